@@ -25,7 +25,7 @@ from dpconvex.mechanisms.private_selection import SELECTIONS
 from dpconvex.mechanisms.random_repetition import Repetitions
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.release.verify import analyse, meant, verify
+from dpconvex.release.verify import Method, analyse, verify
 
 # Draws of a mechanism's noise that are compared with its law.
 DRAWS = 8000
@@ -130,7 +130,7 @@ def audit(
     certificate = None
     for k, candidate in enumerate(candidates):
         rest = privacy if share is None else fit_of_mixture(candidate, privacy, share)
-        chosen, first = meant(whitening, candidate, mechanism, rest, each)
+        chosen, first = Method(mechanism, whitening=whitening).way(candidate, rest, each)
         if share is None:
             certificate = verify(candidate, privacy, each, chosen, cover, whitening=first)
         else:
@@ -158,7 +158,7 @@ def audit_repeated(
     """Attack the fits, the scores and the choice of `tune_repeated`."""
     attacks = []
     for k, candidate in enumerate(candidates):
-        plan = planned(candidate, privacy, repetitions, size, mechanism)
+        plan = planned(candidate, privacy, repetitions, size, Method(mechanism))
         found = attack_certificate(candidate, plan.fit.certificate, mechanism, work, rng)
         attacks.extend(named([*found, attack_cover(plan.score, "noise of the score")], k))
     attacks.append(attack_repetitions(repetitions, privacy))

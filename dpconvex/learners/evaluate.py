@@ -24,8 +24,8 @@ from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
-from dpconvex.release.budget import Budget, pay
-from dpconvex.release.fit import Door
+from dpconvex.release.budget import Budget
+from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
 
 # Errors of a regression are added up in so many steps of the largest one.
@@ -98,17 +98,15 @@ def evaluate(
         Of the release: says what a valid record is.
     release : Release
         With a prediction function that treats every record by itself.
-    data : mapping of str to array_like
-        One entry per field of the record; or data in partitions, whose errors are counted where they lie.
     privacy : Privacy
         The promise to be kept; its delta is not needed.
     features, label : str
         The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
         a number in a `Box`, squared errors are averaged.
-    clip, budget, seed
-        As for `solve`.
     name : str
         Name of the spend in the ledger.
+    data, clip, budget, seed
+        As for `solve`.
 
     Returns
     -------
@@ -118,10 +116,8 @@ def evaluate(
     ------
     TemplateError
         If the fields cannot be compared, or the release cannot predict.
-    DomainError
-        If a record is outside its declared domain.
-    BudgetExceeded
-        If the ledger has not enough left.
+    DomainError, BudgetExceeded
+        As for `solve`.
     """
     check_privacy("evaluate", privacy)
     largest, top = error_bound(template, features, label)
@@ -129,11 +125,12 @@ def evaluate(
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
     check_predictions("evaluate", template.record, release, features)
     protected = privacy.adjacency == "add-remove"
-    door = Door(privacy, data, template, size=1 if protected else None, clip=clip, seed=seed)
-    door.check()
-    public, source = door.size, door.source
-    pay(budget, Privacy(privacy.epsilon, 0.0, privacy.adjacency), name)
-    batch = template.record.validate(door.data, clip=clip, empty=protected)
+    paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
+    call = Fit(data, paid, template, size=1 if protected else None, clip=clip, budget=budget, label=name, seed=seed)
+    call.check()
+    public, source = call.size, call.source
+    call.pay()
+    batch = template.record.validate(call.data, clip=clip, empty=protected)
     if not protected and batch.size != public:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
     total = Errors("evaluate", template.record, release, features, label, alone=protected).total(batch)
@@ -155,7 +152,7 @@ def evaluate(
         min(max(noisy[0] * unit / records, 0.0), top),
         (min(max(low, 0.0), top), min(max(high, 0.0), top)),
         records,
-        None if seed is not None else Privacy(privacy.epsilon, 0.0, privacy.adjacency),
+        None if seed is not None else paid,
     )
 
 

@@ -32,10 +32,10 @@ from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMea
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.budget import Budget, pay
-from dpconvex.release.fit import Door, run
+from dpconvex.release.budget import Budget
+from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
-from dpconvex.release.verify import proved
+from dpconvex.release.verify import Method
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -92,7 +92,7 @@ def verify_mixture(
         As for `verify`.
     """
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    return plan.whole(proved(template, plan.rest, size, mechanism, cover, whitening).certificate)
+    return plan.whole(Method(mechanism, cover, whitening).prove(template, plan.rest, size).certificate)
 
 
 @quietly
@@ -126,8 +126,6 @@ def solve_mixture(
         One entry for each of the other fields.
     privacy : Privacy
         The promise of the whole.
-    mechanism, backend, size, clip, budget, label, seed, cover
-        As for `solve`.
     clustering : NoisyKMeans or Components, optional
         How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the promise.
     share : float
@@ -135,7 +133,7 @@ def solve_mixture(
         learn, and nothing is paid.
     features, group, component : str
         The fields that are clustered, that hold the class (None for none) and that get the component.
-    whitening : PrivateWhitening, bool or "auto", optional
+    mechanism, backend, size, clip, budget, label, seed, cover, whitening
         Of the fit, as for `solve`; components are learnt from original records.
 
     Returns
@@ -144,12 +142,10 @@ def solve_mixture(
 
     Raises
     ------
-    NotPrivate
-        If there is no proof; no data are read.
+    NotPrivate, DomainError, NotConverged, BudgetExceeded
+        As for `solve`.
     TemplateError
         If the template has no such fields, the share is out of range, or the centres do not fit.
-    DomainError, NotConverged, BudgetExceeded
-        As for `solve`.
 
     Examples
     --------
@@ -161,21 +157,32 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    door = Door(privacy, data, template, backend=backend, size=size, clip=clip, seed=seed, record=plan.others)
-    fit = proved(template, plan.rest, door.size, mechanism, cover, whitening)
-    source = door.source
-    if component in (door.data.keys() or ()):
+    call = Fit(
+        data,
+        privacy,
+        template,
+        method=Method(mechanism, cover, whitening),
+        backend=backend,
+        size=size,
+        clip=clip,
+        budget=budget,
+        label=label,
+        seed=seed,
+        record=plan.others,
+    )
+    fit = call.method.prove(template, plan.rest, call.size)
+    if component in (call.data.keys() or ()):
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
-    door.check(fit)
-    pay(budget, privacy, label, plan.whole(fit.certificate).event)
-    batch = plan.others.checked(door.data, clip).batch
-    components = plan.components(batch, source)
+    call.check(fit)
+    call.pay(plan.whole(fit.certificate).event)
+    batch = plan.others.checked(call.data, clip).batch
+    components = plan.components(batch, call.source)
     labelled_records = Checked(template.record, plan.labelled(components, batch), clip)
-    found = run(fit, labelled_records, door.backend, source.next(), clip)
+    found = call.run(fit, labelled_records, call.source.next())
     assert isinstance(found.certificate, Certificate)
-    release = replace(found, certificate=plan.whole(found.certificate), **source.spending(privacy))
+    release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
     return Mixture(components, release, release.spent)
 
 

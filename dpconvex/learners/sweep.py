@@ -24,10 +24,10 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.calibration import calibrate
-from dpconvex.release.fit import Door, public_size, run
+from dpconvex.release.calibration import planned
+from dpconvex.release.fit import Fit, public_size, run
 from dpconvex.release.release import Release
-from dpconvex.release.verify import Proved, proved
+from dpconvex.release.verify import Method, Proved
 
 T = TypeVar("T")
 
@@ -110,39 +110,45 @@ def sweep(
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
-    check_workers(workers)
     promises = [item for item in (privacies, total) if isinstance(item, Privacy)] or list(privacies or ())  # type: ignore[arg-type]
     if not templates or not promises:
         return iter(())
-    door = Door(promises[0], data, *templates, backend=backend, size=size, clip=clip, seed=seed, workers=workers)
-    bill: tuple[Privacy, Event] | None = None
-    if total is not None:
-        plan = calibrate(templates, total, door.size, draws, mechanism, cover, whitening=whitening)
-        promises, mechanism, bill = [plan.each], plan.mechanism, (total, plan.event)
+    method = Method(mechanism, cover, whitening)
+    call = Fit(
+        data,
+        promises[0],
+        *templates,
+        method=method,
+        backend=backend,
+        size=size,
+        clip=clip,
+        budget=budget,
+        label="sweep",
+        seed=seed,
+        workers=workers,
+    )
+    plan = None if total is None else planned(templates, total, call.size, draws, method)
     found = [
-        proved(learner, privacy, public_size(learner, door.data, privacy, size), mechanism, cover, whitening)
+        method.prove(learner, privacy, public_size(learner, call.data, privacy, size))
         for learner in templates
         for privacy in promises
+        if plan is None
     ]
     for learner in templates:
-        learner.record.check_form(door.data, empty=door.protected)
-    door.check(*found)
+        learner.record.check_form(call.data, empty=call.protected)
+    call.check(*(plan.fits[::draws] if plan else found))
     warm = workers is None and backend in (None, "first-order")
-    order = [fit for fit in found for _ in range(draws)]
-    return fits(order, door, budget, bill, seed, progress, workers, warm)
+    order = plan.fits if plan else [fit for fit in found for _ in range(draws)]
+    return fits(order, call, None if plan is None else plan.event, seed, progress, warm)
 
 
 def fits(
-    order: Sequence[Proved],
-    door: Door,
-    budget: Budget | None,
-    bill: tuple[Privacy, Event] | None,
-    seed: int | None,
-    progress: bool | None,
-    workers: Any,
-    warm: bool,
+    order: Sequence[Proved], call: Fit, event: Event | None, seed: int | None, progress: bool | None, warm: bool
 ) -> Iterator[Release]:
-    """Do the fits of a sweep; those of one learner share checked data and, one after the other, a solver."""
+    """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now.
+
+    Those of one learner share checked data and, one after the other, a solver.
+    """
     from dpconvex.solvers.first_order import Warm
 
     began = this_process()
@@ -150,31 +156,31 @@ def fits(
     def check_size(found: Proved, data: Any) -> None:
         public_size(found.template, data, found.certificate.privacy, found.certificate.size)
 
-    if bill is not None:
+    if event is not None:
         for found in order:
-            check_size(found, door.data)
-        pay(budget, bill[0], "sweep", bill[1])
+            check_size(found, call.data)
+        call.pay(event)
 
     @quietly
     def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
         check_size(found, checked)
         source = NoiseSource(stream)
-        if bill is None:
-            pay(budget, found.certificate.privacy, "sweep", found.certificate.event)
-        return run(found, checked, backend, source, door.clip)
+        if event is None:
+            pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
+        return run(found, checked, backend, source, call.clip)
 
     def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
         for number, found in enumerate(order):
             if found.template is not last:
-                last, checked = found.template, found.template.record.checked(door.data, door.clip)
-                backend = Warm() if warm else door.backend
+                last, checked = found.template, found.template.record.checked(call.data, call.clip)
+                backend = Warm() if warm else call.backend
             yield partial(fit, found, checked, None if seed is None else seed + number, backend)
 
     with bar(len(order), progress) as shown:
-        for release in fitted(tasks(), workers):
+        for release in fitted(tasks(), call.workers):
             yield release
-            if bill is not None and this_process() != began:
+            if event is not None and this_process() != began:
                 raise DPConvexError(
                     "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
                     "Fit in the process that began, or begin a sweep of its own here."
@@ -193,11 +199,6 @@ def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]
         return nullcontext()
     shown: AbstractContextManager[Any] = tqdm(total=total, desc="fits", unit="fit")
     return shown
-
-
-def check_workers(workers: Any) -> None:
-    if workers is not None and not is_whole(workers, 1):
-        raise TemplateError(f"workers must be a positive number of fits at a time, not {workers!r}.")
 
 
 def fitted(tasks: Iterable[Callable[[], T]], workers: int | None) -> Iterator[T]:

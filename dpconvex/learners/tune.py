@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.double_precision import quietly
 from dpconvex.core.record_domains import Box, Choice
@@ -21,24 +22,25 @@ from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import Chunks
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Checked, Record, in_partitions, table
+from dpconvex.language.record import in_partitions, table
 from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors, check_predictions
-from dpconvex.learners.sweep import check_workers, fitted
+from dpconvex.learners.sweep import fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.budget import Budget, pay
-from dpconvex.release.calibration import Shared, plan_of, shared
-from dpconvex.release.fit import Door, run
+from dpconvex.release.budget import Budget
+from dpconvex.release.calibration import planned
+from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
-from dpconvex.release.verify import Proved, proved, verify
+from dpconvex.release.verify import Method, Proved
 
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
+SOURCE = "composition of fits and choice; docs/theory.md, section 20"
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +92,8 @@ def tune(
     candidates : mapping of str to Template, or sequence of Template
         Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
         record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits.
-    data : mapping of str to array_like
     privacy : Privacy
         The promise of the whole.
-    mechanism : Mechanism, optional
-        By default as for `solve`; with ``split=False`` as for `calibrate`.
     selection : {"permute-and-flip", "exponential"}
     split : bool
         Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
@@ -102,10 +101,10 @@ def tune(
         their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
     features, label : str
         The fields that predictions are made from and compared with.
-    backend, size, clip, budget, seed, workers
+    mechanism, whitening
+        As for `solve`, with ``split=False`` as for `calibrate`; each fit whitens by a noisy second moment of its own.
+    data, backend, size, clip, budget, seed, workers
         As for `sweep`.
-    whitening : PrivateWhitening, bool or "auto", optional
-        As for `solve`: each fit whitens by a noisy second moment of its own, of its part of the data.
 
     Returns
     -------
@@ -113,8 +112,8 @@ def tune(
 
     Raises
     ------
-    NotPrivate
-        If a candidate has no proof; no data are read.
+    NotPrivate, DomainError, NotConverged, BudgetExceeded
+        As for `solve`.
     TemplateError
         If there are fewer records than parts, a candidate cannot predict, their records differ, or an option is wrong.
 
@@ -128,24 +127,34 @@ def tune(
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     named = named_templates(candidates, data, features)
-    templates = list(named.values())
     check(named, features, label)
-    check_workers(workers)
-    door = Door(privacy, data, *templates, backend=backend, size=size, clip=clip, seed=seed, workers=workers)
+    method, fields = Method(mechanism, None, whitening), (features, label)
+    call = Fit(
+        data,
+        privacy,
+        *named.values(),
+        method=method,
+        backend=backend,
+        size=size,
+        clip=clip,
+        budget=budget,
+        label="tune",
+        seed=seed,
+        workers=workers,
+    )
     if not split:
-        return on_all(named, door, privacy, mechanism, selection, (features, label), budget, whitening, workers)
-    door.check()
-    columns: Any = door.data
+        return on_all(named, call, selection, fields)
+    call.check()
+    columns: Any = call.data
     if not in_partitions(columns):
-        columns = {name: whole(name, column) for name, column in door.data.items()}
-    share = door.size // (len(named) + 1)
+        columns = {name: whole(name, column) for name, column in columns.items()}
+    share, record = call.size // (len(named) + 1), call.record
     if share < 1:
-        raise TemplateError(f"tune: {door.size} records cannot be split into {len(named) + 1} parts.")
-    door.check(*(proved(template, privacy, share, mechanism, None, whitening) for template in templates))
-    record, rng, protected = door.record, door.source.rng, door.protected
-    pay(budget, privacy, "tune")
-    batch = record.validate(columns, clip=clip, empty=protected)
-    part = parts(batch.size, len(named) + 1, privacy.adjacency, rng)
+        raise TemplateError(f"tune: {call.size} records cannot be split into {len(named) + 1} parts.")
+    call.check(*(method.prove(template, privacy, share) for template in named.values()))
+    call.pay()
+    batch = record.validate(columns, clip=clip, empty=call.protected)
+    part = parts(batch.size, len(named) + 1, privacy.adjacency, call.source.rng)
 
     def fit(k: int, template: Template) -> Release:
         mine: Any
@@ -153,79 +162,78 @@ def tune(
             mine = template.record.of_another(batch.chosen(part == k), record, clip)
         else:
             mine = {name: column[part == k] for name, column in columns.items()}
-        stream, nominal = None if seed is None else seed + k, share if protected else None
+        stream, nominal = None if seed is None else seed + k, share if call.protected else None
         options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
-        return solve(template, mine, privacy, mechanism, door.backend, **options)
+        return solve(template, mine, privacy, mechanism, call.backend, **options)
 
-    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(templates)), workers))
+    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers))
     held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
-    counts = [count_mistakes(release, record, held_out, features, label, protected) for release in releases]
-    chosen = select(counts, privacy.epsilon, privacy.adjacency, door.source.seeded, selection)
+    counts = [Errors("tune", record, item, *fields, call.protected).total(held_out.batch) for item in releases]
+    chosen = select(counts, privacy.epsilon, privacy.adjacency, call.source.seeded, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
 
-def on_all(
-    named: Mapping[str, Template],
-    door: Door,
-    privacy: Privacy,
-    mechanism: Mechanism | None,
-    selection: str,
-    fields: tuple[str, str],
-    budget: Budget | None,
-    whitening: Whitened,
-    workers: Any,
-) -> Tuning:
+def on_all(named: Mapping[str, Template], call: Fit, selection: str, fields: tuple[str, str]) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same; fits and choice share the promise."""
+    privacy, source, count = call.privacy, call.source, len(named)
     choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
-
-    def planned(chosen: Mechanism | None) -> Shared:
-        def certify(each: Privacy) -> list[Certificate]:
-            return [verify(template, each, door.size, chosen, whitening=whitening) for template in named.values()]
-
-        return replace(shared(certify, privacy, len(named), choice), mechanism=chosen)
-
-    plan = plan_of(planned, list(named.values()), privacy, door.size, len(named), mechanism, whitening)
-    fits = [proved(template, plan.each, door.size, plan.mechanism, None, whitening) for template in named.values()]
-    door.check(*fits)
-    pay(budget, privacy, "tune", plan.event)
-    fit, source = scored(named, door, fields), door.source
-    tasks = (partial(fit, name, way, source.next()) for name, way in zip(named, fits, strict=True))
-    wrong, releases = zip(*fitted(tasks, workers), strict=True)
+    plan = planned(list(named.values()), privacy, call.size, 1, call.method, choice)
+    call.check(*plan.fits)
+    call.pay(plan.event)
+    fit = scored(named, call, fields)
+    tasks = (partial(fit, name, way, source.next()) for name, way in zip(named, plan.fits, strict=True))
+    wrong, releases = zip(*fitted(tasks, call.workers), strict=True)
     chosen = select(wrong, choice.epsilon, privacy.adjacency, source.seeded, selection)
-    certificate = of_the_best(plan, chosen, privacy, choice)
+    shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon, "fits": float(count)}
+    shares["epsilon of all"] = plan.total.epsilon
+    certificate = of_the_best(
+        plan.certificates[chosen],
+        privacy,
+        f"the best of {count} fits",
+        count,
+        plan.event,
+        Derivation("shares", "", shares, f"fixed before the data are read; composed by the rule: {plan.total.rule}"),
+        SOURCE,
+        "These are the constants of one fit; the promise pays for all of them and for the choice.",
+    )
     release = replace(releases[chosen], certificate=certificate, **source.spending(privacy))
     return Tuning(list(named)[chosen], release, release.spent)
 
 
-def of_the_best(plan: Shared, chosen: int, privacy: Privacy, choice: Privacy) -> Certificate:
-    """Return the certificate of the whole: of all fits, and of the choice of one."""
-    fit, count = plan.certificates[chosen], len(plan.certificates)
-    shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon, "fits": float(count)}
-    shares["epsilon of all"] = plan.total.epsilon
-    source = f"composition by the rule: {plan.total.rule}; docs/theory.md, section 20"
-    steps = Derivation("shares", "", shares, "fixed before the data are read"), fit.derivation
-    told = "These are the constants of one fit; the promise pays for all of them and for the choice."
+def of_the_best(
+    fit: Certificate,
+    privacy: Privacy,
+    many: str,
+    count: float,
+    event: Event | None,
+    shares: Derivation,
+    source: str,
+    told: str,
+    assumed: tuple[str, ...] = (),
+) -> Certificate:
+    """Return the certificate of the whole, of several fits and the choice of one, from that of the chosen one."""
     return replace(
         fit,
         privacy=privacy,
-        mechanism=f"the best of {count} fits by {fit.mechanism}",
+        mechanism=f"{many} of {fit.mechanism}",
         settings={**fit.settings, RUNS: float(count)},
-        event=plan.event,
-        derivation=Derivation("a choice among fits on all of the data", "", privacy.claims, source, steps),
+        event=event,
+        derivation=Derivation(many, "", privacy.claims, source, (shares, fit.derivation)),
+        assumptions=(*fit.assumptions, *assumed),
         advice=(*fit.advice, told),
     )
 
 
 def scored(
-    named: Mapping[str, Template], door: Door, fields: tuple[str, str]
+    named: Mapping[str, Template], call: Fit, fields: tuple[str, str]
 ) -> Callable[[str, Proved, NoiseSource], tuple[int, Release]]:
     """Check the data once for all candidates; return what fits one of them, and counts its mistakes on the same records."""
-    batch = door.record.validate(door.data, clip=door.clip, empty=True)
-    checked = {name: item.record.of_another(batch, door.record, door.clip) for name, item in named.items()}
+    batch = call.record.validate(call.data, clip=call.clip, empty=True)
+    checked = {name: item.record.of_another(batch, call.record, call.clip) for name, item in named.items()}
 
     def fit(name: str, way: Proved, source: NoiseSource) -> tuple[int, Release]:
-        release = run(way, checked[name], door.backend, source, door.clip)
-        return count_mistakes(release, named[name].record, checked[name], *fields, alone=door.protected), release
+        release = call.run(way, checked[name], source)
+        return Errors("tune", named[name].record, release, *fields, call.protected).total(checked[name].batch), release
 
     return fit
 
@@ -316,11 +324,6 @@ def whole(name: str, column: Any) -> Any:
     if array.ndim == 0:
         raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
     return array
-
-
-def count_mistakes(release: Release, record: Record, checked: Checked, features: str, label: str, alone: bool) -> int:
-    """Count the records whose label is not predicted; each by itself if one may be missing."""
-    return Errors("tune", record, release, features, label, alone).total(checked.batch)
 
 
 def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:

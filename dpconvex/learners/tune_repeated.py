@@ -19,20 +19,19 @@ from dpconvex.core.double_precision import quietly
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.template import Template
-from dpconvex.learners.sweep import bar, check_workers, fitted
-from dpconvex.learners.tune import Tuning, check, named_templates, scored
+from dpconvex.learners.sweep import bar, fitted
+from dpconvex.learners.tune import Tuning, check, named_templates, of_the_best, scored
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
-from dpconvex.mechanisms.private_whitening import PrivateWhitening
 from dpconvex.mechanisms.random_repetition import Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.gaussian_profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.budget import Budget, pay
-from dpconvex.release.fit import Door
+from dpconvex.release.budget import Budget
+from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
-from dpconvex.release.verify import Proved, meant, proved
+from dpconvex.release.verify import Method, Proved
 
 SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
 # A fit that is to be concentrated uses at least so much of what it may.
@@ -73,26 +72,16 @@ def tune_repeated(
 
     Parameters
     ----------
-    candidates : mapping of str to Template, or sequence of Template
-        As for `tune`.
-    data : mapping of str to array_like
-    privacy : Privacy
-        The promise of the whole.
-    mechanism : Mechanism, optional
     backend : str or object, optional
-        It must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
+        As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
     repetitions : Repetitions, optional
         The law of their number, whose mean is the expected work in fits, and how they are accounted for.  By default 10 on
         average, with the logarithmic law.  A mean of one or two times the number of candidates is sensible.
-    features, label : str
-        The fields that predictions are made from and compared with.
-    size, clip, budget, seed, workers
-        As for `sweep`.
     progress : bool, optional
         Whether to show a progress bar; by default, on a terminal.  Whoever sees it learns the number of repetitions, which the
         proof takes to be secret (docs/pitfalls.md).
-    whitening : PrivateWhitening, bool or "auto", optional
-        As for `solve`: each fit whitens by a noisy second moment of its own.
+    candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
+        As for `tune`.
 
     Returns
     -------
@@ -101,12 +90,9 @@ def tune_repeated(
 
     Raises
     ------
-    NotPrivate
-        If a candidate has no proof; no data are read.
-    TemplateError
-        If a candidate cannot predict, or an option is wrong.
-    DomainError, NotConverged, BudgetExceeded
-        As for `solve`.  Whenever an error is raised, or a run is interrupted, nothing is released and the promise is paid for.
+    NotPrivate, TemplateError, DomainError, NotConverged, BudgetExceeded
+        As for `tune`.  Whenever an error is raised, or a run is interrupted, nothing is released; once the data are read, the
+        promise is paid for.
 
     Examples
     --------
@@ -119,23 +105,31 @@ def tune_repeated(
     """
     named = named_templates(candidates, data, features)
     check(named, features, label)
-    check_workers(workers)
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    door = Door(privacy, data, *named.values(), backend=backend, size=size, clip=clip, seed=seed, workers=workers)
-    with computable(privacy):
-        plans = {
-            name: planned(template, privacy, chosen, door.size, mechanism, whitening)
-            for name, template in named.items()
-        }
-    door.check(*(plan.fit for plan in plans.values()))
+    method = Method(mechanism, None, whitening)
+    call = Fit(
+        data,
+        privacy,
+        *named.values(),
+        method=method,
+        backend=backend,
+        size=size,
+        clip=clip,
+        budget=budget,
+        label="tune_repeated",
+        seed=seed,
+        workers=workers,
+    )
+    plans = {name: planned(template, privacy, chosen, call.size, method) for name, template in named.items()}
+    call.check(*(plan.fit for plan in plans.values()))
     for plan in plans.values():
         measurement(plan.score.noise, plan.score.scale)
-    source, rng = door.source, door.source.rng
+    source, rng = call.source, call.source.rng
     count = chosen.draw(source.seeded)
-    pay(budget, privacy, "tune_repeated", costliest(plans.values()))
-    fit, names = scored(named, door, (features, label)), list(named)
+    call.pay(costliest(plans.values()))
+    fit, names = scored(named, call, (features, label)), list(named)
     best: tuple[int, str, Release] | None = None
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
@@ -156,55 +150,40 @@ def tune_repeated(
     return Tuning(name, release, release.spent, score)
 
 
-def planned(
-    template: Template,
-    privacy: Privacy,
-    repetitions: Repetitions,
-    size: int,
-    mechanism: Mechanism | None,
-    whitening: Whitened = None,
-) -> Plan:
+def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
     """Divide a promise among the choice, the fits and their scores, without any data."""
     # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
-    fitter, first = meant(whitening, template, mechanism, privacy, size)
-    if repetitions.accounting == "renyi":
-        rho = repetitions.each_concentrated(privacy)
-        fit = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
-        bare = fit.certificate
-        score = gaussian_count(rho * repetitions.share, privacy.epsilon)
-        shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
-        event = repetitions.event(math.fsum(shares.values()))
-    else:
-        each, event = repetitions.each(privacy), None
-        score = laplace_count(repetitions.share * each.epsilon)
-        part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
-        fit = proved(template, part, size, fitter, None, first)
-        bare = fit.certificate
-        shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
+    mechanism, first = method.way(template, privacy, size)
+    own = Method(mechanism, None, first)
+    with computable(privacy):
+        if repetitions.accounting == "renyi":
+            rho = repetitions.each_concentrated(privacy)
+            fit = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, own)
+            score = gaussian_count(rho * repetitions.share, privacy.epsilon)
+            shares = {"rho of a fit": concentration(fit.certificate), "rho of its score": rho * repetitions.share}
+            event = repetitions.event(math.fsum(shares.values()))
+        else:
+            each, event = repetitions.each(privacy), None
+            score = laplace_count(repetitions.share * each.epsilon)
+            part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
+            fit = own.prove(template, part, size)
+            shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
-    steps = (
-        Derivation("law of the number of runs", "", law, "truncated negative binomial; drawn without the data"),
-        Derivation("one run", "", shares, "adaptive composition of a fit and of its noisy count of mistakes"),
-        bare.derivation,
-    )
-    certificate = replace(
-        bare,
-        privacy=privacy,
-        mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
-        settings={**bare.settings, RUNS: float(repetitions.mean)},
-        event=event,
-        derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
-        assumptions=(
-            *bare.assumptions,
+    certificate = of_the_best(
+        fit.certificate,
+        privacy,
+        f"the best of {repetitions.mean:g} runs on average",
+        repetitions.mean,
+        event,
+        Derivation("law of the number of runs, and shares of one", "", law | shares, "fixed before the data are read"),
+        SOURCE,
+        f"These are the constants of one run ({', '.join(f'{k} {v:.4g}' for k, v in shares.items())}); the rest of "
+        f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
+        (
             "Nobody learns how many runs there were, and they are independent.",
             "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
             "mistakes by at most one.",
             f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
-        ),
-        advice=(
-            *bare.advice,
-            f"These are the constants of one run ({', '.join(f'{k} {v:.4g}' for k, v in shares.items())}); the rest of "
-            f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
         ),
     )
     return Plan(fit, score, certificate)
@@ -217,14 +196,12 @@ def costliest(plans: Iterable[Plan]) -> Event | None:
     return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
 
 
-def concentrated_fit(
-    template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism, first: PrivateWhitening | None
-) -> Proved:
+def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, method: Method) -> Proved:
     """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed."""
     target = rho
     for _ in range(20):
         part = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
-        fit = proved(template, part, size, mechanism, None, first)
+        fit = method.prove(template, part, size)
         found = concentration(fit.certificate)
         if CLOSE * rho <= found <= rho:
             return fit

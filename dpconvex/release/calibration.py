@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dpconvex.accounting.events import Composition, Event
@@ -19,7 +20,7 @@ from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.release.verify import meant, verify
+from dpconvex.release.verify import Method, Proved
 
 # A total this close to the promise, from below, is close enough; and so many promises are tried.
 CLOSE, TRIES = 0.998, 10
@@ -44,10 +45,15 @@ class Shared:
     """
 
     each: Privacy
-    certificates: tuple[Certificate, ...]
+    fits: tuple[Proved, ...]
     total: Total
     event: Event
     mechanism: Mechanism | None = None
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Of each release, in order."""
+        return tuple(fit.certificate for fit in self.fits)
 
     @property
     def risk(self) -> float:
@@ -55,7 +61,7 @@ class Shared:
         return math.fsum(math.inf if item.predicted_risk is None else item.predicted_risk for item in self.certificates)
 
     def __str__(self) -> str:
-        return f"{len(self.certificates)} releases, each {self.each}; together {self.total}"
+        return f"{len(self.fits)} releases, each {self.each}; together {self.total}"
 
 
 @quietly
@@ -80,19 +86,14 @@ def calibrate(
     template : Template or sequence of Template
     privacy : Privacy
         The promise of all releases together.
-    size : int
-        Public number of records; under add-remove, a public nominal number.
+    size, cover, whitening
+        As for `verify`: each release whitens by a noisy second moment of its own.
     releases : int
         How often each template is fitted.
     mechanism : Mechanism, optional
         By default what `verify` chooses for the promise of each release, by the size (docs/choosing.md).  Where that leaves it to
         mechanisms that end near a minimiser, for all templates, the one with the smallest predicted excess risk of all releases
         together: noise that is best for a single release need not be for many.
-    cover : Cover, optional
-        As for `verify`.
-    whitening : PrivateWhitening, bool or "auto", optional
-        As for `verify`: each release whitens by a noisy second moment of its own.  False, with no mechanism named, is for
-        mechanisms that end near a minimiser.
 
     Returns
     -------
@@ -112,81 +113,71 @@ def calibrate(
     >>> ten.each.epsilon > 0.3  # adding epsilons leaves 0.1 for each
     True
     """
-    check_privacy("calibrate", privacy)
-    if not is_whole(releases, 1):
-        raise TemplateError(f"calibrate: releases must be a positive integer, not {releases!r}.")
     learners = [template] if isinstance(template, Template) else list(template)
-    if not learners:
-        raise TemplateError("calibrate: there is no template to fit.")
-
-    count = len(learners) * int(releases)
-
-    def planned(chosen: Mechanism | None) -> Shared:
-        def certify(each: Privacy) -> list[Certificate]:
-            found = (verify(item, each, size, chosen, cover, whitening=whitening) for item in learners)
-            return [item for item in found for _ in range(int(releases))]
-
-        return replace(shared(certify, privacy, count), mechanism=chosen)
-
-    return plan_of(planned, learners, privacy, size, count, mechanism, whitening)
+    return planned(learners, privacy, size, releases, Method(mechanism, cover, whitening))
 
 
-def plan_of(
-    planned: Callable[[Mechanism | None], Shared],
+def planned(
     templates: Sequence[Template],
     privacy: Privacy,
     size: int,
-    count: int,
-    mechanism: Mechanism | None,
-    whitening: Whitened,
+    releases: int,
+    method: Method,
+    beside: Privacy | None = None,
 ) -> Shared:
-    """Return the plan of what was named; else of what the size chooses; where that is nothing, of the smallest predicted risk."""
-    if mechanism is not None or whitening not in (None, False):
-        return planned(mechanism)
+    """Do the work of `calibrate`; `beside` is a pure promise of something else that is paid."""
+    check_privacy("calibrate", privacy)
+    if not is_whole(releases, 1):
+        raise TemplateError(f"calibrate: releases must be a positive integer, not {releases!r}.")
+    if not templates:
+        raise TemplateError("calibrate: there is no template to fit.")
+    count = len(templates) * int(releases)
+
+    def plan(mechanism: Mechanism | None) -> Shared:
+        def prove(each: Privacy) -> list[Proved]:
+            found = (replace(method, mechanism=mechanism).prove(item, each, size) for item in templates)
+            return [item for item in found for _ in range(int(releases))]
+
+        return replace(largest(prove, privacy, count, beside), mechanism=mechanism)
+
+    def by_size(each: Privacy) -> bool:
+        """Say whether a default fit of one of the templates is not left to mechanisms that are compared."""
+        return any(not isinstance(Method().way(item, each, size)[0], Automatic) for item in templates)
+
+    if method.mechanism is not None or method.whitening not in (None, False):
+        return plan(method.mechanism)
     # What is not chosen for the least that a release may promise is not chosen for more.
     least = Privacy(floor(exact(privacy.epsilon) / count), floor(exact(privacy.delta) / count), privacy.adjacency)
-    if whitening is None and chosen_by_size(templates, least, size):
-        plan = planned(None)
-        if chosen_by_size(templates, plan.each, size):
-            return plan
-    return cheapest(planned, privacy, count)
-
-
-def chosen_by_size(templates: Sequence[Template], privacy: Privacy, size: int) -> bool:
-    """Say whether a default fit of one of the templates is not left to mechanisms that are compared."""
-    return any(not isinstance(meant(None, item, None, privacy, size)[0], Automatic) for item in templates)
-
-
-def cheapest(planned: Callable[[Mechanism | None], Shared], privacy: Privacy, count: int) -> Shared:
-    """Return the plan with the smallest predicted risk: the automatic one, or one whose noise is Gaussian throughout."""
-    best = planned(Automatic())
-    for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")) if count > 1 else ():
-        try:
-            found = best if privacy.pure else planned(other)
-        except NotPrivate:
-            continue
-        best = min(best, found, key=lambda plan: plan.risk)
+    if method.whitening is None and by_size(least):
+        found = plan(None)
+        if by_size(found.each):
+            return found
+    best = plan(Automatic())
+    for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")):
+        if count > 1 and not privacy.pure:
+            with suppress(NotPrivate):
+                best = min(best, plan(other), key=lambda item: item.risk)
     return best
 
 
-def shared(
-    certify: Callable[[Privacy], list[Certificate]], privacy: Privacy, count: int, beside: Privacy | None = None
+def largest(
+    prove: Callable[[Privacy], list[Proved]], privacy: Privacy, count: int, beside: Privacy | None = None
 ) -> Shared:
-    """Search for the largest promise of each of `count` releases; `beside` is a pure promise of something else that is paid."""
+    """Search for the largest promise of each of `count` releases."""
     extra = [] if beside is None else [Entry("beside", beside)]
     left = exact(privacy.epsilon) - sum((exact(item.privacy.epsilon) for item in extra), start=exact(0.0))
 
     def tried(epsilon: float) -> Shared:
         each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)
-        certificates = certify(each)
-        entries = [*extra, *(Entry("", item.privacy, item.event) for item in certificates)]
+        fits = prove(each)
+        entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]
         events = tuple(item.known for item in entries)
-        found = best_total([item.privacy for item in entries], events, privacy.delta)
-        return Shared(each, tuple(certificates), found, Composition(events))
+        total = best_total([item.privacy for item in entries], events, privacy.delta)
+        return Shared(each, tuple(fits), total, Composition(events))
 
-    least = floor(left / count)
-    best = tried(least)  # whatever these are, their promises add up
-    best = replace(best, total=capped(best.total, privacy))
+    best = tried(floor(left / count))  # whatever these are, their promises add up
+    if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it
+        best = replace(best, total=Total(privacy.epsilon, privacy.delta, "basic"))
     if privacy.pure or count + len(extra) == 1:
         return best
     high = math.inf
@@ -205,8 +196,3 @@ def shared(
         else:
             high = epsilon
     return best
-
-
-def capped(total: Total, privacy: Privacy) -> Total:
-    """Return a total that basic composition bounds by the promise exactly, whatever floating-point sums say."""
-    return total if total.epsilon <= privacy.epsilon else Total(privacy.epsilon, privacy.delta, "basic")

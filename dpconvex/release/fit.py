@@ -7,39 +7,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.accounting.events import Event
+from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked, Record, check_clip, counted, in_one_place
+from dpconvex.language.record import Record, check_clip, counted, in_one_place
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
-from dpconvex.mechanisms.grid import perturb
-from dpconvex.mechanisms.private_whitening import whitened_matrix
+from dpconvex.mechanisms.grid import IntegerNoise, perturb
+from dpconvex.mechanisms.private_whitening import Stages, whitened_matrix
 from dpconvex.mechanisms.residual_noise import bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.release.budget import Budget, pay
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
-from dpconvex.release.verify import Proved, analyse, check_solvable, check_template, form_of, sums_of
+from dpconvex.release.verify import Method, Proved, analyse, check_solvable, check_template, form_of, sums_of
 from dpconvex.release.whitening import Whitening, batch_moment, whitened_batch
 
 
-class Door:
-    """Data before anything is paid: what they are, how many, what solves, where noise comes from; no value is looked at."""
+class Fit:
+    """A call of `solve`, or of what stands on it: options are checked, and data settled, before anything is paid or looked at."""
 
     def __init__(
         self,
-        privacy: Privacy,
         data: Mapping[str, ArrayLike],
+        privacy: Privacy,
         *templates: Template,
+        method: Method | None = None,
         backend: Any = None,
         size: int | None = None,
         clip: bool = False,
+        budget: Budget | None = None,
+        label: str = "solve",
         seed: int | None = None,
         record: Record | None = None,
         workers: Any = None,
@@ -47,17 +54,23 @@ class Door:
         check_privacy("solve", privacy)
         for template in templates:
             check_template(template)
-        self.data = settled(data)
+        self.data, self.privacy, self.method = settled(data), privacy, method or Method()
         self.size = public_size(templates[0], self.data, privacy, size)
         check_clip(clip)
-        self.clip = clip
+        self.clip, self.budget, self.label = clip, budget, label
         self.backend = resolved(backend, *templates)
         check_place(self.data, self.backend)
+        if workers is not None and not is_whole(workers, 1):
+            raise TemplateError(f"workers must be a positive number of fits at a time, not {workers!r}.")
         if workers is not None:
             in_one_place("a fit with workers", data, "leave workers out: partitions are summed where they lie")
+        self.workers = workers
         self.source = NoiseSource(seed)
         self.record = templates[0].record if record is None else record
         self.protected = privacy.adjacency == "add-remove"
+
+    def prove(self, template: Template) -> Proved:
+        return self.method.prove(template, self.privacy, self.size)
 
     def check(self, *fits: Proved) -> None:
         """Refuse, before anything is paid, what would fail whatever the values are."""
@@ -66,52 +79,90 @@ class Door:
             check_solvable(fit.template, fit.mechanism)
             confirm(fit.certificate)
 
-    def run(self, fit: Proved) -> Release:
-        return run(fit, self.data, self.backend, self.source, self.clip)
+    def pay(self, event: Event | None = None) -> None:
+        pay(self.budget, self.privacy, self.label, event)
+
+    def run(self, fit: Proved, data: Any = None, source: NoiseSource | None = None) -> Release:
+        return run(fit, self.data if data is None else data, self.backend, source or self.source, self.clip)
 
 
 def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
     """Do what was proved, once; the promise must have been paid for."""
+    stages = fit.stages
     if isinstance(fit.certificate, StatisticsCertificate):
         return released_statistics(fit, data, source, clip).fit()
-    if fit.stages is None:
-        return run_certified(fit, data, backend, source, clip)
-    template, batch = fit.template, valid_records(fit, data, clip)
-    whitening, moment = learnt_whitening(fit, batch, source)
-    adapted = fit.stages.adapted(analyse(template, fit.mechanism), whitened_matrix(moment, fit.stages.noise.sigma)[1])
-    records = Checked(template.record, whitened_batch(template.record, batch, whitening), clip)
-    release = run_certified(replace(fit, certificate=adapted, stages=None), records, backend, source, clip)
-    assert isinstance(release.certificate, Certificate)
-    whole = replace(fit.stages.whole(release.certificate), advice=fit.certificate.advice)
-    return replace(release, certificate=whole, whitening=whitening, **source.spending(whole.privacy))
-
-
-def run_certified(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool) -> Release:
-    template, certificate, mechanism = fit.template, fit.certificate, fit.mechanism
-    assert certificate.cover is not None
     batch = valid_records(fit, data, clip)
-    analysis = analyse(template, mechanism)
-    if certificate.cover.counting:
-        bound = bound_on_count(certificate.cover, batch.size, source.apart())
-        certificate = for_count(mechanism, analysis, certificate, bound)
-    assert certificate.cover is not None
+    if stages is None:
+        return perturbed_answer(fit, fit.certificate, batch, backend, source)
+    whitening, moment = learnt_whitening(stages, batch, source)
+    adapted = stages.adapted(analyse(fit.template, fit.mechanism), whitened_matrix(moment, stages.noise.sigma)[1])
+    records = whitened_batch(fit.template.record, batch, whitening)
+    release = perturbed_answer(fit, adapted, records, backend, source)
+    return replace(release, whitening=whitening, **of_both_stages(fit, release.certificate, source))
+
+
+def released_statistics(fit: Proved, data: Any, source: NoiseSource, clip: bool) -> Statistics:
+    """Sum up, of whitened records if that was proved, and add the noise; the promise must have been paid for."""
+    batch, stages = valid_records(fit, data, clip), fit.stages
+    if stages is None:
+        return noisy_sums(fit, fit.certificate, batch, source)
+    whitening, moment = learnt_whitening(stages, batch, source)
+    least = usual_length(moment, whitening.matrix, stages.noise.radius, fit.certificate.size)
+    whitening = replace(whitening, least=least)
+    found = noisy_sums(fit, stages.fit, whitened_batch(fit.template.record, batch, whitening), source)
+    return replace(found, whitening=whitening, **of_both_stages(fit, found.certificate, source))
+
+
+def perturbed_answer(fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource) -> Release:
+    analysis = analyse(fit.template, fit.mechanism)
+    certificate, cover = counted_noise(fit.mechanism, analysis, certificate, batch, source)
     engine = DataEngine(analysis, batch, certificate.size, backend)
-    theta = mechanism.run(analysis, certificate, engine, source.rng)
+    theta = fit.mechanism.run(analysis, certificate, engine, source.rng)
     # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
-    theta = analysis.form.feasible.project(perturb(theta, certificate.cover, source.seeded))
+    theta = analysis.form.feasible.project(perturb(theta, cover, source.seeded))
     return Release(
         parameters=analysis.form.space.unpack(theta),
         certificate=certificate,
         **source.spending(certificate.privacy),
-        **functions_of(template),
+        **functions_of(fit.template),
     )
+
+
+def noisy_sums(fit: Proved, certificate: Certificate, batch: Batch, source: NoiseSource) -> Statistics:
+    form = form_of(fit.template)
+    mechanism = mechanism_of(certificate, form)
+    certificate, cover = counted_noise(mechanism, sums_of(fit.template), certificate, batch, source)
+    moments = mechanism.moments(form, certificate.privacy.adjacency)
+    sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
+    if not np.isfinite(sums).all():
+        raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
+    return Statistics(
+        values=perturb(sums, cover, source.seeded),
+        moments=moments,
+        fields=fields_of(form.template),
+        certificate=certificate,
+        **source.spending(certificate.privacy),
+        template=form.template,
+    )
+
+
+def counted_noise(
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, batch: Batch, source: NoiseSource
+) -> tuple[Certificate, IntegerNoise]:
+    """Return the certificate and the residual noise; where the noise depends on a bound on the records, count them privately."""
+    if certificate.cover is not None and certificate.cover.counting:
+        bound = bound_on_count(certificate.cover, batch.size, source.apart())
+        certificate = for_count(mechanism, analysis, certificate, bound)
+    assert certificate.cover is not None
+    return certificate, certificate.cover
 
 
 def valid_records(fit: Proved, data: Any, clip: bool) -> Batch:
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     certificate = fit.certificate
-    batch = fit.template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
-    if certificate.privacy.adjacency == "replace-one" and batch.size != certificate.size:
+    protected = certificate.privacy.adjacency == "add-remove"
+    batch = fit.template.record.validate(data, clip=clip, empty=protected)
+    if not protected and batch.size != certificate.size:
         anew = " Partitions know their sizes from when they were made: make them anew for files that were written anew."
         raise DomainError(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
@@ -120,49 +171,18 @@ def valid_records(fit: Proved, data: Any, clip: bool) -> Batch:
     return batch
 
 
-def learnt_whitening(fit: Proved, batch: Batch, source: NoiseSource) -> tuple[Whitening, Any]:
+def learnt_whitening(stages: Stages, batch: Batch, source: NoiseSource) -> tuple[Whitening, Any]:
     """Release a noisy second moment; return it, and the whitening that follows from it."""
-    assert fit.stages is not None
-    noise = fit.stages.noise
-    moment = fit.stages.released(batch_moment(batch, noise), source.apart())
+    noise = stages.noise
+    moment = stages.released(batch_moment(batch, noise), source.apart())
     return Whitening(noise.field, noise.radius, whitened_matrix(moment, noise.sigma)[0]), moment
 
 
-def released_statistics(
-    fit: Proved, data: Mapping[str, ArrayLike], source: NoiseSource, clip: bool = False
-) -> Statistics:
-    """Sum up, of whitened records if that was proved, and add the noise; the promise must have been paid for."""
-    form, batch = form_of(fit.template), valid_records(fit, data, clip)
-    if fit.stages is None:
-        return noisy_sums(fit, batch, fit.certificate, source)
-    whitening, moment = learnt_whitening(fit, batch, source)
-    least = usual_length(moment, whitening.matrix, fit.stages.noise.radius, fit.certificate.size)
-    whitening = replace(whitening, least=least)
-    found = noisy_sums(fit, whitened_batch(form.template.record, batch, whitening), fit.stages.fit, source)
-    whole = replace(fit.stages.whole(found.certificate), advice=fit.certificate.advice)
-    return replace(found, certificate=whole, whitening=whitening, **source.spending(whole.privacy))
-
-
-def noisy_sums(fit: Proved, batch: Batch, certificate: Certificate, source: NoiseSource) -> Statistics:
-    form = form_of(fit.template)
-    assert certificate.cover is not None
-    mechanism = mechanism_of(certificate, form)
-    if certificate.cover.counting:
-        bound = bound_on_count(certificate.cover, batch.size, source.apart())
-        certificate = for_count(mechanism, sums_of(fit.template), certificate, bound)
-    assert certificate.cover is not None
-    moments = mechanism.moments(form, certificate.privacy.adjacency)
-    sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
-    if not np.isfinite(sums).all():
-        raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
-    return Statistics(
-        values=perturb(sums, certificate.cover, source.seeded),
-        moments=moments,
-        fields=fields_of(form.template),
-        certificate=certificate,
-        **source.spending(certificate.privacy),
-        template=form.template,
-    )
+def of_both_stages(fit: Proved, second: Any, source: NoiseSource) -> dict[str, Any]:
+    """Return what a release says of both stages, with the certificate that the second one had."""
+    assert fit.stages is not None
+    whole = replace(fit.stages.whole(second), advice=fit.certificate.advice)
+    return {"certificate": whole, **source.spending(whole.privacy)}
 
 
 def resolved(backend: Any, *templates: Template) -> Any:

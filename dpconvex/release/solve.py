@@ -13,11 +13,11 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.release.budget import Budget, pay
-from dpconvex.release.fit import Door, released_statistics
+from dpconvex.release.budget import Budget
+from dpconvex.release.fit import Fit, released_statistics
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import Statistics
-from dpconvex.release.verify import proved
+from dpconvex.release.verify import Method
 
 
 @quietly
@@ -82,11 +82,22 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
-    door = Door(privacy, data, template, backend=backend, size=size, clip=clip, seed=seed)
-    fit = proved(template, privacy, door.size, mechanism, cover, whitening)
-    door.check(fit)
-    pay(budget, privacy, label, fit.certificate.event)
-    return door.run(fit)
+    fit = Fit(
+        data,
+        privacy,
+        template,
+        method=Method(mechanism, cover, whitening),
+        backend=backend,
+        size=size,
+        clip=clip,
+        budget=budget,
+        label=label,
+        seed=seed,
+    )
+    found = fit.prove(template)
+    fit.check(found)
+    fit.pay(found.certificate.event)
+    return fit.run(found)
 
 
 @quietly
@@ -110,18 +121,15 @@ def statistics(
     ----------
     template : Template
         Its loss is quadratic in the parameters; regularizer and constraints do not matter here.
-    data : mapping of str to array_like
-        One entry per field of the record.
     privacy : Privacy
         The promise of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
         By default with Gaussian noise, or Gamma noise for a promise without delta.
-    size, clip, budget, label, seed, cover
-        As for `solve`.
     whitening : PrivateWhitening, bool or "auto", optional
-        A first stage, from a share of the same promise: statistics are then those of whitened and weighted records, which are far
-        more accurate where features vary more in some directions than in others.  True is a `PrivateWhitening()`, "auto" that or
-        nothing, as is usual for the size (docs/choosing.md).
+        A first stage: statistics are then those of whitened and weighted records, which are far more accurate where features vary
+        more in some directions than in others.
+    data, size, clip, budget, label, seed, cover
+        As for `solve`.
 
     Returns
     -------
@@ -130,12 +138,8 @@ def statistics(
 
     Raises
     ------
-    NotPrivate
-        If the loss is not quadratic; no data are read.
-    DomainError
-        If a record is outside its declared domain.
-    BudgetExceeded
-        If the ledger has not enough left.
+    NotPrivate, DomainError, BudgetExceeded
+        As for `solve`; the loss must be quadratic.
 
     Examples
     --------
@@ -152,8 +156,9 @@ def statistics(
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    door = Door(privacy, data, template, size=size, clip=clip, seed=seed)
-    fit = proved(template, privacy, door.size, chosen, cover, whitening)
-    door.check(fit)
-    pay(budget, privacy, label, fit.certificate.event)
-    return released_statistics(fit, door.data, door.source, clip)
+    method = Method(chosen, cover, whitening)
+    fit = Fit(data, privacy, template, method=method, size=size, clip=clip, budget=budget, label=label, seed=seed)
+    found = fit.prove(template)
+    fit.check(found)
+    fit.pay(found.certificate.event)
+    return released_statistics(found, fit.data, fit.source, clip)

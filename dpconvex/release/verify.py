@@ -41,16 +41,15 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
-            return analysed(template, type(error), str(error))
+            return analysed(template, str(error), convex=False)
         raise
 
 
 @once
-def analysed(template: Template, reason: type[DPConvexError] | None = None, why: str = "") -> Analysis:
+def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
-    unbounded = None if reason is None else DPConvexError(why)
-    form, obstacle = read(template) if unbounded is None else read(template, False)  # remembered by its arguments
-    found = Analysis(form, unbounded=unbounded)
+    form, obstacle = read(template, convex)
+    found = Analysis(form, unbounded=DPConvexError(why) if why else None)
     found.obstacle = obstacle
     return found
 
@@ -68,10 +67,9 @@ def form_of(template: Template) -> LossForm:
     return read(template)[0]
 
 
-@once
 def sums_of(template: Template) -> Analysis:
     """Return the analysis of a template whose losses need no bounds, for their sums are released."""
-    return Analysis(form_of(template), unbounded=DPConvexError("nothing about it is asked"))
+    return analysed(template, "nothing about it is asked")
 
 
 @quietly
@@ -119,7 +117,7 @@ def verify(
     TemplateError
         If an argument has the wrong type.
     """
-    return proved(template, privacy, size, mechanism, cover, whitening).certificate
+    return Method(mechanism, cover, whitening).prove(template, privacy, size).certificate
 
 
 @dataclass(frozen=True)
@@ -135,57 +133,50 @@ class Proved:
         return replace(self, certificate=replace(self.certificate, advice=(*self.certificate.advice, *said)))
 
 
-def proved(
-    template: Template,
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism | None,
-    cover: Cover | None,
-    whitening: Whitened,
-) -> Proved:
-    """Do the work of `verify`; also returns what was chosen, so that a fit need not choose again."""
-    check_privacy("verify", privacy)
-    if not is_whole(size, 1):
-        raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
-    check_records_matter(template)
-    given: object = mechanism
-    if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
-        what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
-    if cover is not None and not isinstance(cover, Cover):
-        raise TemplateError(f"verify: cover must be a Cover, not {cover!r}.")
-    if size > LARGEST_SIZE:
-        raise TemplateError(
-            f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
-        )
-    cover = cover or Cover()
-    found, way = chosen(whitening, template, mechanism, privacy, int(size), cover)
-    found = found or prove(template, privacy, int(size), *way, cover)
-    if mechanism is not None or whitening not in (None, "auto"):
-        return found
-    said = why(found.mechanism, way[1], form_of(template), privacy, int(size))
-    return found.advised(said) if said else found
+@dataclass(frozen=True)
+class Method:
+    """The options that say how a fit is to be private, as for `verify`."""
 
+    mechanism: Mechanism | None = None
+    cover: Cover | None = None
+    whitening: Whitened = None
 
-def chosen(
-    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int, cover: Cover
-) -> tuple[Proved | None, Way]:
-    """Return the first way of what options stand for that is proved private; the last one is not tried."""
-    found = partial(form_of, template), partial(analyse, template, mechanism)
-    *better, last = ways(whitening, mechanism, *found, privacy, size)
-    for way in better:
-        try:
-            return prove(template, privacy, size, *way, cover), way
-        except (DPConvexError, OverflowError):
-            continue
-    return None, last
+    def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
+        """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
+        check_privacy("verify", privacy)
+        if not is_whole(size, 1) or size > LARGEST_SIZE:
+            raise TemplateError(
+                f"verify: size must be a positive integer, not {size!r}, of at most {LARGEST_SIZE}: larger counts are not "
+                "exact in double precision."
+            )
+        check_records_matter(template)
+        given: object = self.mechanism
+        if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
+            what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
+            raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
+        if self.cover is not None and not isinstance(self.cover, Cover):
+            raise TemplateError(f"verify: cover must be a Cover, not {self.cover!r}.")
+        found, way = self._chosen(template, privacy, int(size))
+        found = found or prove(template, privacy, int(size), *way, self.cover or Cover())
+        if self.mechanism is not None or self.whitening not in (None, "auto"):
+            return found
+        said = why(found.mechanism, way[1], form_of(template), privacy, int(size))
+        return found.advised(said) if said else found
 
+    def way(self, template: Template, privacy: Privacy, size: int) -> Way:
+        """Return the mechanism, and the first stage if there is one, that the options stand for."""
+        return self._chosen(template, privacy, size)[1]
 
-def meant(
-    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
-) -> tuple[Mechanism, PrivateWhitening | None]:
-    """Return the mechanism, and the first stage if there is one, that options stand for."""
-    return chosen(whitening, template, mechanism, privacy, size, Cover())[1]
+    def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[Proved | None, Way]:
+        """Return the first way of what options stand for that is proved private; the last one is not tried."""
+        known = partial(form_of, template), partial(analyse, template, self.mechanism)
+        *better, last = ways(self.whitening, self.mechanism, *known, privacy, size)
+        for way in better:
+            try:
+                return prove(template, privacy, size, *way, self.cover or Cover()), way
+            except (DPConvexError, OverflowError):
+                continue
+        return None, last
 
 
 def prove(

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners import tune as tuning
 from dpconvex.learners.tune_repeated import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count
 from dpconvex.noise.gaussian_profiles import concentrated_delta
+from dpconvex.release.fit import Fit
+from dpconvex.release.verify import Method
 
 
 def data(size: int = 1000) -> dict[str, np.ndarray]:
@@ -28,7 +29,7 @@ def grid(*regularizations: float) -> dict[str, dp.Template]:
 def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
     template = grid(0.01)["0.01"]
-    plan = planned(template, whole, law, 500, dp.ObjectivePerturbation())
+    plan = planned(template, whole, law, 500, Method(dp.ObjectivePerturbation()))
     run = dp.Privacy(plan.fit.certificate.epsilon + plan.score.epsilon, plan.fit.certificate.delta, adjacency)
     spent = law.total(run)
     assert 0.999 * whole.epsilon <= spent.epsilon <= whole.epsilon
@@ -49,24 +50,30 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     whole, law = dp.Privacy(1.0, 1e-6), dp.Repetitions(mean=6, accounting="renyi", share=0.2)
     mechanism = dp.OutputPerturbation("gaussian")
     template = grid(0.1)["0.1"]
-    plan = planned(template, whole, law, 500, mechanism)
+    plan = planned(template, whole, law, 500, Method(mechanism))
     rho = concentration(plan.fit.certificate) + 1 / (2 * plan.score.scale**2)
     assert law.renyi_epsilon(rho, whole.delta) <= whole.epsilon
     assert law.renyi_epsilon(1.01 * rho, whole.delta) > whole.epsilon
-    direct = planned(template, whole, dp.Repetitions(mean=6, share=0.2), 500, mechanism)
+    direct = planned(template, whole, dp.Repetitions(mean=6, share=0.2), 500, Method(mechanism))
     assert plan.fit.certificate.noise_scale < 0.95 * direct.fit.certificate.noise_scale
-    objective = planned(template, dp.Privacy(1.0, 1e-6, "add-remove"), law, 500, dp.ObjectivePerturbation("gaussian"))
+    objective = planned(
+        template, dp.Privacy(1.0, 1e-6, "add-remove"), law, 500, Method(dp.ObjectivePerturbation("gaussian"))
+    )
     level = concentration(objective.fit.certificate) + 1 / (2 * objective.score.scale**2)
     assert level >= (objective.fit.certificate.sensitivity / objective.fit.certificate.noise_scale) ** 2 / 2
     assert law.renyi_epsilon(level, whole.delta) <= whole.epsilon
     assert concentration(objective.certificate) > level
     direct = planned(
-        template, objective.certificate.privacy, dp.Repetitions(mean=6), 500, dp.ObjectivePerturbation("gaussian")
+        template,
+        objective.certificate.privacy,
+        dp.Repetitions(mean=6),
+        500,
+        Method(dp.ObjectivePerturbation("gaussian")),
     )
     with pytest.raises(dp.NotPrivate, match="objective perturbation"):
         concentration(direct.certificate)  # by the direct theorem nothing but the promise is known
     with pytest.raises(dp.NotPrivate, match="delta"):
-        planned(template, dp.Privacy(1.0), law, 500, mechanism)
+        planned(template, dp.Privacy(1.0), law, 500, Method(mechanism))
 
 
 def test_scores_are_as_private_as_they_should_be() -> None:
@@ -83,7 +90,7 @@ def test_scores_are_as_private_as_they_should_be() -> None:
 def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = dp.Budget(dp.Privacy(1.0))
     monkeypatch.setattr(dp.Repetitions, "draw", lambda self, rng: 3)
-    real, calls = tuning.run, []
+    real, calls = Fit.run, []
 
     def stopped(*arguments: Any, **options: Any) -> dp.Release:
         calls.append(1)
@@ -91,7 +98,7 @@ def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(tuning, "run", stopped)
+    monkeypatch.setattr(Fit, "run", stopped)
     w = cp.Variable(3, name="w")
     loss = lambda x, y: cp.logistic(-y * (x @ w))  # noqa: E731
     like = grid(0.1)["0.1"]
@@ -143,7 +150,7 @@ def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch: pytes
 def test_a_whitened_run_costs_what_its_plan_says(accounting: str) -> None:
     whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2, accounting=accounting)
     template = grid(1e-6)["1e-06"]
-    plan = planned(template, whole, law, 500, None, "auto")
+    plan = planned(template, whole, law, 500, Method(whitening="auto"))
     assert plan.fit.stages is not None
     assert plan.fit.stages.privacy == plan.fit.certificate.privacy
     assert plan.fit.stages.noise == plan.fit.certificate.whitening == plan.certificate.whitening

@@ -13,21 +13,23 @@ import dpconvex as dp
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.private_whitening import level
 from dpconvex.mechanisms.recipe import ENOUGH, ENOUGH_UNWHITENED
-from dpconvex.release.verify import meant
+from dpconvex.release.verify import Method
 
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
 LOGISTIC = dp.load("logistic_regression", features=4)
 
 
 def test_what_the_options_stand_for() -> None:
-    assert meant(False, LOGISTIC, None, PROMISE, 100) == (Automatic(), None)
-    assert meant(None, LOGISTIC, None, PROMISE, 100) == meant("auto", LOGISTIC, None, PROMISE, 100)
+    assert Method(None, whitening=False).way(LOGISTIC, PROMISE, 100) == (Automatic(), None)
+    assert Method(None, whitening=None).way(LOGISTIC, PROMISE, 100) == Method(None, whitening="auto").way(
+        LOGISTIC, PROMISE, 100
+    )
     own, first = dp.NoisyGradientDescent(clip=0.1), dp.PrivateWhitening(0.2)
     for off in (None, False):
-        assert meant(off, LOGISTIC, own, PROMISE, 100) == (own, None)
-    assert meant(first, LOGISTIC, own, PROMISE, 100) == (own, first)
-    assert meant(True, LOGISTIC, own, PROMISE, 100) == (own, dp.PrivateWhitening())
-    steps, found = meant(True, LOGISTIC, None, PROMISE, 100)
+        assert Method(own, whitening=off).way(LOGISTIC, PROMISE, 100) == (own, None)
+    assert Method(own, whitening=first).way(LOGISTIC, PROMISE, 100) == (own, first)
+    assert Method(own, whitening=True).way(LOGISTIC, PROMISE, 100) == (own, dp.PrivateWhitening())
+    steps, found = Method(None, whitening=True).way(LOGISTIC, PROMISE, 100)
     assert isinstance(steps, dp.NoisyGradientDescent)
     assert steps.clip == pytest.approx(0.25)  # of a gradient bound of 1
     assert found == dp.PrivateWhitening()
@@ -71,7 +73,7 @@ def wishes(weights: Any = (1.0, 1.0), constrained: bool = False, **attributes: A
 
 
 def test_plain_parameters_are_whitened() -> None:
-    assert meant("auto", wishes(), None, PROMISE, 100)[1] == dp.PrivateWhitening()
+    assert Method(None, whitening="auto").way(wishes(), PROMISE, 100)[1] == dp.PrivateWhitening()
 
 
 @pytest.mark.parametrize(
@@ -92,13 +94,13 @@ def test_plain_parameters_are_whitened() -> None:
     ],
 )
 def test_auto_leaves_out_what_whitening_would_spoil(template: dp.Template) -> None:
-    assert meant("auto", template, None, PROMISE, 2000) == (Automatic(), None)
+    assert Method(None, whitening="auto").way(template, PROMISE, 2000) == (Automatic(), None)
 
 
 def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil() -> None:
     enough = ENOUGH_UNWHITENED * 2 / level(1.0, 1e-5)
     for size, clipped in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
-        chosen, first = meant(None, wishes(constrained=True), None, PROMISE, size)
+        chosen, first = Method(None, whitening=None).way(wishes(constrained=True), PROMISE, size)
         assert first is None
         assert isinstance(chosen, dp.NoisyGradientDescent) is clipped
     many = dp.load("large_margin_gaussian", features=10, classes=4)
@@ -107,7 +109,7 @@ def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil()
     assert certificate.whitening is None
     assert certificate.answer
     sparse = dp.load("elastic_net_logistic", features=40)  # a minimiser is sparse, and steps end nowhere sparse
-    assert meant(None, sparse, None, PROMISE, 20) == (Automatic(), None)
+    assert Method(None, whitening=None).way(sparse, PROMISE, 20) == (Automatic(), None)
 
 
 def test_quadratic_losses_release_their_statistics() -> None:
