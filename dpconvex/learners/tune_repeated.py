@@ -22,7 +22,7 @@ from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar, fitted
 from dpconvex.learners.tune import Tuning, check, named_templates, of_the_best, scored
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import RUNS, Certificate
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
 from dpconvex.mechanisms.random_repetition import Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
