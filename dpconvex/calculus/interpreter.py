@@ -19,7 +19,7 @@ from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
 Entries = list[Scalar]
@@ -76,12 +76,6 @@ class Walker:
         children = tuple(step for argument, (_, step) in steps if argument.variables)
         atom = expression.atom
         assert atom is not None
-        if atom.rule is None:
-            raise MissingRule(
-                f"there is no rule for the atom {atom.name}",
-                expression,
-                "write the loss with atoms that have rules (see docs/rules.md), or register a rule for this one",
-            )
         with placed(expression):
             self.expander.check_symmetric(expression)
             entries = atom.rule(expression, [entries for entries, _ in walked])

@@ -70,6 +70,7 @@ class Atom:
     # divisor mentions none; "curved" never.
     affine: str = "curved"
     # value(xp, expression, *args) for NumPy or JAX as xp; the records are one more axis at the end, of length 1 where shared.
+    # NumPy's arrays may be complex, which carries derivatives along: no absolute values, and signs of real parts only.
     value: Callable[..., Any]
     # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.
     shape: Callable[..., Shape] = same
@@ -79,7 +80,7 @@ class Atom:
     writes: Callable[[Any, Expression, list[Any]], Any] | None = by_name
     # pull(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
-    pull: Callable[..., Sequence[Any]] | None = None
+    pull: Callable[..., Sequence[Any]]
     # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
     domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
     # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
@@ -93,7 +94,7 @@ class Atom:
     # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.
     expand: Callable[..., Any] | None = None
     # Range, gradient and curvature: rule(expression, arguments) maps a list of `Scalar` for each argument to the result's.
-    rule: Callable[..., Any] | None = None
+    rule: Callable[..., Any]
     strong: LeastCurvature | None = None  # of a term of a regularizer
     smooth: Callable[..., Any] | None = (
         None  # smooth(expression, args, width) is an expression without the nonsmooth point
@@ -106,6 +107,9 @@ class Atom:
 
     def __repr__(self) -> str:
         return f"<atom {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ATOMS.__getitem__, (self.name,)
 
     def __call__(self, *args: Any, **options: Hashable) -> Expression:
         """Return the atom of arguments; of constants, the constant that it is."""

@@ -1,9 +1,9 @@
 """A user's own atom: a function with declared constants, which what runs has by construction.
 
 The calculus derives constants for atoms that it knows.  For a function of one variable that it does not know, the user may
-declare them.  No search can prove such a claim, so the user's function is not what runs: its slopes are read off at some
-thousand points, and what runs is the function with straight lines between them (see `interpolation`).  Its constants are the
-declared ones, or it is refused; the certificate says so.
+declare them.  No search can prove such a claim, so the user's function is not what runs: its slopes are read off, by
+differences, at some thousand points, and what runs is the function with straight lines between them (see `interpolation`).
+Its constants are the declared ones, or it is refused; the certificate says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arguments import is_real
 from dpconvex.core.double_precision import double_precision
-from dpconvex.core.dual_numbers import Dual
 from dpconvex.core.interpolation import Broken, PiecewiseQuadratic, built
 from dpconvex.errors import NotPrivate, TemplateError
 
@@ -42,7 +41,7 @@ class Atom:
         What certificates and errors call it.
     function : callable
         A function of one scalar, convex and continuously differentiable on the real line, written with arithmetic and NumPy's
-        functions, which read its slopes off by carrying them along; or with those of `jax.numpy`, where JAX is installed.
+        functions, or with those of `jax.numpy`, where JAX is installed.
     slope : tuple of float
         Declared bounds of the derivative, (lowest, highest); kept as a tuple.
     curvature : float
@@ -100,17 +99,24 @@ class Atom:
         """Evaluate the function that runs, or its first or second derivative, entry by entry in double precision."""
         return self.running.evaluate(np.asarray(value, dtype=float), order)
 
-    def _sample(self, points: Array) -> tuple[Array, Array]:
-        """The user's function and its derivative: in NumPy if it is written so, else by JAX."""
-        found = carried(self.function, points)
-        if found is not None:
-            return found
+    def __reduce__(self) -> tuple[Any, ...]:
+        return received, (self.name, self.slope, self.curvature, self.lower, self.running)
+
+    def _sample(self, points: Array) -> Array:
+        """The user's function: in NumPy if it is written so, else by JAX."""
+        with np.errstate(all="ignore"):
+            try:
+                found, few = self.function(points), self.function(points[::7])
+            except Exception:  # JAX may know what to do; if not, its error is the one to show
+                found = few = None
+        fits = isinstance(found, np.ndarray) and np.isrealobj(found) and found.shape == points.shape
+        if fits and np.array_equal(found[::7], few, equal_nan=True):  # what mixes points is no function of one scalar
+            return np.asarray(found, dtype=float)
         try:
             import jax
 
             with double_precision():
-                value, first = jax.vmap(jax.value_and_grad(self.function))(points)
-                return np.asarray(value, dtype=float), np.asarray(first, dtype=float)
+                return np.asarray(jax.vmap(self.function)(points), dtype=float).reshape(points.shape)
         except Exception as error:  # whatever the user's function, or JAX on tracing it, raises
             said = next(iter(str(error).splitlines()), "")
             raise TemplateError(
@@ -153,24 +159,13 @@ class Atom:
             raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, remedy) from broken
 
 
-def carried(function: Callable[[Any], Any], points: Array) -> tuple[Array, Array] | None:
-    """Return values and slopes of a function that NumPy's arrays with slopes can be given to; None if they cannot.
-
-    A function that mixes points with each other is none of one scalar: some points are tried again, by themselves.
-    """
-    few = (len(points) // 4 + np.arange(5)) % len(points)
-    with np.errstate(all="ignore"):
-        try:
-            all_of, some = (function(Dual(m, np.ones_like(m))) for m in (points, points[few]))
-        except Exception:  # JAX may know what to do; if not, its error is the one to show
-            return None
-    if not isinstance(all_of, Dual) or not isinstance(some, Dual) or all_of.shape != points.shape:
-        return None
-    if not np.isrealobj(all_of.value) or not np.isrealobj(all_of.whole):
-        return None
-    if not np.array_equal(all_of.value[few], some.value, equal_nan=True):
-        return None
-    return np.asarray(all_of.value, dtype=float), np.array(all_of.whole, dtype=float)
+def received(
+    name: str, slope: tuple[float, float], curvature: float, lower: float, running: PiecewiseQuadratic
+) -> Atom:
+    """Return an atom in another process: what runs, without the function that it was read off."""
+    found = Atom(name, running.apply, slope, curvature, lower)
+    vars(found)["running"] = running
+    return found
 
 
 class DeclaredAtom(Elementwise):

@@ -10,6 +10,10 @@ from dpconvex.core.expression import Constant, Expression, Variable
 
 Array = NDArray[np.float64]
 
+# At a point this far off the real line, imaginary parts are derivatives: exact, for no two numbers are subtracted from each
+# other (Squire & Trapp, Using complex variables to estimate derivatives of real functions, 1998).
+STEP = 1e-200
+
 
 def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) -> list[Expression]:
     """Return every node of some expressions once, arguments before what is made of them; `leaves` are not looked into."""
@@ -82,8 +86,21 @@ def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Ex
     return found[root]
 
 
-def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variable, Array] | None:
-    """Return a subgradient of a scalar expression by each of its variables; None if an atom in it has no derivative.
+def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: Expression) -> dict[Expression, Any]:
+    """Return the slopes of the sum of an expression's entries by its nodes in `order`, whose values are known."""
+    known: dict[Expression, Any] = {root: np.ones((*root.shape, 1))}
+    for node in reversed(order):
+        if node.atom is None or not node.variables or node not in known:
+            continue
+        parts = node.atom.pull(node, found[node], known[node], *(found[argument] for argument in node.args))
+        for argument, part in zip(node.args, parts, strict=True):
+            if argument.variables and part is not None:
+                known[argument] = known[argument] + part if argument in known else part
+    return known
+
+
+def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variable, Array]:
+    """Return a subgradient of a scalar expression by each of its variables.
 
     >>> from dpconvex.core.expression import Variable
     >>> w = Variable.of((2,), "w", 1)
@@ -91,16 +108,20 @@ def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variab
     array([6., 1.])
     """
     found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
-    slopes: dict[Expression, Any] = {root: np.ones((*root.shape, 1))}
     with np.errstate(all="ignore"):
-        for node in reversed(postorder([root])):
-            if node.atom is None or not node.variables or node not in slopes:
-                continue
-            if node.atom.pull is None:
-                return None
-            parts = node.atom.pull(node, found[node], slopes[node], *(found[argument] for argument in node.args))
-            for argument, part in zip(node.args, parts, strict=True):
-                if argument.variables and part is not None:
-                    slopes[argument] = slopes[argument] + part if argument in slopes else part
-    zero = np.zeros(1)
-    return {leaf: np.broadcast_to(slopes.get(leaf, zero)[..., 0], leaf.shape) for leaf in root.variables}
+        known = slopes(list(found), found, root)
+    return {leaf: np.broadcast_to(known.get(leaf, np.zeros(1))[..., 0], leaf.shape) for leaf in root.variables}
+
+
+def bent(root: Expression, leaves: Mapping[Variable, Array], moves: Mapping[Variable, Array]) -> dict[Variable, Array]:
+    """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth.
+
+    >>> from dpconvex.core.atoms.powers import power
+    >>> w = Variable.of((), "w", 1)
+    >>> bent(power(w, 3), {w: np.array(2.0)}, {w: np.array([1.0, 10.0])})[w]
+    array([ 12., 120.])
+    """
+    found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
+    with np.errstate(all="ignore"):
+        known = slopes(list(found), found, root)
+    return {leaf: np.imag(known[leaf]) / STEP for leaf in root.variables if leaf in known}

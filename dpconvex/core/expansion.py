@@ -94,12 +94,6 @@ class Expander:
             return self.bases.range(polynomial)
         atom = expression.atom
         assert atom is not None
-        if atom.rule is None:
-            raise MissingRule(
-                f"there is no rule for {atom.name} of the record",
-                expression,
-                "compute it beforehand and declare it as a field with its own bounds",
-            )
         self.check_symmetric(expression)
         with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
             found = atom.rule(expression, [self._ranges(argument) for argument in expression.args])

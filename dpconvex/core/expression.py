@@ -48,8 +48,8 @@ class Expression:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"expressions are immutable; {name} was to be set")
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("expressions are not pickled; save the problem file and its options instead")
+    def __reduce__(self) -> tuple[Any, ...]:
+        return node, (self.atom, self.args, self.options, self.shape)
 
     def __copy__(self) -> Expression:
         return self
@@ -157,6 +157,9 @@ class Constant(Expression):
 
     value: Any
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return constant, (self.value,)
+
     def _identity(self) -> Hashable:
         return number_key(self.value)
 
@@ -183,6 +186,9 @@ class Variable(Expression):
         assert isinstance(made, cls)
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Variable.of, (self.shape, self.name, self.key, self.attributes)
+
     def _identity(self) -> Hashable:
         return (self.name, repr(sorted((k, _bounds_key(v)) for k, v in self.attributes.items())))
 
@@ -201,6 +207,9 @@ class Field(Expression):
         made.__dict__["fields"] = frozenset({made})
         assert isinstance(made, cls)
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Field.of, (self.shape, self.name, self.key, self.sign)
 
     def _identity(self) -> Hashable:
         return (self.name, self.sign)

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Sampler = Callable[[Array], tuple[Array, Array]]
+Sampler = Callable[[Array], Array]
 
-# Slopes between nodes are right to this fraction of the steepest one.
+# Slopes are means over stretches of this relative length: a mean keeps every bound of slope and curvature.
+STRETCH = 2.0**-20
+# Slopes between nodes are right to this fraction of the steepest one; differences of values are exact to a tenth of it.
 ACCURACY = 1e-9
 # The stand-in may miss what it stands for by this fraction of the steepest slope; if it must by more, a claim is false.
 MISSED = 1e-6
@@ -107,8 +109,8 @@ def built(
             )
         found = raised(integrated(sample, *levelled(nodes, bound, curvature), curvature), lower)
     return found, {
-        "slope, observed/declared": max(abs(seen[0]), abs(seen[1])) / steepest if steepest else 1.0,
-        "curvature, observed/declared": float(bends.max(initial=0.0)) / curvature if curvature else 1.0,
+        "slope, observed/declared": min(max(abs(seen[0]), abs(seen[1])) / steepest, 1.0) if steepest else 1.0,
+        "curvature, observed/declared": min(float(bends.max(initial=0.0)) / curvature, 1.0) if curvature else 1.0,
     }
 
 
@@ -120,7 +122,7 @@ def sampled(sample: Sampler, unit: float, steepest: float) -> tuple[Array, Array
     right = np.unique(np.concatenate([inner, outer]))
     right = right[np.diff(right, prepend=0.0) > ACCURACY * (unit + right)]  # apart, for what rounds
     nodes = np.concatenate([-right[::-1], [0.0], right])
-    values, slopes = finite(sample, nodes)
+    values, slopes = finite(sample, nodes, unit)
     # Programs overflow far out, where what runs is affine.
     kept = np.isfinite(values) & np.isfinite(slopes)
     nodes, values, slopes = nodes[kept], values[kept], slopes[kept]
@@ -128,7 +130,7 @@ def sampled(sample: Sampler, unit: float, steepest: float) -> tuple[Array, Array
     for _ in range(ROUNDS):
         left, right = nodes[active], nodes[active + 1]
         middle = left + (right - left) / 2
-        value, found = finite(sample, middle)
+        value, found = finite(sample, middle, unit)
         line = (slopes[active] + slopes[active + 1]) / 2
         curved = (middle > left) & (middle < right) & np.isfinite(value) & (np.abs(found - line) > ACCURACY * steepest)
         active, middle, value, found = active[curved], middle[curved], value[curved], found[curved]
@@ -141,9 +143,12 @@ def sampled(sample: Sampler, unit: float, steepest: float) -> tuple[Array, Array
     return nodes, values, slopes
 
 
-def finite(sample: Sampler, nodes: Array) -> tuple[Array, Array]:
+def finite(sample: Sampler, nodes: Array, unit: float) -> tuple[Array, Array]:
     """Return values and slopes, finite ones wherever a user's data may be."""
-    values, slopes = sample(nodes)
+    step = STRETCH * (unit + np.abs(nodes))
+    values, below, above = np.split(sample(np.concatenate([nodes, nodes - step, nodes + step])), 3)
+    with np.errstate(all="ignore"):
+        slopes = (above - below) / ((nodes + step) - (nodes - step))
     if not (np.isfinite(values) & np.isfinite(slopes))[np.abs(nodes) <= FINITE].all():
         raise Broken(
             "is not finite, with a finite derivative, on the whole real line",
@@ -169,7 +174,7 @@ def integrated(sample: Sampler, nodes: Array, slopes: Array, curvature: float) -
     steps = np.diff(nodes) * (slopes[:-1] + slopes[1:]) / 2
     origin = int(np.argmin(np.abs(nodes)))
     down, up = -np.cumsum(steps[:origin][::-1])[::-1], np.cumsum(steps[origin:])
-    values = float(sample(nodes[origin : origin + 1])[0][0]) + np.concatenate([down, [0.0], up])
+    values = float(sample(nodes[origin : origin + 1])[0]) + np.concatenate([down, [0.0], up])
     return PiecewiseQuadratic(nodes, values, slopes, bends)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.dual_evaluation import applied, pulled, together
-from dpconvex.core.dual_numbers import Dual, plain, tangent
+from dpconvex.core.evaluate import STEP, slopes
 from dpconvex.core.expression import Expression
 from dpconvex.evaluation.programs import Program, records_last
 
@@ -24,45 +23,24 @@ LANES = 64
 CACHED = 2**15
 
 
-def computed(program: Program, leaves: Mapping[Expression, Any]) -> dict[Expression, Any]:
-    """Return the value of every node."""
-    found = dict(leaves)
-    for node in program.order:
-        if node not in found:
-            found[node] = applied(node, [found[argument] for argument in node.args])
-    return found
-
-
-def slopes(program: Program, found: Mapping[Expression, Any]) -> list[Any]:
-    """Return the slopes of the sum of a program's entries by what stands in the slots."""
-    known: dict[Expression, Any] = {program.root: np.ones((*program.root.shape, 1))}
-    for node in reversed(program.order):
-        slope = known.get(node)
-        if slope is None or not node.args:
-            continue
-        parts = pulled(node, found[node], slope, [found[argument] for argument in node.args])
-        for argument, part in zip(node.args, parts, strict=True):
-            if argument.variables:
-                known[argument] = together(known.get(argument), part)
-    return [known.get(slot) for slot in program.entries]
-
-
 def gradient(program: Program, leaves: Mapping[Expression, Any], size: int) -> tuple[Array, Array]:
     """Values and gradients by what stands in the slots, shapes (size,) and (entries, size)."""
     # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
     with np.errstate(all="ignore"):
-        found = computed(program, leaves)
-        parts = slopes(program, found)
-    value = np.broadcast_to(np.reshape(found[program.root], -1), (size,))
-    return value, whole(program, parts, size)
+        found = dict(leaves)
+        for node in program.order:
+            if node not in found:
+                assert node.atom is not None
+                found[node] = node.atom.value(np, node, *(found[argument] for argument in node.args))
+        known = slopes(program.order, found, program.root)
+        parts = whole(program, [known.get(slot) for slot in program.entries], size)
+    return np.broadcast_to(np.reshape(found[program.root], -1), (size,)), parts
 
 
 def hessian_product(program: Program, leaves: Mapping[Expression, Any], along: Sequence[Any], size: int) -> Array:
     """Hessians by what stands in the slots times directions, shape (entries, size)."""
-    moving = {slot: Dual(leaves[slot], move) for slot, move in zip(program.entries, along, strict=True)}
-    with np.errstate(all="ignore"):
-        parts = slopes(program, computed(program, {**leaves, **moving}))
-        return whole(program, [part.whole if isinstance(part, Dual) else None for part in parts], size)
+    moving = {slot: leaves[slot] + 1j * STEP * move for slot, move in zip(program.entries, along, strict=True)}
+    return np.imag(gradient(program, {**leaves, **moving}, size)[1]) / STEP
 
 
 def whole(program: Program, parts: Sequence[Any], size: int) -> Array:
@@ -85,20 +63,9 @@ class OuterFunction:
     def entries(self) -> int:
         return sum(slot.size for slot in self.program.entries)
 
-    @cached_property
-    def is_scalar(self) -> bool:
-        """Whether it makes nothing but numbers of one number, which dual numbers do in half the time."""
-        return self.entries == 1 and all(node.shape == () for node in self.program.order)
-
     def gradient(self, leaves: Array, fields: Sequence[Array], size: int) -> tuple[Array, Array]:
         """Values, shape (size,), and slopes by the leaves; leaves have one column if the records share them."""
-        if not self.is_scalar or leaves.shape[1] < size:
-            return self._pieces(lambda slots, _, count: gradient(self.program, slots, count), leaves, fields, size)
-        leaf = Dual(self.program.cut(leaves)[0], 1.0)
-        with np.errstate(all="ignore"):
-            slots = self.program.leaves([leaf], [records_last(field) for field in fields], self.numbers)
-            found = computed(self.program, slots)[self.program.root]
-        return np.broadcast_to(plain(found), (size,)), np.broadcast_to(tangent(found), leaves.shape)
+        return self._pieces(lambda slots, _, count: gradient(self.program, slots, count), leaves, fields, size)
 
     def hessian_product(self, leaves: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
         def moved(slots: dict[Expression, Any], some: slice, count: int) -> tuple[Array]:

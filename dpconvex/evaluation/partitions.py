@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation import forms, programs
 from dpconvex.evaluation.engine import groups_of
@@ -32,12 +31,11 @@ class Program:
     def __reduce__(self) -> tuple[Any, ...]:
         lowered = programs.lower_template(self.template, self.space)
         parts = {name: getattr(self.template, name) for name in ("record", "losses", "regularizer", "variables")}
-        return program_of, (packed((parts, self.space, lowered, forms.leaf_form(self.template, self.space))), self.loss)
+        return program_of, (parts, self.space, lowered, forms.leaf_form(self.template, self.space), self.loss)
 
 
-def program_of(payload: bytes, loss: Callable[..., Any]) -> Program:
+def program_of(parts: dict[str, Any], space: Space, lowered: Any, form: Any, loss: Callable[..., Any]) -> Program:
     """Return a program in another process, with what was prepared in the first."""
-    parts, space, lowered, form = unpacked(payload)
     template = Template.__new__(Template)
     template.__dict__.update(parts)
     order = tuple(block.variable for block in space.blocks.values())

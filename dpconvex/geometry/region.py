@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.sums import add, total
-from dpconvex.core.dual_evaluation import bent
-from dpconvex.core.evaluate import over_records, postorder, subgradient
+from dpconvex.core.evaluate import bent, over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
-from dpconvex.errors import MissingRule, NotConverged
+from dpconvex.errors import NotConverged
 from dpconvex.geometry.blocks import (
     EXTENDED,
     NONNEGATIVE,
@@ -213,10 +212,6 @@ class Region(Conditions):
     def _slope(self, entry: Expression, x: Array) -> Array:
         """A subgradient of one entry of a curved function, shape (dim,)."""
         slopes = subgradient(entry, self.leaves(x.astype(float)))
-        if slopes is None:
-            raise MissingRule(
-                "an atom of a constraint has no derivative", entry, "write the constraint with other atoms"
-            )
         result = np.zeros(self.dim)
         for variable, slope in slopes.items():
             block = self.space.block_of(variable)

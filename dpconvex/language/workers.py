@@ -7,6 +7,7 @@ values of records.  Names of tasks are random.
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from sys import getsizeof
 from typing import Any
 from uuid import uuid4
 
-from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.summation import Tree
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.language.batch import Batch
@@ -45,7 +45,7 @@ class Shared:
 
     @cached_property
     def value(self) -> Any:
-        return unpacked(self.payload)
+        return pickle.loads(self.payload)
 
 
 class Outcome:
@@ -146,8 +146,10 @@ class Workers:
         return Workers(self.client, bundles), [size for bundle in bundles for size, _ in bundle.seen]
 
     def share(self, value: Any) -> Any:
+        import cloudpickle
+
         with reachable():
-            return self.client.submit(Shared, packed(value), key=name("shared"), pure=False)
+            return self.client.submit(Shared, cloudpickle.dumps(value), key=name("shared"), pure=False)
 
     def each(
         self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree | None = None

@@ -195,8 +195,6 @@ def slope_at(form: LossForm, start: Array, regularizer: Expression) -> Array | N
     """Return a subgradient of a regularizer at a point, if it has one."""
     values = form.space.unpack(start)
     slopes = subgradient(regularizer, {variable: values[variable.name] for variable in regularizer.variables})
-    if slopes is None:
-        return None
     gradient = np.zeros(form.space.dim)
     for variable, slope in slopes.items():
         block = form.space.blocks[variable.name]

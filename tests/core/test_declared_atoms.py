@@ -48,8 +48,8 @@ FALSE: dict[str, tuple[Callable[[Any], Any], tuple[float, float], float, float, 
     "not a number": (lambda m: m * np.nan, (0.0, 1.0), 0.25, -np.inf, "finite"),
     "curved on little": (narrow, (0.0, 1e-3), 0.9, 0.0, "curvature"),
     "unbounded below": (lambda m: m + softplus(m), (1.0, 2.0), 0.25, 0.0, "one sign"),
-    "jump up": (lambda m: softplus(m) + np.where(m > 0.3, 5.0, 0.0), (0.0, 1.0), 0.25, 0.0, "jumps"),
-    "step": (lambda m: 0.0 * m + np.where(m > 0.0, 1.0, 0.0), (0.0, 0.0), 0.0, 0.0, "jumps"),
+    "jump up": (lambda m: softplus(m) + np.where(m > 0.3, 5.0, 0.0), (0.0, 1.0), 0.25, 0.0, "slopes|jumps"),
+    "step": (lambda m: 0.0 * m + np.where(m > 0.0, 1.0, 0.0), (0.0, 0.0), 0.0, 0.0, "slopes|jumps"),
 }
 
 

@@ -86,6 +86,9 @@ CASES: dict[str, Callable[[], Expression]] = {
     "declared": lambda: DECLARED(V, declaration=Square()),
 }
 
+# No loss or regularizer with these has a Hessian.
+SPECTRAL = ("lambda_max", "sigma_max", "norm_nuc")
+
 
 def test_every_atom_is_tried() -> None:
     assert set(CASES) == set(ATOMS)
@@ -105,6 +108,14 @@ def prepared(name: str, records: int) -> tuple[OuterFunction, np.ndarray, np.nda
     return outer, *values, [rng.normal(size=(records, *f.shape)) for f in fields]
 
 
+def test_logistic_slopes_far_out() -> None:
+    leaf = Variable.of((), "m", 4)
+    program = slotted(exponentials.logistic(leaf), {leaf: 0})[0]
+    values, slopes = OuterFunction(program, ()).gradient(np.array([[-1e300, -1000.0, 1000.0, 1e300]]), [], 4)
+    assert values == pytest.approx([0.0, 0.0, 1000.0, 1e300])
+    assert slopes == pytest.approx(np.array([[0.0, 0.0, 1.0, 1.0]]))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_slopes_and_hessians(name: str) -> None:
     outer, entries, along, fields = prepared(name, 5)
@@ -114,7 +125,8 @@ def test_slopes_and_hessians(name: str) -> None:
     change = (ahead[0] - behind[0]) / (2 * step)
     assert np.sum(slopes * along, axis=0) == pytest.approx(change, rel=1e-6, abs=1e-6)
     bend = (ahead[1] - behind[1]) / (2 * step)
-    assert outer.hessian_product(entries, along, fields, 5) == pytest.approx(bend, rel=1e-4, abs=1e-5)
+    if name not in SPECTRAL:
+        assert outer.hessian_product(entries, along, fields, 5) == pytest.approx(bend, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -130,5 +142,5 @@ def test_compiled_functions_agree(name: str) -> None:
             product = functions.hessian_product(entries[:, k], along[:, k], *record)
             assert float(value) == pytest.approx(values[k], rel=1e-11)
             assert np.asarray(slope) == pytest.approx(slopes[:, k], rel=1e-11, abs=1e-11)
-            if name != "norm_nuc":  # of several singular values JAX differentiates the decomposition itself
+            if name not in SPECTRAL:
                 assert np.asarray(product) == pytest.approx(bent[:, k], rel=1e-9, abs=1e-9)

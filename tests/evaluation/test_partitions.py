@@ -69,7 +69,7 @@ def test_sums_are_those_of_all_records_up_to_rounding(kind: str) -> None:
 
 
 def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
-    pytest.importorskip("cloudpickle")
+    cloudpickle = pytest.importorskip("cloudpickle")
     plus = dp.Atom("smooth", lambda m: np.sqrt(1 + m**2), slope=(-1.0, 1.0), curvature=1.0)
     for template in (
         learner(),
@@ -81,7 +81,7 @@ def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
         space = Space(template.variables)
         batch = template.record.sample(50, np.random.default_rng(1))
         program = Program(template, space, batched_loss)
-        again = pickle.loads(pickle.dumps(program))
+        again = pickle.loads(cloudpickle.dumps(program))
         theta = np.random.default_rng(2).normal(size=space.dim)
         assert (summed(batch, again, "gradient", (theta,)) == summed(batch, program, "gradient", (theta,))).all()
         known = pickle.loads(pickle.dumps(batch))

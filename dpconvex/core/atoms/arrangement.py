@@ -97,7 +97,7 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
 
 def placed(expression: Expression, slope: Any, key: Any) -> Any:
     """Put slopes where the entries of a part are, and zeros elsewhere."""
-    result = np.zeros((*expression.args[0].shape, slope.shape[-1]))
+    result = np.zeros((*expression.args[0].shape, slope.shape[-1]), dtype=slope.dtype)
     result[key] = slope
     return result
 
@@ -105,7 +105,7 @@ def placed(expression: Expression, slope: Any, key: Any) -> Any:
 def added_at(expression: Expression, slope: Any) -> Any:
     """Add slopes up at the places of entries, which may be chosen several times."""
     inner = expression.args[0]
-    result = np.zeros((inner.size, slope.shape[-1]))
+    result = np.zeros((inner.size, slope.shape[-1]), dtype=slope.dtype)
     places = np.asarray(expression.option("places"), dtype=int)
     np.add.at(result, places, slope.reshape((len(places), -1), order="F"))
     return result.reshape((*inner.shape, -1), order="F")

@@ -136,9 +136,9 @@ xexp = XEXP
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     """Compute log(1 + exp(a)) without overflow."""
-    if xp is not np or not isinstance(a, np.ndarray):  # what carries derivatives knows how to share
+    if xp is not np:
         return xp.logaddexp(a, 0.0)
-    return np.maximum(a, 0.0) + np.log1p(np.exp(-np.abs(a)))  # four times as fast as `np.logaddexp`
+    return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`
 
 
 def logistic_slope(a: Any) -> Any:

@@ -47,9 +47,12 @@ def symmetric(xp: Any, a: Any) -> Any:
 
 def logarithm_of_determinant(xp: Any, a: Any) -> Any:
     """Minus infinity where a matrix is not positive definite."""
-    values = xp.linalg.eigvalsh(symmetric(xp, a))
+    values = xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))
     safe = xp.where(values > 0, values, 1.0)
-    return xp.where((values > 0).all(axis=-1), xp.sum(xp.log(safe), axis=-1), -np.inf)
+    result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(safe), axis=-1), -np.inf)
+    if xp is not np or np.isrealobj(a):
+        return result
+    return result + 1j * np.einsum("ijz,zij->z", inverse(np.moveaxis(a.real, 0, -1)), a.imag)
 
 
 def middle(shape: Shape, low: Any, high: Any) -> tuple[Any, Any, float]:
@@ -145,8 +148,8 @@ def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
 
 
 def records_first(a: Any) -> Any:
-    """Return matrices as a stack."""
-    return np.moveaxis(a, -1, 0)
+    """Return matrices as a stack.  Decompositions are held fixed where derivatives are carried along."""
+    return np.moveaxis(a.real, -1, 0)
 
 
 def outer(vectors: Any, others: Any) -> Any:
@@ -178,13 +181,14 @@ def singular_pairs(a: Any, largest: bool = False) -> Any:
 def inverse(a: Any) -> Any:
     """Inverses of symmetric matrices; NaN where a matrix has none."""
     values, vectors = np.linalg.eigh(symmetric(np, records_first(a)))
-    return outer(vectors / values[:, None, :], vectors)
+    found = outer(vectors / values[:, None, :], vectors)
+    return found - 1j * np.einsum("ijz,jkz,klz->ilz", found, a.imag, found) if np.iscomplexobj(a) else found
 
 
 LAMBDA_MAX = Atom(
     name="lambda_max",
     shape=of_square,
-    value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, a))[..., -1]),
+    value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))[..., -1]),
     pull=largest_eigenvector,
     reads="cvxpy.atoms.lambda_max.lambda_max",
     domain=lambda expression: ("symmetric",),
@@ -199,7 +203,7 @@ lambda_max = LAMBDA_MAX
 SIGMA_MAX = Atom(
     name="sigma_max",
     shape=of_matrix,
-    value=each(lambda xp, a: xp.linalg.svd(a, compute_uv=False)[..., 0]),
+    value=each(lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0]),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads="cvxpy.atoms.sigma_max.sigma_max",
     sign=nowhere_negative,
@@ -214,7 +218,7 @@ sigma_max = SIGMA_MAX
 NORM_NUC = Atom(
     name="norm_nuc",
     shape=of_matrix,
-    value=each(lambda xp, a: xp.sum(xp.linalg.svd(a, compute_uv=False), axis=-1)),
+    value=each(lambda xp, a: xp.sum(xp.linalg.svd(xp.real(a), compute_uv=False), axis=-1)),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
     reads="cvxpy.atoms.norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),

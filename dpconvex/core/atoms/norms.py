@@ -62,10 +62,10 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
         positive = square > 0
         return kept(expression, xp.where(positive, xp.sqrt(xp.where(positive, square, 1.0)), 0.0))
     # Divided by its largest entry, so that no power overflows.
-    top = xp.max(xp.abs(a), axis=axis, keepdims=True)
+    top = xp.max(size, axis=axis, keepdims=True)
     scale = xp.where(top > 0, top, 1.0)
     nonzero = a != 0
-    powers = xp.where(nonzero, xp.where(nonzero, xp.abs(a) / scale, 1.0) ** p, 0.0)
+    powers = xp.where(nonzero, xp.where(nonzero, size / scale, 1.0) ** p, 0.0)
     mass = xp.sum(powers, axis=axis, keepdims=True)
     return kept(expression, xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0))
 
@@ -73,14 +73,14 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
 def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """A point of the dual norm's unit ball; 0 at 0."""
     p, axis = expression.option("p"), expression.option("axis")
-    value, slope = unreduced(expression, value), unreduced(expression, slope)
+    value, slope, side = unreduced(expression, value), unreduced(expression, slope), np.sign(np.real(a))
     if p == 1:
-        return [slope * np.sign(a)]
+        return [slope * side]
     if p == INFINITE:
-        attained = (np.abs(a) == value) * 1.0
-        return [np.sign(a) * attained * (slope / np.sum(attained, axis=axis, keepdims=True))]
+        attained = (side * a == value) * 1.0
+        return [side * attained * (slope / np.sum(attained, axis=axis, keepdims=True))]
     share = a / np.where(value > 0, value, 1.0)
-    return [slope * (share if p == 2 else np.sign(a) * np.abs(share) ** (p - 1))]
+    return [slope * (share if p == 2 else side * (side * share) ** (p - 1))]
 
 
 def norm_written(cp: Any, expression: Expression, inner: Any) -> Any:

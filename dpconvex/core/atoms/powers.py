@@ -78,7 +78,7 @@ HUBER = Atom(
 ABS = Atom(
     name="abs",
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
-    pull=lambda expression, value, slope, a: [slope * np.sign(a)],
+    pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
     reads="cvxpy.atoms.elementwise.abs.abs",
     sign=nowhere_negative,
     slope=even_slope,
@@ -260,10 +260,10 @@ def declared_value(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def derived(declaration: Any, a: Any, order: int) -> Any:
-    """Apply a derivative of the function that runs; what carries derivatives (`core.dual_numbers`) asks for the next."""
-    if isinstance(a, np.ndarray):
+    """Apply a derivative of the function that runs; imaginary parts carry the next one along."""
+    if not np.iscomplexobj(a):
         return declaration.evaluate(a, order)
-    return a.composed(declaration.evaluate(a.value, order), declaration.evaluate(a.value, order + 1))
+    return declaration.evaluate(a.real, order) + 1j * a.imag * declaration.evaluate(a.real, order + 1)
 
 
 def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
