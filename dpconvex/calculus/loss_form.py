@@ -77,7 +77,7 @@ class LossForm:
         self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
         for group in self.leaves:
             for leaf in group:
-                self.expander.expand_leaf(leaf)
+                self.expander.expand(leaf)
 
     def polynomial(self, leaf: Expression) -> Polynomial:
         return self.expander.expand(leaf)

@@ -5,7 +5,7 @@ What each atom does to polynomials and to ranges is said by the atom (its slots 
 that are not polynomials become bases of their own.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from dpconvex.core.abstract_values import Scalar, Together
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.intervals import Interval
-from dpconvex.core.parameter_space import Block, Space
+from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
-from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
 
@@ -42,42 +42,16 @@ class Expander:
         self.bases = bases
         self._memory: dict[Expression, Polynomial] = {}
         self._functions: dict[Expression, Polynomial] = {}
-        self._alike: dict[Hashable, tuple[list[Block], Polynomial]] = {}
         self.functions_of_record: list[Expression] = []
 
     def expand(self, expression: Expression) -> Polynomial:
         found = self.polynomial(expression)
         if found is not None:
             return found
-        if expression.variables:
-            raise MissingRule(
-                f"there is no rule for the affine atom {expression.atom.name if expression.atom else expression}",
-                expression,
-                "write it with sums, products, indexing and stacking",
-            )
+        assert not expression.variables
         if expression not in self._functions:
             self._functions[expression] = self._function(expression)
         return self._functions[expression]
-
-    def expand_leaf(self, expression: Expression) -> Polynomial:
-        """Expand as `expand` does, once for all expressions that differ in the variables they mention and in nothing else.
-
-        With C classes there are C(C-1) margins, and they are one function of two variables.
-        """
-        if expression in self._memory or not expression.variables:
-            return self.expand(expression)
-        key, blocks = self._pattern(expression)
-        if key not in self._alike:
-            self._alike[key] = (blocks, self.expand(expression))
-        originals, polynomial = self._alike[key]
-        if originals == blocks:
-            return self.expand(expression)
-        moved = polynomial.coordinate.copy()
-        for old, new in zip(originals, blocks, strict=True):
-            inside = (polynomial.coordinate >= old.start) & (polynomial.coordinate < old.start + old.dim)
-            moved[inside] += new.start - old.start
-        result = self._memory[expression] = replace(polynomial, coordinate=moved)
-        return result
 
     def polynomial(self, expression: Expression) -> Polynomial | None:
         if expression not in self._memory:
@@ -151,26 +125,3 @@ class Expander:
         norm = float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)
-
-    def _pattern(self, expression: Expression) -> tuple[Hashable, list[Block]]:
-        """Return a key that two expressions share only if they are one function of their variables, and the variables' blocks."""
-        blocks: list[Block] = []
-        numbers: dict[Expression, int] = {}
-        parts: list[Hashable] = []
-
-        def visit(node: Expression) -> int:
-            if node in numbers:
-                return numbers[node]
-            part: Hashable = node
-            if isinstance(node, Variable):
-                block = self.space.block_of(node)
-                blocks.append(block)
-                part = (node.shape, block.symmetric)
-            elif node.variables:
-                part = (node.atom, node.options, node.shape, *(visit(argument) for argument in node.args))
-            parts.append(part)
-            return numbers.setdefault(node, len(numbers))
-
-        visit(expression)
-        # With the variables in the same order, the terms come out in the same order too: the result is the same to the bit.
-        return (*parts, *np.argsort([block.start for block in blocks]).tolist()), blocks

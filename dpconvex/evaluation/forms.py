@@ -129,7 +129,7 @@ def split(template: Template, space: Space) -> LeafForm | None:
     expander = Expander(space, bases)
     leaves = [affine_leaves(loss) for loss in template.losses]
     try:
-        polynomials = [[expander.expand_leaf(leaf) for leaf in group] for group in leaves]
+        polynomials = [[expander.expand(leaf) for leaf in group] for group in leaves]
     except (MissingRule, NotPrivate):
         return None
     found = [p for group in polynomials for p in group]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpconvex.core.atom import ATOMS, Atom, same
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
@@ -166,53 +165,3 @@ def test_refusals_name_the_place(expression, error, message):
         Expander(SPACE, Bases(RECORD)).expand(read(expression()))
     assert caught.value.expression
     assert caught.value.remedy
-
-
-def test_an_affine_atom_without_a_rule_is_named():
-    doubled = Atom(name="doubled", shape=same, value=lambda xp, e, a: 2 * a, affine="linear")
-    del ATOMS["doubled"]
-    with pytest.raises(MissingRule, match="no rule for the affine atom doubled") as caught:
-        Expander(SPACE, Bases(RECORD)).expand(doubled(read(w)) + 1)
-    assert "doubled(w)" in caught.value.expression
-
-
-def test_what_differs_in_more_than_the_variables_is_not_shared():
-    """Numbers that print alike, repeated variables, other shapes and symmetry, another order, other fields."""
-    a, b, c = (cp.Variable(3, name=name) for name in "abc")
-    S, T, F = (
-        cp.Variable((3, 3), symmetric=True, name="S3"),
-        cp.Variable((3, 3), PSD=True, name="T3"),
-        cp.Variable((3, 3), name="F3"),
-    )
-    reader = Reader(RECORD.parameters.values())
-    reader.declare([cp.sum(symbol) for symbol in (a, b, c, S, T, F)])
-    space = Space(list(reader.variables.values()))
-    long = np.linspace(0, 1, 2000)
-    nudged = long.copy()
-    nudged[1000] += 1e-3
-    expressions = [
-        x @ a,
-        x @ b,
-        1.0 * (x @ a),
-        (1.0 + 1e-12) * (x @ b),
-        a @ long[:3] + b @ long[:3],
-        a @ long[:3] + a @ long[:3],
-        x @ (a - b),
-        x @ (b - c),
-        x @ (b - a),
-        x @ (c - a),
-        cp.sum(np.outer(long, long[:3]) @ a),
-        cp.sum(np.outer(nudged, long[:3]) @ b),
-        x @ S @ x,
-        x @ T @ x,
-        x @ F @ x,
-        a[0:2],
-        b[1:3],
-        c[[0, 2]],
-        b[[0, 1]],
-    ]
-    expander = Expander(space, Bases(RECORD))
-    for expression in [read(written, reader) for written in expressions]:
-        shared, alone = expander.expand_leaf(expression), Expander(space, Bases(RECORD)).expand(expression)
-        for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
-            assert np.array_equal(getattr(shared, name), getattr(alone, name)), str(expression)

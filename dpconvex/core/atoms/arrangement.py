@@ -43,7 +43,7 @@ def places(expression: Expression) -> NDArray[np.int64]:
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
-    stacked, order = Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]), places(expression)
+    stacked, order = Polynomial.stacked([expander.expand(a) for a in expression.args]), places(expression)
     plain = stacked.size == order.size and (np.diff(order.ravel(order="F"), prepend=-1) == 1).all()
     return stacked.reshaped(expression.shape) if plain else stacked.gathered(order)
 

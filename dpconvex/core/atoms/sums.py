@@ -48,7 +48,7 @@ def added_shape(*shapes: Shape) -> Shape:
 
 
 def add_terms(expander: Any, expression: Expression) -> Polynomial:
-    parts = [expander.expand_leaf(argument) for argument in expression.args]
+    parts = [expander.expand(argument) for argument in expression.args]
     return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
 
 
@@ -78,7 +78,7 @@ NEGATE = Atom(
     sign=lambda expression, signs: -signs[0],
     slope=lambda expression, k, signs: -1,
     text=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
-    expand=lambda expander, e: expander.expand_leaf(e.args[0]).scaled(-1.0),
+    expand=lambda expander, e: expander.expand(e.args[0]).scaled(-1.0),
     rule=lambda e, arguments: [entry.scaled(Interval(-1.0, -1.0)) for entry in arguments[0]],
 )
 
