@@ -21,19 +21,19 @@ from .estimators.classifiers import (
     HuberSVC as HuberSVC,
     KernelSVC as KernelSVC,
     LargeMarginGaussian as LargeMarginGaussian,
+    LargeMarginGaussianMixture as LargeMarginGaussianMixture,
     LeastSquaresClassifier as LeastSquaresClassifier,
     LinearSVC as LinearSVC,
     LogisticRegression as LogisticRegression,
     OrdinalRegressor as OrdinalRegressor,
     SoftmaxRegression as SoftmaxRegression,
 )
-from .estimators.encoder import SchemaEncoder as SchemaEncoder
-from .estimators.linear_regression import LinearRegression as LinearRegression
 from .estimators.metric import MetricLearner as MetricLearner
-from .estimators.mixture import LargeMarginGaussianMixture as LargeMarginGaussianMixture
 from .estimators.own import PrivateEstimator as PrivateEstimator
+from .estimators.pipelines import SchemaEncoder as SchemaEncoder
 from .estimators.regressors import (
     HuberRegressor as HuberRegressor,
+    LinearRegression as LinearRegression,
     QuantileRegressor as QuantileRegressor,
     Ridge as Ridge,
 )

@@ -8,8 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.estimators.classifiers import KernelSVC, LogisticRegression
-from dpconvex.estimators.mixture import LargeMarginGaussianMixture
+from dpconvex.estimators.classifiers import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
 from dpconvex.language.columns import Chunks
 from dpconvex.solvers.backend import solve
 

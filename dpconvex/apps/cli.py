@@ -1,27 +1,204 @@
 """The command line: list problems, prove privacy, fit to a table, predict, evaluate, and keep count of budgets.
 
 Exit status: 0 if all went well, 1 if there is no proof, no budget or no certified solution, 2 for bad usage or bad data, 130
-if it was interrupted.  Whatever goes wrong, nothing is written.
+if it was interrupted.  Whatever goes wrong, nothing is written.  Nothing heavy is imported here: help is shown at once.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from dpconvex.apps.arguments import parser
+import dpconvex as dp
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
+from dpconvex.language.privacy import ADJACENCIES
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
+ABOUT = """
+An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
+that person were, they change by a factor of at most exp(epsilon). 0.1 is very strong, 1 strong, 10 weak. A delta is a small
+probability with which this may fail; it should be far below one over the number of people, such as 1e-6. Each further release
+about the same people adds to what is spent: give --ledger to keep count.
+
+dpconvex COMMAND --help explains a command, with examples.
+"""
+
+# Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
+MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "objective-gamma": ("ObjectivePerturbation", {"noise": "gamma"}),
+    "objective-gaussian": ("ObjectivePerturbation", {"noise": "gaussian"}),
+    "objective-matrix": ("ObjectivePerturbation", {"noise": "matrix"}),
+    "output-gamma": ("OutputPerturbation", {"noise": "gamma"}),
+    "output-gaussian": ("OutputPerturbation", {"noise": "gaussian"}),
+    "statistics-gamma": ("SufficientStatistics", {"noise": "gamma"}),
+    "statistics-gaussian": ("SufficientStatistics", {"noise": "gaussian"}),
+    "gradient-descent": ("NoisyGradientDescent", {}),
+    "clipped-descent": ("NoisyGradientDescent", {}),  # with a clip that follows from the learner
+}
+ACCOUNTING = ("basic", "gaussian", "renyi")
+WHITENING = {"yes": True, "no": False, "auto": "auto"}
+
+# What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
+ABOUT_TABLES = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "constant", "clip")
+ABOUT_FITS = ("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "whitening")
+SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
+
+
+def words(text: str) -> list[str]:
+    """Split a list that is separated by commas; a word with a comma in it is put in double quotes.
+
+    >>> words('age, "hours, weekly"')
+    ['age', 'hours, weekly']
+    """
+    import csv
+
+    return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def option(about: str, metavar: str | None = None, kind: Any = str, **further: Any) -> dict[str, Any]:
+    return {"help": about, "metavar": metavar, "type": kind, **further}
+
+
+def flag(about: str) -> dict[str, Any]:
+    return {"help": about, "action": "store_true"}
+
+
+# Every option of every command.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "problem": option("name of a problem, or the path of a problem file of your own"),
+    "model": option("file that fit has saved"),
+    "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
+    "ledger": option("file of a budget"),
+    "file": option("public CSV or Parquet file for a draft, TOML file to check"),
+    "--json": flag("print JSON for a program to read"),
+    "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
+    "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
+    "--grid": option(
+        "values of an option to choose from; may be repeated, and all combinations are tried",
+        "OPTION=A,B,...",
+        action="append",
+    ),
+    # What is publicly known about the table, never read off the data.
+    "--config": option(f"TOML file with any of: {', '.join(SETTINGS)}", "FILE"),
+    "--schema": option("TOML file that declares columns of every kind", "FILE"),
+    "--features": option("columns that hold numeric features", "A,B,...", words),
+    "--bounds": option("public bounds of every feature", "LOWER,UPPER", words),
+    "--label": option("column that holds the label", "COLUMN"),
+    "--labels": option("labels that may occur", "A,B,...", words),
+    "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
+    "--clip": flag("move values to their bounds") | {"default": None},
+    # The promise, and how it is kept.
+    "--size": option("public number of records; under add-remove a nominal one", "N", int),
+    "--epsilon": option("the promise's epsilon: what this may cost", "E", float),
+    "--delta": option("its delta, by default 0", "D", float),
+    "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
+    "--share": option("part of it that pays for the components of a mixture", "S", float),
+    "--mechanism": option(
+        "by default, what learns most from so many records, or has the least predicted risk; one of "
+        f"{', '.join(MECHANISMS)}, and its own options, such as gradient-descent:clip=0.25,steps=100 for clipped gradients",
+        "NAME[:OPTION=VALUE,...]",
+    ),
+    "--whitening": option(
+        "make records round first, from a share of the promise: yes, auto where there are few records (the default with a "
+        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta",
+        choices=WHITENING,
+        nargs="?",
+        const="yes",
+    ),
+    "--backend": option("conic or first-order"),
+    "--ledger": option("budget that the cost is recorded in before the data are used", "FILE"),
+    "--budget": option("total epsilon of a ledger that is to be made", "E", float),
+    "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
+    "--accounting": option("how that ledger adds up spends; by default basic", choices=ACCOUNTING),
+    "--seed": option("for tests: the result is then not private, and says so", "N", int),
+    # What is searched and written.
+    "--effort": option("how long to search; by default 1", "X", float, default=1.0),
+    "--runs": option("also fit the worst neighbours so often each", "N", int, default=0),
+    "--picture": option("draw what was found, such as audit.png", "FILE"),
+    "--out": option("file to write: a model.npz, a table of predictions, a schema or a picture", "FILE"),
+    "--id": option("column of the table to pass through, before the predictions", "COLUMN"),
+    "--scores": flag("also write the scores that the labels follow from"),
+    "--probabilities": flag("also write a probability for each label"),
+    "--draws": option("splits and noises for each epsilon, by default 10", "N", int),
+    "--quick": flag("three epsilons, 3 draws"),
+}
+PROMISE = "--delta --adjacency --share --mechanism --whitening"
+LEDGER = "--ledger --budget --budget-delta --accounting --seed"
+MODEL = "model data --clip --problem --set"
+VERIFY = f"problem --set --size! --epsilon! {PROMISE}"
+FIT = (
+    "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
+    f"{PROMISE} --backend {LEDGER}"
+)
+
+# For each command: where its function is, its options (! for those that are needed), what it does, and examples.
+COMMANDS: dict[str, tuple[str, str, str, str]] = {
+    "problems": ("showing", "", "list the problems that come with it", ""),
+    "verify": ("showing", VERIFY, "prove that a problem is private, without data", """
+  dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
+  dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),
+    "audit": ("showing", f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
+  dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
+    "budget": ("showing", "show|verify ledger", "show what was spent on people, or check the file that says so", """
+  dpconvex budget show budget.jsonl
+  dpconvex budget verify budget.jsonl"""),
+    "schema": ("showing", "draft|check file --label --out", "draft a schema from a table that is public, or check one", """
+  dpconvex schema draft public_sample.csv --label income --out adult.toml
+  dpconvex schema check adult.toml"""),
+    "fit": ("models", FIT, "fit a problem privately to a table and save the release", """
+  dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
+  dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
+  dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\
+      --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz"""),
+    "tune": ("models", f"{FIT} --grid!", "fit several settings of a problem to parts of a table, and privately save the best", """
+  dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
+      --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""),
+    "predict": ("models", f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
+  dpconvex predict model.npz new_patients.csv --out predictions.csv
+  dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
+    "evaluate": ("models", f"{MODEL} --epsilon! --adjacency {LEDGER}", "measure a model's error on a table, privately", """
+  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"""),
+    "demo": ("demo", "--draws --out --seed --quick", "error against epsilon on the Breast Cancer data", ""),
+}  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        prog="dpconvex",
+        description="Convex learners that are proved differentially private, fitted and released.",
+        epilog=ABOUT,
+        formatter_class=raw,
+    )
+    top.add_argument("--version", action="version", version=f"dpconvex {dp.__version__}")
+    if find_spec("shtab") is not None:
+        import shtab
+
+        shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
+    subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (module, options, summary, examples) in COMMANDS.items():
+        epilog = f"examples:{examples}" if examples else None
+        about = summary[0].upper() + summary[1:] + "."
+        sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
+        sub.set_defaults(module=module, name=name)
+        for key in ["--json", *options.split()]:
+            if "|" in key:
+                sub.add_argument("what", choices=key.split("|"))
+            else:
+                needed: dict[str, Any] = {"required": True} if key.endswith("!") else {}
+                sub.add_argument(key.rstrip("!"), **OPTIONS[key.rstrip("!")], **needed)
+    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
-    module, _, function = chosen.command.partition(":")
     try:
-        getattr(import_module(f"dpconvex.apps.{module}"), function)(chosen)
+        getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name)(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough
         sys.stdout = None
@@ -32,25 +209,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return INTERRUPTED
     except (DPConvexError, OSError) as error:
+        file = getattr(error, "filename", None)
+        message = str(error) if file is None else f"{file}: {getattr(error, 'strerror', '')}."
+        told: dict[str, Any] = {"error": type(error).__name__, "message": message}
+        if isinstance(error, NotPrivate):
+            told |= {"private": False, "reason": error.reason, "where": error.expression, "remedy": error.remedy}
         if chosen.json:
-            print(json.dumps(complaint(error)))
-        print(f"dpconvex {chosen.name}: {message(error)}", file=sys.stderr)
+            print(json.dumps(told))
+        print(f"dpconvex {chosen.name}: {message}", file=sys.stderr)
         return REFUSED if isinstance(error, NotPrivate | NotConverged | BudgetExceeded) else MISTAKEN
     return 0
-
-
-def message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}."
-    return str(error)
-
-
-def complaint(error: Exception) -> dict[str, Any]:
-    """Return what a program is told."""
-    told: dict[str, Any] = {"error": type(error).__name__, "message": message(error)}
-    if isinstance(error, NotPrivate):
-        told |= {"private": False, "reason": error.reason, "where": error.expression, "remedy": error.remedy}
-    return told
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
 """What the command line's words and settings stand for: columns, options, learners, promises and budgets."""
 
 import argparse
-import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.apps.arguments import ABOUT_TABLES, MECHANISMS, WHITENING, words
+from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, words
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
-from dpconvex.language.schema import Schema
+from dpconvex.language.schema import Schema, read_settings
 from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import options as options_of
@@ -33,12 +32,12 @@ def assignments(texts: Sequence[str], where: str = "--set ", example: str = "reg
     """
     found: dict[str, Any] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip().isidentifier():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name.isidentifier():
             raise TemplateError(f"{where.strip(' :')} takes OPTION=VALUE, such as {where}{example}, not {text!r}.")
-        if name.strip() in found:
-            raise TemplateError(f"{where.strip(' :')} gives the option {name.strip()!r} twice.")
-        found[name.strip()] = literal(value.strip())
+        if name in found:
+            raise TemplateError(f"{where.strip(' :')} gives the option {name!r} twice.")
+        found[name] = literal(value)
     return found
 
 
@@ -52,36 +51,40 @@ def literal(text: str) -> Any:
     return text
 
 
+def settings_of(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return what a file and the command line say together."""
+    settings = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
+    settings |= {key: value for key, value in vars(chosen).items() if key in SETTINGS and value is not None}
+    for key in ("epsilon",) if "schema" in settings else ("features", "label", "epsilon"):
+        if key not in settings:
+            raise TemplateError(f"declare {key}, with --{key} or in the file that --config names.")
+    if not isinstance(settings.setdefault("options", {}), dict):
+        raise TemplateError(
+            f"the setting options must be a table of the problem's options, not {settings['options']!r}."
+        )
+    return settings
+
+
 def schema_of(settings: dict[str, Any]) -> Schema:
     """Return what is declared about a table: a file of its own, or the settings themselves."""
     given = {key: settings[key] for key in ABOUT_TABLES if key in settings}
     if "schema" in settings:
-        further = [key for key in given if key != "clip"]
-        if further:
-            raise TemplateError(f"the schema of {settings['schema']} says {further[0]} already; give it once.")
-        found = Schema.load(settings["schema"])
-        return replace(found, clip=settings["clip"]) if "clip" in settings else found
+        clip = {"clip": given.pop("clip")} if "clip" in given else {}
+        if given:
+            raise TemplateError(f"the schema of {settings['schema']} says {min(given)} already; give it once.")
+        return replace(Schema.load(settings["schema"]), **clip)
     if "labels" not in given and "label_bounds" not in given:
         raise TemplateError(
             "declare labels, or label_bounds for a regression, with an option or in the file of --config."
         )
-    given["features"] = columns(given.get("features"), given.pop("bounds", None))
+    features, bounds = given["features"], given.pop("bounds", None)
+    if isinstance(features, dict) and bounds is not None:
+        raise TemplateError("give bounds once: with each feature, or one pair for all in a list of features.")
+    if not isinstance(features, dict):
+        if not (isinstance(features, list) and all(isinstance(name, str) for name in features) and bounds is not None):
+            raise TemplateError(f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
+        given["features"] = dict.fromkeys(features, bounds)
     return Schema.from_dict(given)
-
-
-def columns(features: Any, bounds: Any) -> dict[str, Any]:
-    """Return the features with their bounds: each with its own, or a list of names and one pair for all of them."""
-    if isinstance(features, dict):
-        if bounds is not None:
-            raise TemplateError("give bounds once: with each feature, or one pair for all in a list of features.")
-        return features
-    if bounds is None:
-        raise TemplateError("declare bounds, the public lower and upper bound of every feature.")
-    if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
-        raise TemplateError(f"features must be a list of column names, or a table of bounds, not {features!r}.")
-    if len(set(features)) != len(features):
-        raise TemplateError(f"a feature is declared twice: {', '.join(features)}.")
-    return dict.fromkeys(features, bounds)
 
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Template, list[Any]]:
@@ -92,48 +95,40 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
         declared |= {"classes": len(schema.labels), "labels": list(schema.labels)}
     learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
     known = learner.record.fields
-    needed = set(known) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
-    target = known.get("y")
-    values = getattr(target, "values", ())
+    target, values = known.get("y"), list(getattr(known.get("y"), "values", ()))
     if schema.labels is None:
         right = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
-        wanted, other = "a number y between -1 and 1", " It learns classes: declare labels." if values else ""
+        wanted = "a number y between -1 and 1 (for classes, declare labels)"
     else:
-        right, wanted = bool(values), "a label y from declared values"
-        other = " It predicts numbers: declare label_bounds." if isinstance(target, Box) else ""
+        right, wanted = bool(values), "a label y from declared values (for numbers, declare label_bounds)"
+    needed = set(known) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
     if needed != {"x", "y"} or getattr(known["x"], "shape", None) != (count,) or not right:
         raise TemplateError(
             f"{problem}: to be fitted to this table, a problem needs a record of features x, here a vector of {count}, and "
-            f"{wanted}; it has {learner.record!r}.{other}"
+            f"{wanted}; it has {learner.record!r}."
         )
-    if schema.labels is None:
-        return learner, []
-    if len(values) != len(schema.labels):
-        raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels)} labels are declared.")
-    return learner, list(values)
+    if len(values) != len(schema.labels or ()):
+        raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels or ())} labels are declared.")
+    return learner, values
 
 
-def coded(schema: Schema, codes: list[Any], y: Any) -> Any:
-    """Return the values of a problem's field y for a table's labels; the target of a regression is one already."""
-    return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y.tolist()]
-
-
-def table(path: str, schema: Schema, codes: list[Any], *, empty: bool, clip: bool | None = None) -> Any:
+def table(path: str, schema: Schema, codes: list[Any], *, empty: bool) -> Any:
     """Read and check a table, or a folder of Parquet files, before anything is paid; return it as a problem takes it."""
-    schema = schema if clip is None else replace(schema, clip=clip)
     if not Path(path).is_dir():
         X, y = schema.encode(path, empty=empty)
-        return {"x": X, "y": coded(schema, codes, y)}
+        return coded(schema, codes, {"x": X, "y": y})
     parts = dp.Partitions(path, schema)
     # Larger ones are read again for every pass.
     small = 8 * len(schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
     schema.record.validate(parts, empty=empty)  # type: ignore[arg-type]
-    return dp.Partitions(path, schema, keep=small).turned(partial(columns_for, schema, codes), ("x", "y"))
+    return dp.Partitions(path, schema, keep=small).turned(partial(coded, schema, codes), ("x", "y"))
 
 
-def columns_for(schema: Schema, codes: list[Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a partition as a problem takes them."""
-    return {**found, "y": coded(schema, codes, found["y"])}
+def coded(schema: Schema, codes: list[Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Put the values of a problem's field y for a table's labels; the target of a regression is one already."""
+    if schema.labels is None:
+        return found
+    return {**found, "y": [codes[list(schema.labels).index(text)] for text in found["y"].tolist()]}
 
 
 def labelling(learner: Template, share: float | None) -> dict[str, Any]:
@@ -145,32 +140,27 @@ def labelling(learner: Template, share: float | None) -> dict[str, Any]:
     return {}
 
 
-def named(value: Any, codes: list[Any], schema: Schema) -> str:
-    """Return the label that a predicted value stands for."""
-    if value not in codes or schema.labels is None:
-        raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {codes!r}.")
-    return schema.labels[codes.index(value)]
-
-
-def privacy(epsilon: float, delta: float | None, adjacency: str | None) -> dp.Privacy:
-    """Return the promise."""
-    return dp.Privacy(epsilon, 0.0 if delta is None else delta, ADJACENCIES[0] if adjacency is None else adjacency)
+def privacy(given: Mapping[str, Any]) -> dp.Privacy:
+    """Return the promise of settings."""
+    delta, adjacency = given.get("delta"), given.get("adjacency")
+    return dp.Privacy(
+        given["epsilon"], 0.0 if delta is None else delta, ADJACENCIES[0] if adjacency is None else adjacency
+    )
 
 
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given."""
+    if chosen.ledger is None and chosen.budget is not None:
+        raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
     if chosen.ledger is None:
-        if chosen.budget is not None:
-            raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
         return None
-    if chosen.budget is None:
-        if chosen.accounting is not None:
-            raise TemplateError("--accounting is of a ledger that is to be made: state its total with --budget.")
-        if not Path(chosen.ledger).exists():
-            raise TemplateError(f"{chosen.ledger}: there is no such ledger; to make it, state its total with --budget.")
-        return dp.Budget.open(chosen.ledger)
-    total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
-    return dp.Budget(total, chosen.ledger, chosen.accounting)
+    if chosen.budget is not None:
+        total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
+        return dp.Budget(total, chosen.ledger, chosen.accounting)
+    if chosen.accounting is not None or not Path(chosen.ledger).exists():
+        what = "--accounting is of a ledger" if Path(chosen.ledger).exists() else f"{chosen.ledger}: a ledger"
+        raise TemplateError(f"{what} that is to be made: state its total with --budget.")
+    return dp.Budget.open(chosen.ledger)
 
 
 def mechanism_of(text: str | None, learner: Template) -> Any:
@@ -194,17 +184,9 @@ def mechanism_of(text: str | None, learner: Template) -> Any:
 
 def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
     """Return the option for a word or a truth value; mixtures take none of their own."""
-    found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
-    if found is None and word is not None:
+    found = WHITENING.get(word) if isinstance(word, str) else word
+    if found not in (None, True, False, "auto") or (found is None and word is not None):
         raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
-    if found is None or (share and found == "auto"):
-        return {}
-    if share and found is not False:
+    if share and found is True:
         raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")
-    return {"whitening": found}
-
-
-def say(chosen: argparse.Namespace, what: str) -> None:
-    """Tell a person at a terminal what is being done; programs and pipes are told nothing."""
-    if not chosen.json and sys.stderr.isatty():
-        print(f"{what} ...", file=sys.stderr, flush=True)
+    return {} if found is None or (share and found == "auto") else {"whitening": found}

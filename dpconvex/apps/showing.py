@@ -2,11 +2,10 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.apps.settings import assignments, labelling, mechanism_of, privacy, say, whitening_of
+from dpconvex.apps.settings import assignments, labelling, mechanism_of, privacy, whitening_of
 from dpconvex.errors import DPConvexError, NotPrivate
 from dpconvex.language.schema_draft import draft
 from dpconvex.language.template import Template
@@ -14,37 +13,28 @@ from dpconvex.learners.problem_files import options as options_of
 from dpconvex.release.outputs import writable, write_whole
 
 
-def list_problems(chosen: argparse.Namespace) -> None:
+def problems(chosen: argparse.Namespace) -> None:
     """Print names, descriptions and options of the shipped problems."""
-    found = dp.problems()
+    listing: list[dict[str, Any]] = []
+    for name, text in dp.problems().items():
+        options = {
+            option: {"required": True} if p.default is p.empty else {"default": p.default}
+            for option, p in options_of(name).items()
+        }
+        listing.append({"name": name, "description": text, "options": options})
+        if not chosen.json:
+            listed = ", ".join(o + (f"={p['default']!r}" if "default" in p else "") for o, p in options.items())
+            print(f"{name} - {text}\n    options: {listed}")
     if chosen.json:
-        listing = [
-            {
-                "name": name,
-                "description": text,
-                "options": {
-                    option: {"required": True} if p.default is p.empty else {"default": p.default}
-                    for option, p in options_of(name).items()
-                },
-            }
-            for name, text in found.items()
-        ]
         print(json.dumps(listing, default=str))
-        return
-    wide = max(map(len, found), default=0)
-    for name, text in found.items():
-        print(f"{name:<{wide}}  {text}")
-        listed = ", ".join(o if p.default is p.empty else f"{o}={p.default!r}" for o, p in options_of(name).items())
-        print(f"{'':<{wide}}  options: {listed}")
 
 
 def claimed(chosen: argparse.Namespace) -> tuple[Template, dp.Privacy, Any, dict[str, Any]]:
     """Return a problem's learner, the promise, the mechanism, and further options of what proves or attacks it."""
-    promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
     learner = dp.load(chosen.problem, **assignments(chosen.set))
     share = labelling(learner, chosen.share)
     share |= whitening_of(chosen.whitening, share)
-    return learner, promise, mechanism_of(chosen.mechanism, learner), share
+    return learner, privacy(vars(chosen)), mechanism_of(chosen.mechanism, learner), share
 
 
 def verify(chosen: argparse.Namespace) -> None:
@@ -60,7 +50,6 @@ def audit(chosen: argparse.Namespace) -> None:
     learner, promise, mechanism, options = claimed(chosen)
     options |= {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
     picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
-    say(chosen, "searching for the worst records")
     found = dp.audit(learner, promise, mechanism, **options)
     print(json.dumps(found.to_dict(), default=str) if chosen.json else found)
     if picture is not None:
@@ -78,28 +67,15 @@ def budget(chosen: argparse.Namespace) -> None:
             {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
             for e in entries
         ]
-        told = {
+        told: dict[str, Any] = {
             "total": ledger.privacy.to_dict(),
             "accounting": ledger.accounting,
             "spent": ledger.spent._asdict(),
-            "fixed_beforehand": [vars(item) for item in ledger.totals()],
-            "remaining": ledger.remaining._asdict(),
-            "spends": spends,
         }
-        print(json.dumps(told))
-        return
-    if chosen.what == "verify":
-        print(f"{chosen.ledger}: sound; {len(entries)} spends.")
-        return
-    wide = max((len(entry.label) for entry in entries), default=0)
-    print(f"total      {ledger.privacy}")
-    for entry in entries:
-        print(f"  {entry.label:<{wide}}  {entry.privacy}" + (f"; {entry.event}" if entry.event is not None else ""))
-    print(f"accounting {ledger.accounting}: {ledger.rule}")
-    for item in ledger.totals()[:1]:
-        print(f"           had all been fixed beforehand: {item}")
-    print(f"spent      epsilon = {ledger.spent.epsilon:g}, delta = {ledger.spent.delta:g}")
-    print(f"remaining  epsilon = {ledger.remaining.epsilon:g}, delta = {ledger.remaining.delta:g}")
+        told |= {"fixed_beforehand": [vars(item) for item in ledger.totals()], "remaining": ledger.remaining._asdict()}
+        print(json.dumps(told | {"spends": spends}))
+    else:
+        print(ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {len(entries)} spends.")
 
 
 def schema(chosen: argparse.Namespace) -> None:
@@ -114,15 +90,10 @@ def schema(chosen: argparse.Namespace) -> None:
         else:
             write_whole(out, text.encode("utf-8"))
         return
-    found = dp.Schema.load(Path(chosen.file))
-    told = {
-        "columns": len(found.features),
-        "features": found.feature_names,
-        "norm bound": found.norm_bound,
-        "label": found.label,
-    }
+    found = dp.Schema.load(chosen.file)
     if chosen.json:
-        print(json.dumps(told))
+        told = {"columns": len(found.features), "features": found.feature_names}
+        print(json.dumps(told | {"norm bound": found.norm_bound, "label": found.label}))
         return
     print(f"{chosen.file}: sound; {len(found.features)} columns become {len(found.feature_names)} features,")
     print(f"records are divided by {found.norm_bound:.4g}, the largest possible length; {found.label!r} is predicted.")

@@ -1,11 +1,13 @@
 """What all estimators share: they take what a proof needs as options, learn nothing else from the data, and pickle as data.
 
-An estimator is described by the attributes of its class: the problem file that it wraps, and which of its own options that file
+A learner is declared by the attributes of its class: the problem file that it wraps, and which of its own options that file
 takes.  `fit` makes features of a table, each record by itself, declares the problem for their number, and solves it privately.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -14,15 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.estimators.complaints import explained, plain, warn_of_clones, warn_of_pipelines
-from dpconvex.estimators.describing import described, sections
-from dpconvex.estimators.encoder import schema_before
+from dpconvex.estimators.complaints import explained, plain
 from dpconvex.estimators.partitioned import partitioned, prepared
+from dpconvex.estimators.pipelines import schema_before, warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
@@ -38,17 +39,16 @@ from dpconvex.release.verify import verify
 
 Array = NDArray[np.float64]
 
-
 # What a fit releases, and an estimator is pickled with.
 SAVED: dict[str, Any] = {"release_": Release, "statistics_": Statistics}
+# What copies of an estimator share.
+SHARED = ("budget", "mechanism", "backend", "learner")
+SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
+ENTRY = re.compile(r"^(?=\S)", flags=re.MULTILINE)
 
 
 def probabilistic(estimator: Private) -> bool:
     return estimator._models_probabilities()
-
-
-def linear(estimator: Private) -> bool:
-    return bool(estimator.weights)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -102,10 +102,14 @@ class Private(BaseEstimator):
     options: ClassVar[tuple[str, ...]] = ()
     # The released parameter that is linear in the features; empty if there is none.
     weights: ClassVar[str] = ""
+    # Whether the problem file models probabilities.
+    models_probabilities: ClassVar[bool] = False
     # What a learner has of its own in place of an intercept, such as "a threshold"; empty if nothing.
     own_constant: ClassVar[str] = ""
-    # What the docstring of the class itself says, by section.
-    own_sections: ClassVar[dict[str, str]] = {}
+    # An example with {name} for the name of the class, of those that have none of their own.
+    example: ClassVar[str] = ""
+    # Why records cannot be whitened; empty if they can.
+    unwhitened: ClassVar[str] = ""
 
     epsilon: float = 1.0
     delta: float = 0.0
@@ -125,20 +129,16 @@ class Private(BaseEstimator):
     def __init_subclass__(cls, **options: Any) -> None:
         """Show a class with the parameters and attributes that it inherits."""
         super().__init_subclass__(**options)
-        if cls.__doc__ and "__doc__" in vars(cls):
-            cls.own_sections = sections(cls.__doc__)
-            cls.__doc__ = described(cls)
+        if "__doc__" in vars(cls) and cls.__doc__:
+            parent = next(kind for kind in inspect.getmro(cls)[1:] if issubclass(kind, BaseEstimator))
+            example = cls.example.format(name=cls.__name__) if cls.problem else ""
+            cls.__doc__ = described(cls.__doc__, parent.__doc__ or "", example)
 
     # Declaration
 
     def template(self, features: int) -> Template:
         """Return the template that is fitted, for a number of features."""
-        if self.fit_intercept and self.own_constant:
-            raise TemplateError(
-                f"{type(self).__name__} has {self.own_constant} of its own; leave fit_intercept at False."
-            )
-        given: dict[str, Any] = {"features": features + bool(self.fit_intercept), "radius": self._radius()}
-        given |= self._declared() | {name: getattr(self, name) for name in self.options}
+        given = self._declared(features) | {name: getattr(self, name) for name in self.options}
         if self.regularization is not None:
             given["regularization"] = self.regularization
         return load(self.problem, **given)
@@ -151,26 +151,30 @@ class Private(BaseEstimator):
         """Return the promise of one fit."""
         return Privacy(self.epsilon, self.delta, self.adjacency)
 
-    def _whitening(self) -> Whitened:
-        """Return the option, or refuse what an estimator cannot predict with."""
-        return self.whitening
-
-    def _declared(self) -> dict[str, Any]:
-        """Return what is public about the label, as the problem file takes it."""
-        return {}
-
-    def _mechanism(self) -> Any:
-        return self.mechanism
-
-    def _radius(self) -> float:
+    def _declared(self, features: int) -> dict[str, Any]:
+        """Return what is public about records, as the problem file takes it."""
+        if self.fit_intercept and self.own_constant:
+            raise TemplateError(
+                f"{type(self).__name__} has {self.own_constant} of its own; leave fit_intercept at False."
+            )
         for name in ("radius", "intercept_scaling"):
             value = getattr(self, name)
             if not (is_real(value) and 0 < value < np.inf):
                 raise TemplateError(f"{type(self).__name__}: {name} must be a positive, finite number, not {value!r}.")
-        return self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
+        radius = self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
+        return {"features": features + bool(self.fit_intercept), "radius": radius}
+
+    def _whitening(self) -> Whitened:
+        """Return the option, or refuse what an estimator cannot predict with; "auto" leaves it out."""
+        if self.unwhitened and self.whitening not in (None, False, "auto"):
+            raise TemplateError(f"{type(self).__name__}: leave whitening out: {self.unwhitened}.")
+        return None if self.unwhitened and self.whitening == "auto" else self.whitening
+
+    def _mechanism(self) -> Any:
+        return self.mechanism
 
     def _models_probabilities(self) -> bool:
-        return False
+        return self.models_probabilities
 
     # Data
 
@@ -190,8 +194,7 @@ class Private(BaseEstimator):
         self
         """
         data = self._data(X, y)
-        self._keep(self._fitted(solve, data, backend=self.backend))
-        return self
+        return self._keep(self._fitted(solve, data, backend=self.backend))
 
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
@@ -206,7 +209,7 @@ class Private(BaseEstimator):
         plain("fit", "y", y, texts=is_classifier(self))
         with explained("fit", X):
             rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
-        return {"x": self._map(self._extended(rows)), "y": self._target(np.asarray(labels))}
+        return {"x": self._features(rows), "y": self._target(np.asarray(labels))}
 
     def _target(self, y: Any) -> Any:
         return y
@@ -222,9 +225,9 @@ class Private(BaseEstimator):
         constant = np.full((X.shape[0], 1), self._constant())
         return sp.hstack([X, sp.csr_array(constant)]).tocsr() if sp.issparse(X) else np.hstack([X, constant])
 
-    def _map(self, X: Any) -> Any:
-        """Map features as the problem file does when it predicts."""
-        return X
+    def _features(self, X: Any) -> Any:
+        """Return features as the problem file takes them to fit."""
+        return self._extended(X)
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
@@ -232,10 +235,11 @@ class Private(BaseEstimator):
         options |= {"label": f"fit {type(self).__name__}", "whitening": self._whitening()}
         return fit(self.template(self.n_features_in_), data, self.privacy(), self._mechanism(), **options)
 
-    def _keep(self, release: Release) -> None:
+    def _keep(self, release: Release) -> Any:
         self.release_ = release
         kept = self.get_params(deep=False)
-        self._fitted_with = {name: kept[name] for name in kept if name not in ("budget", "mechanism", "backend")}
+        self._fitted_with = {name: kept[name] for name in kept if name not in SHARED}
+        return self
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.
@@ -260,13 +264,21 @@ class Private(BaseEstimator):
                 f"save: say what the features were encoded by, save(path, schema), not {known!r}; a fit alone is saved by "
                 "release_.save(path)."
             )
-        self._check_schema(known)
-        if self._constant():
-            if known.constant:
-                raise TemplateError(
-                    "save: the schema has a constant, and fit_intercept adds one; leave one of them out."
-                )
-            known = replace(known, constant=self._constant())
+        names = known.feature_names
+        declared, fitted = (known.labels, known.label_bounds), self._targets(known)
+        if (list(getattr(self, "feature_names_in_", names)), self.n_features_in_) != (names, len(names)):
+            raise TemplateError(
+                f"save: the schema makes {len(names)} features ({shorten(', '.join(names))}), and these are not the "
+                f"{self.n_features_in_} of the fit; pass the schema that encoded them."
+            )
+        if declared != fitted:
+            raise TemplateError(
+                f"save: the schema's labels and label_bounds are {declared}, and those of the fit {fitted}; they must be the "
+                "same, in the same order."
+            )
+        if self._constant() and known.constant:
+            raise TemplateError("save: the schema has a constant, and fit_intercept adds one; leave one of them out.")
+        known = replace(known, constant=self._constant() or known.constant)
         shape = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None)
         if shape != (len(known.feature_names),):
             raise TemplateError(
@@ -275,14 +287,9 @@ class Private(BaseEstimator):
             )
         replace(release, schema=known).save(path)
 
-    def _check_schema(self, schema: Schema) -> None:
-        """Refuse a schema that does not make the features of the fit."""
-        names = schema.feature_names
-        if list(getattr(self, "feature_names_in_", names)) != names or len(names) != self.n_features_in_:
-            raise TemplateError(
-                f"save: the schema makes {len(names)} features ({shorten(', '.join(names))}), and these are not the "
-                f"{self.n_features_in_} of the fit; pass the schema that encoded them."
-            )
+    def _targets(self, schema: Schema) -> tuple[tuple[str, ...] | None, tuple[float, float] | None]:
+        """Return the labels as texts, or the bounds of the target, that a schema must have."""
+        return tuple(map(text_of, getattr(self, "classes_", ()))) or None, None
 
     # Predictions
 
@@ -296,7 +303,7 @@ class Private(BaseEstimator):
 
     def _checked(self, X: ArrayLike) -> Any:
         """Return features that fit those of the fit, with the constant one."""
-        check_is_fitted(self, "release_")
+        self._released()
         plain("predict", "X", X)
         with explained("predict", X):
             rows = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
@@ -316,13 +323,8 @@ class Private(BaseEstimator):
 
     def __sklearn_clone__(self) -> Any:
         """Return an unfitted copy that shares the budget, and remembers that it is one."""
-        from sklearn.base import clone
-
-        copies = {
-            name: value if name in ("budget", "mechanism", "backend", "learner") else clone(value, safe=False)
-            for name, value in self.get_params(deep=False).items()
-        }
-        copied = type(self)(**copies)
+        options = self.get_params(deep=False).items()
+        copied = type(self)(**{n: value if n in SHARED else clone(value, safe=False) for n, value in options})
         copied._is_clone = True
         return copied
 
@@ -344,10 +346,8 @@ class Private(BaseEstimator):
     # Display
 
     def _html_repr(self) -> str:
-        shown = super()._html_repr()
-        if "release_" not in vars(self):
-            return str(shown)
-        return f"<div>{shown}{self.release_._repr_html_()}</div>"
+        shown = str(super()._html_repr())
+        return f"<div>{shown}{self.release_._repr_html_()}</div>" if "release_" in vars(self) else shown
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -357,37 +357,31 @@ class Private(BaseEstimator):
         return tags
 
 
-Private.own_sections = sections(Private.__doc__ or "")
+def described(own: str, inherited: str, example: str) -> str:
+    """Return the docstring of a class with every parameter and attribute of its parent that it does not describe itself."""
+    head, *mine = SECTION.split(inspect.cleandoc(own))
+    _, *theirs = SECTION.split(inspect.cleandoc(inherited))
+    written, parent = (dict(zip(parts[::2], parts[1::2], strict=True)) for parts in (mine, theirs))
+    shown = head.strip()
+    for title in ("Parameters", "Attributes"):
+        text = written.get(title, "")
+        entries = [text, *(e for e in ENTRY.split(parent.get(title, "")) if not {*named(text)} & {*named(e)})]
+        shown += f"\n\n{title}\n{'-' * len(title)}\n" + "\n".join(entry.rstrip() for entry in entries if entry.strip())
+    example = written.get("Examples", inspect.cleandoc(example))
+    return f"{shown}\n\nExamples\n--------\n{example.rstrip()}\n" if example else f"{shown}\n"
 
 
-def none_of(estimator: Private, reason: str) -> Whitened:
-    """Return no whitening, or say why there can be none; "auto" leaves it out."""
-    if estimator.whitening in (None, False, "auto"):
-        return False if estimator.whitening is False else None
-    raise TemplateError(f"{type(estimator).__name__}: leave whitening out: {reason}.")
+def named(text: str) -> list[str]:
+    r"""Return the names that the entries of a section describe.
 
-
-def same_labels(classes: Any, schema: Schema) -> None:
-    """Refuse a schema with other labels than the declared classes, or in another order; None is for a regression."""
-    labels = None if classes is None else tuple(map(text_of, classes))
-    if labels != schema.labels:
-        raise TemplateError(
-            f"save: the schema's labels are {schema.labels}, and the classes of the fit {labels}; they must be "
-            "the same, in the same order."
-        )
+    >>> named("a, b : float\n    Numbers.\nc : int\n")
+    ['a', 'b', 'c']
+    """
+    return [
+        name for names in re.findall(r"^(\w[\w, ]*?)(?: :|$)", text, flags=re.MULTILINE) for name in names.split(", ")
+    ]
 
 
 def scores_of_two(scores: Array) -> Array:
     """Return one score per record for two classes, as scikit-learn has it."""
     return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
-
-
-def declared_pair(name: str, pair: Any) -> tuple[float, float]:
-    """Return two finite numbers in order."""
-    try:
-        low, high = (float(value) for value in pair)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TemplateError(f"{name} must be two numbers, a lower and an upper bound, not {pair!r}.") from error
-    if not (np.isfinite([low, high]).all() and low < high):
-        raise TemplateError(f"{name} must be finite, the lower bound below the upper one, not {pair!r}.")
-    return low, high

@@ -11,14 +11,16 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.base import Private, linear, none_of, probabilistic, same_labels, scores_of_two
+from dpconvex.estimators.base import Private, probabilistic, scores_of_two
 from dpconvex.language.partitions import Partitions
-from dpconvex.language.schema import Schema
-from dpconvex.language.template import Template
+from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
+from dpconvex.learners.components import Components
 from dpconvex.learners.fourier_features import RandomFourierFeatures
-from dpconvex.learners.problem_files import load
-from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.learners.mixtures import solve_mixture, verify_mixture
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
+from dpconvex.release.solve import solve
 
 Array = NDArray[np.float64]
 
@@ -39,23 +41,30 @@ class PrivateClassifier(ClassifierMixin, Private):
     """
 
     two_classes: ClassVar[bool] = True
+    example = """
+    >>> import dpconvex as dp
+    >>> X, y = [[0.6, 0.1], [-0.6, 0.2]] * 200, ["yes", "no"] * 200
+    >>> model = dp.{name}(epsilon=5.0, classes=("no", "yes"), seed=0).fit(X, y)
+    >>> model.predict([[0.5, 0.0], [-0.5, 0.0]])
+    array(['yes', 'no'], dtype='<U3')
+    """
 
     classes: Sequence[Any] = (0, 1)
 
-    def _declared(self) -> dict[str, Any]:
+    def _declared(self, features: int) -> dict[str, Any]:
         labels = declared_classes(self.classes)
-        return {"classes": len(labels), "labels": labels}
+        return super()._declared(features) | {"classes": len(labels), "labels": labels}
 
     def _data(self, X: Any, y: Any) -> Any:
         labels = declared_classes(self.classes)
         data = super()._data(X, y)
+        self.classes_ = np.array(list(labels))
         if isinstance(data, Partitions):  # whoever reads one looks at its labels
-            if data.schema is not None and not set(data.schema.labels or ()) <= set(labels):
-                texts = list(data.schema.labels or ())
+            texts = list((data.schema.labels if data.schema is not None else None) or ())
+            if not set(texts) <= set(labels):
                 raise DomainError(
                     f"fit: the schema's labels are the texts {texts}, and the classes {list(labels)}; pass classes={texts}."
                 )
-            self.classes_ = np.array(list(labels))
             return data
         try:
             check_classification_targets(data["y"])
@@ -77,12 +86,7 @@ class PrivateClassifier(ClassifierMixin, Private):
             raise DomainError(
                 f"{error} Declare every label that may occur, known without these data: {type(self).__name__}(classes=[...])."
             ) from error
-        self.classes_ = np.array(list(labels))
         return data
-
-    def _check_schema(self, schema: Schema) -> None:
-        super()._check_schema(schema)
-        same_labels(self.classes_, schema)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
@@ -104,18 +108,18 @@ class PrivateClassifier(ClassifierMixin, Private):
         With whitening they are those of original records: they predict alike, and scores are theirs times a positive number that
         depends on the record (`decision_function` has these).
         """
-        self._has_weights("coef_")
+        self._has_weights()
         return np.atleast_2d(self._weights()[0].T)
 
     @property
     def intercept_(self) -> Array:
         """Released intercepts, shape (1,) or (classes,); zeros where none is fitted."""
-        self._has_weights("intercept_")
+        self._has_weights()
         return np.atleast_1d(self._weights()[1])
 
-    def _has_weights(self, name: str) -> None:
-        if not linear(self):
-            raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no {name}.")
+    def _has_weights(self) -> None:
+        if not self.weights:
+            raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no coefficients.")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -126,40 +130,16 @@ class PrivateClassifier(ClassifierMixin, Private):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(PrivateClassifier):
-    """Logistic regression, two classes: `problems/logistic_regression.py`.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.6, 0.1], [-0.6, 0.2]] * 200, ["yes", "no"] * 200
-    >>> model = dp.LogisticRegression(epsilon=5.0, classes=("no", "yes"), seed=0).fit(X, y)
-    >>> model.predict([[0.5, 0.0], [-0.5, 0.0]])
-    array(['yes', 'no'], dtype='<U3')
-    >>> bool(model.predict_proba([[0.5, 0.0]])[0, 1] > 0.9)  # columns in the order of the classes
-    True
-    """
+    """Logistic regression, two classes: `problems/logistic_regression.py`."""
 
     problem = "logistic_regression"
     weights = "w"
-
-    def _models_probabilities(self) -> bool:
-        return True
+    models_probabilities = True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearSVC(PrivateClassifier):
-    """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.6, 0.1], [-0.6, 0.2]] * 200, ["yes", "no"] * 200
-    >>> model = dp.LinearSVC(epsilon=5.0, classes=("no", "yes"), seed=0).fit(X, y)
-    >>> model.predict([[0.5, 0.0], [-0.5, 0.0]])
-    array(['yes', 'no'], dtype='<U3')
-    >>> model.coef_.shape
-    (1, 2)
-    """
+    """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
 
     problem = "huber_svm"
     weights = "w"
@@ -172,37 +152,17 @@ class HuberSVC(LinearSVC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SoftmaxRegression(PrivateClassifier):
-    """Softmax regression, any number of classes: `problems/softmax_regression.py`.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.6, 0.1], [-0.6, 0.2], [0.0, -0.7]] * 200, ["a", "b", "c"] * 200
-    >>> model = dp.SoftmaxRegression(epsilon=5.0, classes=("a", "b", "c"), seed=0).fit(X, y)
-    >>> model.predict(X[:3]), model.predict_proba(X[:3]).shape
-    (array(['a', 'b', 'c'], dtype='<U1'), (3, 3))
-    """
+    """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
 
     problem = "softmax_regression"
     weights = "W"
     two_classes = False
-
-    def _models_probabilities(self) -> bool:
-        return True
+    models_probabilities = True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LeastSquaresClassifier(PrivateClassifier):
-    """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.6, 0.1], [-0.6, 0.2], [0.0, -0.7]] * 200, ["a", "b", "c"] * 200
-    >>> model = dp.LeastSquaresClassifier(epsilon=5.0, delta=1e-6, classes=("a", "b", "c"), seed=0)
-    >>> model.fit(X, y).predict(X[:3])
-    array(['a', 'b', 'c'], dtype='<U1')
-    """
+    """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
 
     problem = "least_squares_classifier"
     weights = "W"
@@ -217,14 +177,6 @@ class OrdinalRegressor(PrivateClassifier):
     ----------
     classes : sequence
         The grades that may occur, from the lowest; declared, as nothing is read off the data.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[-0.8], [0.0], [0.8]] * 300, ["poor", "fair", "good"] * 300
-    >>> model = dp.OrdinalRegressor(epsilon=10.0, classes=("poor", "fair", "good"), seed=0).fit(X, y)
-    >>> model.predict([[-0.9], [0.05], [0.9]])
-    array(['poor', 'fair', 'good'], dtype='<U4')
     """
 
     problem = "ordinal_regression"
@@ -273,27 +225,133 @@ class LargeMarginGaussian(PrivateClassifier):
 
     @property
     def precisions_(self) -> list[Array]:
-        """Precision matrix P of each class's Gaussian, shape (features, features), in the units of the features.
+        """Precision matrix P of each class's Gaussian (of all of its components), shape (..., features, features).
 
-        A class's score is ``-(x - mean)' P (x - mean) / 2`` and a constant; the papers' Psi is half of P.
+        In the units of the features: a class's score is ``-(x - mean)' P (x - mean) / 2`` and a constant; the papers' Psi is
+        half of P.
         """
-        self._has_gaussians("precisions_")
-        return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[0] for c in range(len(self.classes_))]
+        return [block / self.radius**2 for block, _ in self._blocks()]
 
     @property
     def means_(self) -> list[Array]:
-        """Centre of each class's Gaussian, shape (features,).
+        """Centre of each class's Gaussian (of all of its components), shape (..., features).
 
         They are where a class is scored highest, for telling classes apart: not the means of its records.
         """
-        self._has_gaussians("means_")
-        return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[1] for c in range(len(self.classes_))]
+        return [
+            -self.radius * np.einsum("...ij,...j->...i", np.linalg.pinv(block, hermitian=True), side)
+            for block, side in self._blocks()
+        ]
 
-    def _has_gaussians(self, name: str) -> None:
+    def _matrices(self) -> list[Array]:
+        """Return the released matrices, in the coordinates (x / radius, 1) / sqrt(2)."""
+        return [self.release_[f"Phi_{c}"] for c in range(len(self.classes_))]
+
+    def _blocks(self) -> list[tuple[Array, Array]]:
         if self._released().whitening is not None:
-            raise AttributeError(
-                f"the Gaussians are those of whitened records, and there are no {name} of original ones."
+            raise AttributeError("the Gaussians are those of whitened records, and there are none of original ones.")
+        return [(Phi[..., :-1, :-1], Phi[..., :-1, -1]) for Phi in self._matrices()]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LargeMarginGaussianMixture(LargeMarginGaussian):
+    """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
+
+    Parameters
+    ----------
+    components : int
+        K: number of Gaussians for each class.
+    component_labels : {"private", "nearest", "given"}
+        Where the component of a training record comes from: a private clustering of every class, which a share of the promise
+        pays for; the nearest of declared public `centers`; or the argument `m` of `fit`, which must follow from each record by
+        itself and from public facts.
+    share : float
+        Fraction of the promise that pays for "private" labels.
+    rounds : int or None
+        Rounds of the clustering, as for `dpconvex.NoisyKMeans`.
+    centers : array_like, shape (classes, K, features), or None
+        For "nearest"; fixed without looking at the data.
+
+    Attributes
+    ----------
+    components_ : Components
+        The centres, unless labels were given.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.8], [0.1], [-0.6]] * 300, ["out", "in", "out"] * 300
+    >>> model = dp.LargeMarginGaussianMixture(epsilon=50.0, regularization=1e-4, classes=("in", "out"), seed=0)
+    >>> model.fit(X, y).predict(X[:3]), [means.shape for means in model.means_]
+    (array(['out', 'in', 'out'], dtype='<U3'), [(2, 1), (2, 1)])
+    """
+
+    problem = "large_margin_gaussian_mixture"
+    options: ClassVar[tuple[str, ...]] = ("competitors", "components")
+    unwhitened = "components are learnt from original records"
+
+    components: int = 2
+    component_labels: str = "private"
+    share: float = 0.2
+    rounds: int | None = None
+    centers: Any = None
+
+    def certificate(self, features: int, size: int) -> Certificate:
+        """Verify without data, for a number of features and of records; what private labels cost is part of it."""
+        clustering = self._clustering()
+        if clustering is None:
+            return super().certificate(features, size)
+        options: dict[str, Any] = {"clustering": clustering, "share": self.share, "whitening": self._whitening()}
+        return verify_mixture(self.template(features), self.privacy(), size, self.mechanism, **options)
+
+    def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
+        """Fit privately.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, features)
+            Every row within the public radius (or ``clip=True``).
+        y : array_like, shape (n,)
+            Declared labels.
+        m : array_like of int, shape (n,), optional
+            Components, from 0 to K - 1; for ``component_labels="given"``, and only then.
+
+        Returns
+        -------
+        self
+        """
+        clustering = self._clustering()
+        if (clustering is None) != (m is not None):
+            given = "none are here" if m is None else f"it is {self.component_labels!r}"
+            raise TemplateError(
+                f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
             )
+        self._whitening()  # refuses what cannot be
+        data = self._data(X, y)
+        if clustering is None:
+            in_one_place(
+                "fit(X, y, m)", data, "pass arrays, or solve(model.template(features), partitions of x, y and m)"
+            )
+            return self._keep(self._fitted(solve, {**data, "m": m}, backend=self.backend))
+        mixture = self._fitted(solve_mixture, data, backend=self.backend, clustering=clustering, share=self.share)
+        self.components_ = mixture.components
+        return self._keep(mixture.release)
+
+    def _matrices(self) -> list[Array]:
+        return [
+            np.stack([self.release_[f"Phi_{c}_{k}"] for k in range(self.components)]) for c in range(len(self.classes_))
+        ]
+
+    def _clustering(self) -> NoisyKMeans | Components | None:
+        if self.component_labels not in ("private", "nearest", "given"):
+            raise TemplateError(
+                f"component_labels must be 'private', 'nearest' or 'given', not {self.component_labels!r}."
+            )
+        if (self.component_labels == "nearest") != (self.centers is not None):
+            raise TemplateError("declare public centers for component_labels='nearest', and not otherwise.")
+        if self.component_labels == "nearest":
+            return Components(self.centers, classes=tuple(self.classes), radius=self.radius)
+        return NoisyKMeans(rounds=self.rounds) if self.component_labels == "private" else None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -322,25 +380,22 @@ class KernelSVC(PrivateClassifier):
     """
 
     problem = "kernel_svm"
+    options: ClassVar[tuple[str, ...]] = ("components", "kernel", "gamma")
+    unwhitened = "its problem predicts from features that are not mapped yet"
 
     components: int = 50
     kernel: str = "gaussian"
     gamma: float = 1.0
     feature_seed: int = 0
 
-    def template(self, features: int) -> Template:
-        """Return the template that is fitted, for a number of features."""
-        given = self._declared() | {name: getattr(self, name) for name in ("components", "kernel", "gamma")}
-        if self.regularization is not None:
-            given["regularization"] = self.regularization
-        return load(self.problem, features=features + bool(self.fit_intercept), seed=self.feature_seed, **given)
+    def _declared(self, features: int) -> dict[str, Any]:
+        given = super()._declared(features)
+        return {name: given[name] for name in given if name != "radius"} | {"seed": self.feature_seed}
 
-    def _whitening(self) -> Whitened:
-        return none_of(self, "its problem predicts from features that are not mapped yet")
-
-    def _map(self, X: Any) -> Any:
-        mapping = RandomFourierFeatures(X.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
-        return mapping.transform(X)
+    def _features(self, X: Any) -> Any:
+        rows = self._extended(X)
+        mapping = RandomFourierFeatures(rows.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
+        return mapping.transform(rows)
 
 
 def declared_classes(classes: Any) -> tuple[Any, ...]:
@@ -354,9 +409,3 @@ def declared_classes(classes: Any) -> tuple[Any, ...]:
             f"classes must be two or more different labels, such as classes=('no', 'yes'), not {classes!r}."
         )
     return found
-
-
-def precision_and_mean(Phi: Array, radius: float) -> tuple[Array, Array]:
-    """Return precision and centre of a Gaussian from its matrix in the coordinates (x / radius, 1) / sqrt(2)."""
-    block, side = Phi[:-1, :-1], Phi[:-1, -1]
-    return block / radius**2, -radius * (np.linalg.pinv(block, hermitian=True) @ side)

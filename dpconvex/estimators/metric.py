@@ -9,16 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.complaints import plain, warn_of_clones
+from dpconvex.estimators.classifiers import declared_classes
+from dpconvex.estimators.complaints import plain
+from dpconvex.estimators.pipelines import warn_of_clones
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
+from dpconvex.language.validation import check_labels
 from dpconvex.release.solve import solve
 
 Array = NDArray[np.float64]
-# What the problem file calls two classes.
-NAMES = np.array(["different", "alike"])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -88,19 +89,26 @@ class MetricLearner(ClassifierMixin, Private):
         """
         warn_of_clones(self)
         in_one_place("MetricLearner", X)
+        classes = declared_classes(self.classes)
+        if len(classes) > 2:
+            raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
         differences = differences_of(X)
         plain("fit", "y", y, texts=True)
-        self.n_features_in_ = differences.shape[1]
-        self.classes_ = self._classes()
-        self._keep(self._fitted(solve, {"x": differences, "y": self._named(column_or_1d(y))}, backend=self.backend))
-        return self
+        labels = column_or_1d(y)
+        check_labels("y", classes, labels)
+        self.n_features_in_, self.classes_ = differences.shape[1], np.array(classes)
+        data = {"x": differences, "y": np.where(labels == self.classes_[1], "alike", "different")}
+        return self._keep(self._fitted(solve, data, backend=self.backend))
 
-    def _check_schema(self, schema: Schema) -> None:
+    def _targets(self, schema: Schema) -> Any:
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return how far below the threshold the squared distance of each pair is, shape (n,); costs no privacy."""
-        return np.asarray(self.threshold_ - np.sum((self._pairs(X) @ self._factor()) ** 2, axis=1))
+        self._released()
+        return np.asarray(
+            self.threshold_ - np.sum((differences_of(X, self.n_features_in_) @ self._factor()) ** 2, axis=1)
+        )
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Say which pairs are alike, shape (n,); costs no privacy."""
@@ -111,31 +119,6 @@ class MetricLearner(ClassifierMixin, Private):
         self._released()
         plain("transform", "X", X)
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64) @ self._factor())
-
-    def _named(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Return labels as the problem file has them."""
-        unknown = labels[~np.isin(labels, self.classes_)].tolist()
-        if unknown:
-            raise DomainError(
-                f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}; say "
-                "classes=(different, alike)."
-            )
-        return np.asarray(NAMES[(labels == self.classes_[1]).astype(int)])
-
-    def _classes(self) -> NDArray[Any]:
-        names = np.array(list(self.classes))
-        if names.shape != (2,) or names[0] == names[1]:
-            raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
-        return names
-
-    def _pairs(self, X: ArrayLike) -> Array:
-        self._released()
-        differences = differences_of(X)
-        if differences.shape[1] != self.n_features_in_:
-            raise TemplateError(
-                f"X has {differences.shape[1]} features, and those of the fit had {self.n_features_in_}."
-            )
-        return differences
 
     def _factor(self) -> Array:
         """Return the symmetric square root of M, in the units of the features."""
@@ -149,10 +132,11 @@ class MetricLearner(ClassifierMixin, Private):
         return tags
 
 
-def differences_of(X: ArrayLike) -> Array:
+def differences_of(X: ArrayLike, features: int | None = None) -> Array:
     """Return the differences of pairs, shape (n, features)."""
     plain("MetricLearner", "X", X)
     pairs = check_array(X, allow_nd=True, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
-    if pairs.ndim != 3 or pairs.shape[1] != 2:
-        raise TemplateError(f"X must hold pairs, with the shape (n, 2, features), not {pairs.shape}.")
+    if pairs.ndim != 3 or pairs.shape[1] != 2 or features not in (None, pairs.shape[2]):
+        wanted = "features" if features is None else features
+        raise TemplateError(f"X must hold pairs, with the shape (n, 2, {wanted}), not {pairs.shape}.")
     return np.asarray(pairs[:, 0] - pairs[:, 1])

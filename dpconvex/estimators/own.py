@@ -12,8 +12,9 @@ from sklearn.utils.metaestimators import available_if
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private, probabilistic, same_labels, scores_of_two
+from dpconvex.estimators.base import Private, probabilistic, scores_of_two
 from dpconvex.language.schema import Schema
+from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 
 Array = NDArray[np.float64]
@@ -97,11 +98,11 @@ class PrivateEstimator(Private):
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
 
     def _constant(self) -> float:
-        return 0.0
+        return 0.0  # whatever the template says
 
-    def _check_schema(self, schema: Schema) -> None:
-        super()._check_schema(schema)
-        same_labels(self._labels(), schema)
+    def _targets(self, schema: Schema) -> Any:
+        labels = self._labels()
+        return (None, schema.label_bounds) if labels is None else (tuple(map(text_of, labels)), None)
 
     def _models_probabilities(self) -> bool:
         return isinstance(self.learner, Template) and self.learner.probabilities is not None

@@ -13,10 +13,12 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.complaints import plain
 from dpconvex.language.columns import Turned
 from dpconvex.language.dask_sources import has_partitions
-from dpconvex.language.entries import length_of_numbers, numbers
+from dpconvex.language.entries import numbers
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.partitions import Partitions
-from dpconvex.language.places import within
+
+# What workers are not sent: the ledger, what solves, and a template, of which nothing is needed there.
+LEFT_OUT = ("budget", "mechanism", "backend", "learner")
 
 
 def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
@@ -31,35 +33,30 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
         parts = Partitions({"x": X, "y": y})
     else:
         return None
-    names = parts.keys()
-    if names is not None and set(names) != {"x", "y"}:
-        raise TemplateError(f"fit: partitions must have the fields x (features) and y (labels), not {sorted(names)}.")
+    fields(parts.keys() or "xy")
     shape = getattr(X, "shape", None)  # of an array or a frame of Dask
     if shape is not None and len(shape) != 2:
         raise DomainError(f"fit: expected features of shape (n, features), got {len(shape)} axes.")
-    known = parts.width("x") if shape is None else int(shape[1])
-    for number, form in parts.forms():
-        within(number, length_of_numbers, "x", (known,), form.get("x"))
     # A frame without records, as Dask describes its frames, has names for its columns.
-    described = X._meta if hasattr(X, "columns") else np.zeros((0, known))
-    validate_data(estimator, described, skip_check_array=True)
+    width = parts.width("x") if shape is None else int(shape[1])
+    validate_data(estimator, X._meta if hasattr(X, "columns") else np.zeros((0, width)), skip_check_array=True)
     return parts
+
+
+def fields(names: Any) -> None:
+    if set(names) != {"x", "y"}:
+        raise DomainError(f"fit: expected the fields x (features) and y (labels), not {sorted(names)}.")
 
 
 def prepared(parts: Partitions, estimator: Any, features: int) -> Partitions:
     """Return partitions whose columns are what an estimator makes of those of a table, as it does in memory."""
-    # Neither the ledger nor what solves goes to workers, nor a template, of which nothing is needed here.
-    left_out = ("budget", "mechanism", "backend", "learner")
-    options = {name: value for name, value in estimator.get_params(deep=False).items() if name not in left_out}
+    options = {name: value for name, value in estimator.get_params(deep=False).items() if name not in LEFT_OUT}
     return parts.turned(partial(columns, type(estimator), options, features, parts.schema), ("x", "y"))
 
 
 def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any, found: Any) -> dict[str, Any]:
-    if not isinstance(found, Mapping) or set(found) != {"x", "y"}:
-        what = sorted(found) if isinstance(found, Mapping) else type(found).__name__
-        raise DomainError(f"expected the fields x (features) and y (labels), not {what}.")
-    estimator = kind(**options)
-    y = found["y"]
+    fields(found if isinstance(found, Mapping) else [type(found).__name__])
+    estimator, y = kind(**options), found["y"]
     if not isinstance(y, FileRows):
         # A template of one's own stays behind, and its record says what labels are.
         plain("fit", "y", y, texts=is_classifier(estimator) or hasattr(estimator, "learner"))
@@ -72,9 +69,8 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
     """Return what a function makes of a column; one in a file is read block by block."""
     if not isinstance(column, FileRows):
         return function(column)
-    none = column[:0]
-    made = function(none)
-    return column if made is none else Turned(column, function, (len(column), *made.shape[1:]))
+    made = function(column[:0])
+    return column if made is None else Turned(column, function, (len(column), *made.shape[1:]))
 
 
 def rows_of(estimator: Any, features: int, rows: Any) -> Any:
@@ -83,4 +79,4 @@ def rows_of(estimator: Any, features: int, rows: Any) -> Any:
         rows = rows if len(rows) else rows.reshape(0, features)
     if rows.ndim != 2 or rows.shape[1] != features:
         raise DomainError(f"field 'x': expected shape (n, {features}), got {rows.shape}.")
-    return estimator._map(estimator._extended(rows))
+    return estimator._features(rows)

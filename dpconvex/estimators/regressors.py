@@ -1,18 +1,22 @@
 """Regressors: targets lie between declared bounds, and predictions come back in their units."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.base import Private, declared_pair, none_of
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import DomainError, NotConverged, TemplateError
+from dpconvex.estimators.base import Private
 from dpconvex.language.schema import Schema
 from dpconvex.language.validation import ROUNDING
+from dpconvex.learners.coefficients import Coefficients, coefficients
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.release.solve import statistics
+from dpconvex.release.statistics import Statistics
 
 Array = NDArray[np.float64]
 
@@ -29,17 +33,33 @@ class PrivateRegressor(RegressorMixin, Private):
         As for all estimators; without it, the middle of the bounds is predicted where all features are 0.
     """
 
-    weights = "w"
+    weights: ClassVar[str] = "w"
+    example = """
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> X = np.linspace(-1, 1, 1000)[:, None]
+    >>> model = dp.{name}(epsilon=5.0, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
+    >>> bool(abs(model.coef_[0] - 40) < 2), bool(abs(model.intercept_ - 50) < 2)
+    (True, True)
+    """
+    unwhitened = "whitened records are all of one length, so predictions would not be linear in the features"
 
     bounds: tuple[float, float] = (-1.0, 1.0)
 
-    def _whitening(self) -> Whitened:
-        return none_of(
-            self, "whitened records are all of one length, so predictions would not be linear in the features"
-        )
+    def _ends(self) -> tuple[float, float]:
+        """Return the declared bounds, two finite numbers in order."""
+        try:
+            low, high = (float(value) for value in self.bounds)
+        except (TypeError, ValueError, OverflowError):
+            low, high = np.nan, np.nan
+        if not (np.isfinite([low, high]).all() and low < high):
+            raise TemplateError(
+                f"bounds must be two finite numbers, the lower bound below the upper one, not {self.bounds!r}."
+            )
+        return low, high
 
     def _target(self, y: Any) -> NDArray[Any]:
-        low, high = declared_pair("bounds", self.bounds)
+        low, high = self._ends()
         try:
             targets = np.asarray(y, dtype=float)
         except (TypeError, ValueError, OverflowError) as error:
@@ -56,29 +76,24 @@ class PrivateRegressor(RegressorMixin, Private):
             )
         return moved
 
-    def _check_schema(self, schema: Schema) -> None:
-        super()._check_schema(schema)
-        if schema.label_bounds != declared_pair("bounds", self.bounds):
-            raise TemplateError(
-                f"save: the schema's label_bounds are {schema.label_bounds}, and the bounds of the fit {self.bounds}; "
-                "they must agree."
-            )
+    def _targets(self, schema: Schema) -> tuple[None, tuple[float, float]]:
+        return None, self._ends()
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target; costs no privacy."""
-        low, high = declared_pair("bounds", self.bounds)
+        low, high = self._ends()
         return np.asarray(low + (super().predict(X) + 1) / 2 * (high - low))
 
     @property
     def coef_(self) -> Array:
         """Released coefficients in the units of the target, shape (features,)."""
-        low, high = declared_pair("bounds", self.bounds)
+        low, high = self._ends()
         return self._weights()[0] * (high - low) / 2
 
     @property
     def intercept_(self) -> float:
         """Prediction where all features are 0."""
-        low, high = declared_pair("bounds", self.bounds)
+        low, high = self._ends()
         return float(low + (self._weights()[1] + 1) / 2 * (high - low))
 
     def __sklearn_tags__(self) -> Any:
@@ -95,19 +110,10 @@ class Ridge(PrivateRegressor):
     ----------
     bound : float
         Bound on the norm of the coefficients, for a target between -1 and 1.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> import numpy as np
-    >>> X = np.linspace(-1, 1, 1000)[:, None]
-    >>> model = dp.Ridge(epsilon=5.0, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
-    >>> model.coef_.round(), round(model.intercept_)
-    (array([40.]), 50)
     """
 
     problem = "ridge_regression"
-    options = ("bound",)
+    options: ClassVar[tuple[str, ...]] = ("bound",)
 
     bound: float = 1.0
 
@@ -125,19 +131,10 @@ class HuberRegressor(PrivateRegressor):
     ----------
     threshold : float
         Residual at which the loss turns linear, for a target between -1 and 1.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> import numpy as np
-    >>> X = np.linspace(-1, 1, 1000)[:, None]
-    >>> model = dp.HuberRegressor(epsilon=5.0, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
-    >>> model.coef_.round(), round(model.intercept_)
-    (array([40.]), 50)
     """
 
     problem = "huber_regression"
-    options = ("threshold",)
+    options: ClassVar[tuple[str, ...]] = ("threshold",)
 
     threshold: float = 0.5
 
@@ -152,21 +149,106 @@ class QuantileRegressor(PrivateRegressor):
         Between 0 and 1; 0.5 is the median.
     width : float
         Of the smoothed kink, for a target between -1 and 1.
+    """
+
+    problem = "quantile_regression"
+    options: ClassVar[tuple[str, ...]] = ("quantile", "width")
+
+    quantile: float = 0.5
+    width: float = 0.1
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearRegression(PrivateRegressor):
+    """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
+
+    The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
+    Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, and
+    `coefficients_` and `coef_std_` raise `NotConverged`.
+
+    Parameters
+    ----------
+    confidence : float
+        Of each interval by itself.
+    fit_intercept : bool
+        Fit a parameter for the constant; it makes records no longer here.
+    intercept_scaling : float
+        Not used.
+
+    Attributes
+    ----------
+    statistics_ : Statistics
+        The released sums.
 
     Examples
     --------
     >>> import dpconvex as dp
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> X = np.ones((4000, 1))
-    >>> model = dp.QuantileRegressor(epsilon=5.0, quantile=0.9, bounds=(0, 100), seed=0)
-    >>> above = rng.uniform(0, 100, 4000) > model.fit(X, rng.uniform(0, 100, 4000)).predict(X)
-    >>> bool(0.05 < above.mean() < 0.15)
-    True
+    >>> x = rng.uniform(-0.5, 0.5, size=(20000, 2))
+    >>> y = 50 + 10 * x[:, 0] + rng.uniform(-5, 5, size=20000)
+    >>> model = dp.LinearRegression(epsilon=1.0, delta=1e-6, bounds=(0, 100), fit_intercept=True, seed=0).fit(x, y)
+    >>> bool(abs(model.coef_[0] - 10) < 5 * model.coef_std_[0]), model.coefficients_.names
+    (True, ('x0', 'x1', 'intercept'))
     """
 
-    problem = "quantile_regression"
-    options = ("quantile", "width")
+    problem = "linear_regression"
 
-    quantile: float = 0.5
-    width: float = 0.1
+    confidence: float = 0.95
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        return {"features": features, "radius": self.radius, "offset": bool(self.fit_intercept)}
+
+    @property
+    def coefficients_(self) -> Coefficients:
+        """Estimates with standard errors and intervals, in the units of the target."""
+        self._released()
+        low, high = self._ends()
+        found, unit = coefficients(self.statistics_, confidence=self.confidence), (high - low) / 2
+        features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
+        shift = np.zeros(len(found.names))
+        shift[self.n_features_in_ :] = (low + high) / 2
+        return replace(
+            found,
+            names=(*map(str, features), "intercept")[: len(shift)],
+            estimates=found.estimates * unit + shift,
+            standard_errors=found.standard_errors * unit,
+            noise_errors=found.noise_errors * unit,
+            residual_deviation=found.residual_deviation * unit,
+        )
+
+    @property
+    def coef_std_(self) -> Array:
+        """Standard errors of `coef_`, shape (features,); they count the noise for privacy."""
+        return self.coefficients_.standard_errors[: self.n_features_in_]
+
+    @property
+    def intercept_std_(self) -> float:
+        """Standard error of `intercept_`; 0 where none is fitted."""
+        return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        self.statistics_: Statistics = self._fitted(statistics, self._data(X, y))
+        release, learner = self.statistics_.fit(), self.statistics_.template
+        assert learner is not None
+        try:
+            estimates = coefficients(self.statistics_).estimates
+        except NotConverged:
+            return self._keep(release)
+        return self._keep(replace(release, parameters=Space(learner.variables).unpack(estimates)))
+
+    def _mechanism(self) -> Any:
+        usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)
+        return usual if self.mechanism is None else self.mechanism
+
+    def _whitening(self) -> Whitened:
+        if not self.fit_intercept:  # standard errors need the weight of all records, which is released with one alone
+            return super()._whitening()
+        return "auto" if self.whitening is None and self.mechanism is None else self.whitening
+
+    def _constant(self) -> float:
+        return 0.0
+
+    def _weights(self) -> tuple[Array, Array]:
+        released = self._released()
+        return released["w"], released["b"] if self.fit_intercept else np.zeros(())

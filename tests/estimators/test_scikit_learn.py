@@ -20,8 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpconvex as dp
 from dpconvex.apps.cli import main
-from dpconvex.estimators import base, classifiers, linear_regression
-from dpconvex.estimators.describing import entries, sections
+from dpconvex.estimators import base
+from dpconvex.estimators.base import SECTION, named
 
 UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
 FUNCTIONS = "the template is one's own and holds functions: a pickle that runs them when it is read is not made"
@@ -77,21 +77,35 @@ KNOWN = {type(estimator): why for estimator, why in CHECKED.values()}
 remembered = cache(dp.load)
 
 
-with warnings.catch_warnings():  # pairs and tables with names are input that most checks do not make
-    warnings.simplefilter("ignore", SkipTestWarning)
-    every_check = parametrize_with_checks(
-        [estimator for estimator, _ in CHECKED.values()],
-        expected_failed_checks=lambda estimator: KNOWN[type(estimator)],
-    )
+# One of each kind is checked always; the others, made of the same parts, are slow.
+QUICK = {"LogisticRegression", "SoftmaxRegression", "KernelSVC", "Ridge", "MetricLearner", "SchemaEncoder"}
 
 
-@every_check
-def test_scikit_learns_own_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (base, classifiers, linear_regression):  # one proof for all fits of a problem
-        monkeypatch.setattr(module, "load", remembered)
+def checks_of(names: set[str]) -> Any:
+    with warnings.catch_warnings():  # pairs and tables with names are input that most checks do not make
+        warnings.simplefilter("ignore", SkipTestWarning)
+        return parametrize_with_checks(
+            [CHECKED[name][0] for name in CHECKED if name in names],
+            expected_failed_checks=lambda estimator: KNOWN[type(estimator)],
+        )
+
+
+def conforms(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "load", remembered)  # one proof for all fits of a problem
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(estimator)
+
+
+@checks_of(QUICK)
+def test_scikit_learns_own_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    conforms(estimator, check, monkeypatch)
+
+
+@pytest.mark.slow
+@checks_of(set(CHECKED) - QUICK)
+def test_scikit_learns_own_checks_of_others(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    conforms(estimator, check, monkeypatch)
 
 
 def test_every_estimator_is_checked_and_described() -> None:
@@ -100,10 +114,10 @@ def test_every_estimator_is_checked_and_described() -> None:
     assert estimators == set(CHECKED)
     for name in estimators - {"SchemaEncoder"}:
         kind = getattr(dp, name)
-        listed = sections(kind.__doc__)
-        named = {option for names in entries(listed["Parameters"]) for option in names.split(", ")}
-        assert named == set(kind._get_param_names()), name
-        assert "release_" in entries(listed["Attributes"])
+        _, *parts = SECTION.split(kind.__doc__)
+        listed = dict(zip(parts[::2], parts[1::2], strict=True))
+        assert sorted(named(listed["Parameters"])) == sorted(kind._get_param_names()), name
+        assert "release_" in named(listed["Attributes"])
         assert f"dp.{name}(" in listed["Examples"] or name == "HuberSVC"
 
 

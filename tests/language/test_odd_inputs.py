@@ -135,7 +135,7 @@ def test_an_interrupted_command_says_so_in_one_line(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpconvex.apps.showing.list_problems", interrupted)
+    monkeypatch.setattr("dpconvex.apps.showing.problems", interrupted)
     assert cli.main(["problems"]) == 130
     assert capsys.readouterr().err.count("\n") == 1
 

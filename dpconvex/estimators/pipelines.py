@@ -1,17 +1,23 @@
-"""A transformer that turns data frames into features by a schema, and learns nothing."""
+"""Pipelines: a transformer that learns nothing, and warnings where usual idioms leak."""
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 
-from dpconvex.errors import TemplateError
-from dpconvex.estimators.complaints import steps_before
+from dpconvex.errors import PrivacyWarning, TemplateError
 from dpconvex.language.schema import Schema
+
+# A pipeline calls its last step from its own `fit`, through a few wrappers.
+DEPTH = 12
 
 
 @dataclass(eq=False, repr=False)
@@ -32,9 +38,6 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
     array([[-0.707,  0.707],
            [ 0.   ,  0.   ]])
     """
-
-    # What pipelines are not warned of.
-    data_independent = True
 
     schema: Schema | None = None
     sparse: bool = False
@@ -69,7 +72,50 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
         return tags
 
 
+def steps_before(estimator: Any) -> list[Any]:
+    """Return the earlier steps of the pipeline that is fitting an estimator, none if there is none."""
+    frame = inspect.currentframe()
+    for _ in range(DEPTH):
+        frame = None if frame is None else frame.f_back
+        owner = None if frame is None else frame.f_locals.get("self")
+        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
+            return [step for _, step in owner.steps[:-1] if step not in (None, "passthrough")]
+    return []
+
+
 def schema_before(estimator: Any) -> Schema | None:
     """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well."""
-    steps = [step for step in steps_before(estimator) if step not in (None, "passthrough")]
+    steps = steps_before(estimator)
     return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
+
+
+def warn_of_pipelines(estimator: Any) -> None:
+    """Warn where an earlier step of a pipeline learns from the data without paying for it."""
+    for step in steps_before(estimator):
+        if learns(step):
+            warnings.warn(
+                f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it "
+                "learnt is part of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball).",
+                PrivacyWarning,
+                stacklevel=4,
+            )
+
+
+def learns(step: Any) -> bool:
+    """Say whether a transformer takes anything from the data that it is fitted to."""
+    try:
+        return bool(get_tags(step).requires_fit)
+    except Exception:  # a transformer of somebody else's that says nothing about itself
+        return True
+
+
+def warn_of_clones(estimator: Any) -> None:
+    """Warn where a copy is fitted without a budget, as cross-validation and searches do."""
+    if getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None:
+        warnings.warn(
+            f"a copy of {type(estimator).__name__} is fitted, as cross-validation and searches do: each fit spends epsilon = "
+            f"{estimator.epsilon:g} on the same people, and the scores are not private. Count the fits with budget=..., or "
+            "choose privately with dpconvex.tune.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
