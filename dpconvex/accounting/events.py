@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Orders, Profile, table
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian_profiles import GRID_LOSS, concentrated_delta, gaussian_delta, integer_level
+from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, table
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpconvex.accounting.events import Event, is_amount, listed
-from dpconvex.accounting.profiles import Profile, table
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, swing
+from dpconvex.noise.profiles import Profile, table
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Composition, Event, Tail, known
-from dpconvex.accounting.profiles import LARGEST_LOSS
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.gaussian_profiles import profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import composed_delta, on_grid
+from dpconvex.noise.profiles import LARGEST_LOSS
 
 Array = NDArray[np.float64]
 

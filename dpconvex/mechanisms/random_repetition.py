@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Composition, Concentrated, Event, Pure, Selected, Tail
-from dpconvex.accounting.profiles import LOST
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.noise.profiles import LOST
 from dpconvex.noise.samplers import below
 
 ACCOUNTINGS = ("direct", "renyi")

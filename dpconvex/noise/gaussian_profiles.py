@@ -34,7 +34,7 @@ SLICES, HALVINGS, SHORTEST = 60, 14, 1e-9
 FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
 
 
-def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
+def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike) -> Array:
     """Return the exact delta of a Gaussian mechanism, rounded up.
 
     Examples
@@ -42,13 +42,13 @@ def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
     >>> float(gaussian_delta(0.0, 2.0).round(6))  # total variation of N(0, 1) and N(2, 1)
     0.682689
     """
-    a = np.minimum(np.asarray(shift, dtype=float), FARTHEST)
+    epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
     safe = np.where(a > 0, a, 1.0)
     first, second = log_ndtr(safe / 2 - epsilon / safe), log_ndtr(-safe / 2 - epsilon / safe)
-    pad = SLACK + 1e-15 * (np.abs(first) + np.abs(second) + abs(epsilon))
+    pad = SLACK + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon))
     with np.errstate(over="ignore"):
         delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
-    still = -math.expm1(min(epsilon, 0.0))  # without any shift
+    still = -np.expm1(np.minimum(epsilon, 0.0))  # without any shift
     return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
 
 

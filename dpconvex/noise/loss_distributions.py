@@ -7,7 +7,8 @@ probabilities are first multiplied by ``exp(theta loss)``, with the theta that m
 by it afterwards: then rounding is a small part of the answer, and all of it is counted (docs/theory.md, section 8).
 
 In a Poisson sample each record takes part in each step or not, by a draw of its own; neighbours differ by one record that is
-added or taken away.  A shuffled batch is not such a sample, and has no proof here.
+added or taken away.  A shuffled batch is not such a sample, and has no proof here.  One step tells ``(1 - q) N(0, z^2) +
+q N(1, z^2)`` from ``N(0, z^2)``, and its exact profiles follow from the Gaussian mechanism's (Balle, Barthe & Gaboardi 2018).
 """
 
 import math
@@ -19,29 +20,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from dpconvex.errors import NotPrivate
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma, smallest_scale
+from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile
 
 Array = NDArray[np.float64]
 
+# Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
+SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0
+# Deviations of a sum about its mean that transforms hold.
+REACH = 14.0
+# Relative rounding of functions; of one addition.
+ROUNDING, UNIT = 4e-15, 2.0**-53
+# Rounding of a transform of length n, in Euclidean norm, is at most this many units times log2(n) (Higham 2002, theorem 24.2: 7).
+TRANSFORM = 16.0
 # A promise of a smaller delta is refused: what is left out of the grid is a part of it.
 SMALLEST_DELTA = 1e-20
 # Relative accuracy of a calibration, which rounds up.
 ACCURACY = 1e-5
 # With less noise than this nothing is promised: rounding is not counted for it.
 SMALLEST_MULTIPLIER = 0.02
-# Steps of the grid in one deviation of a step's loss, the most points of a grid, and normal variates beyond which all is lost.
-FINE, LARGEST_GRID, LIMIT = 30, 2**18, 11.5
-# Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
-SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0
-# Deviations of a sum about its mean that transforms hold.
-REACH = 14.0
-# Relative rounding of normal tails, as in `gaussian_profiles`; of other functions; of one addition.
-TAILS, ROUNDING, UNIT = 1e-13, 4e-15, 2.0**-53
-# Rounding of a transform of length n, in Euclidean norm, is at most this many units times log2(n) (Higham 2002, theorem 24.2: 7).
-TRANSFORM = 16.0
+# Points of a profile, steps of the grid in one deviation of a step's loss, and the most points of a grid.
+NODES, FINE, LARGEST_GRID = 600, 20, 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,68 +182,39 @@ def sampled_delta(epsilon: float, multiplier: float, rate: float, steps: int) ->
         return 1.0
     if rate >= 1:
         return float(gaussian_delta(epsilon, math.sqrt(steps) / multiplier * (1 + ROUNDING)))
-    found = (composed_delta([(losses, steps)], epsilon - pad * steps) for losses, pad in pair(multiplier, rate))
-    return min(max(found), 1.0)
+    return min(max(composed_delta([(losses, steps)], epsilon) for losses in both_orders(multiplier, rate)), 1.0)
 
 
-def pair(multiplier: float, rate: float) -> list[tuple[Losses, float]]:
-    """Return the losses of a record that is there in the first, or the second, of two neighbours, and what to add to each.
-
-    With x the noisy sum along the record's term, the loss of the first is ``log(1 - q + q exp((2x - 1)/(2 z^2)))``, that of the
-    second its negative.
-    """
-    z, rest = multiplier, math.log1p(-rate)
-
-    def loss(x: Array) -> Array:
-        return np.logaddexp(rest, math.log(rate) + (2 * x - 1) / (2 * z * z))
-
-    ends = loss(np.array([-LIMIT * z, 1 + LIMIT * z]))
-    step = max(deviation(loss, z) / FINE, float(ends[1] - ends[0]) / LARGEST_GRID)
-    first, last = math.floor(ends[0] / step), math.ceil(ends[1] / step)
-    grid = step * np.arange(first, last + 1)
-    reached = grid > rest  # no loss of the first is lower
-    x = np.full(len(grid), -np.inf)
-    x[reached] = z * z * (grid[reached] + np.log(-np.expm1(rest - grid[reached])) - math.log(rate)) + 0.5
-    # Where the inverse is inexact, intervals are taken wider by so much.
-    pad = float(np.abs(loss(x) - grid)[reached].max()) + ROUNDING * (1 + float(np.abs(grid).max()) - rest)
-    low, high = np.concatenate([[-np.inf], x]), np.concatenate([x, [np.inf]])
-    off, on = masses(low / z, high / z), masses((low - 1) / z, (high - 1) / z)
-    mixed = (1 - rate) * off + rate * on
-    removed = connected(step, first, mixed, off, pad)
-    added = connected(step, -last, off[:, ::-1], mixed[:, ::-1], pad)
-    return [(removed, pad), (added, pad)]
+def both_orders(multiplier: float, rate: float) -> list[Losses]:
+    """Return the losses of a record that is there in the first, or the second, of two neighbours."""
+    reach = 1e-3
+    while reach < LARGEST_LOSS and removed(np.array([reach]), multiplier, rate)[0] > LOST:
+        reach *= 1.3
+    losses = min(reach, LARGEST_LOSS) * np.linspace(0.0, 1.0, NODES) ** 1.5
+    sides = [np.minimum.accumulate(side(losses, multiplier, rate)) for side in (removed, added)]
+    found = []
+    for own, other in (sides, sides[::-1]):
+        profile = Profile(losses, own, other)
+        values, masses = profile.masses
+        spread = math.sqrt(float(masses @ values**2))
+        found.append(on_grid(values, masses, max(spread / FINE, float(np.ptp(values)) / LARGEST_GRID), profile.lost))
+    return found
 
 
-def deviation(loss: object, multiplier: float) -> float:
-    """Return about the standard deviation of the loss of a step, which only sets how fine the grid is."""
-    x = np.linspace(-8 * multiplier, 8 * multiplier, 2001)
-    weights = np.exp(-((x / multiplier) ** 2) / 2)
-    squares = loss(x) ** 2  # type: ignore[operator]
-    return max(math.sqrt(float((weights * squares).sum() / weights.sum())), 1e-12)
+def removed(losses: Array, multiplier: float, rate: float) -> Array:
+    """Return the exact delta, rounded up, of a record that is there in the first data set."""
+    more = np.log1p(np.expm1(losses) / rate) * (1 - ROUNDING)
+    return np.minimum(rate * gaussian_delta(more, 1 / multiplier) * (1 + ROUNDING), 1.0)
 
 
-def masses(low: Array, high: Array) -> Array:
-    """Return the normal masses of intervals, from whichever tail is the smaller, above bounds on their rounding."""
-    right = low > 0
-    near, far = ndtr(np.where(right, -low, high)), ndtr(np.where(right, -high, low))
-    return np.stack([np.maximum(near - far, 0.0), TAILS * (near + far)])
-
-
-def connected(step: float, first: int, own: Array, other: Array, pad: float) -> Losses:
-    """Put the masses of intervals on their ends; the lowest, which has no lower end, on its upper, and the highest nowhere."""
-    most = own.sum(axis=0)
-    whole = most[1:-1] * (1 + ROUNDING)
-    # Losses of an interval lie between low and high: own mass = other mass times exp(loss).
-    low = step * (first + np.arange(len(whole))) - pad
-    wide = -math.expm1(-(step + 2 * pad))
-    # Of what is subtracted a lower bound is enough, and no exponential overflows.
-    least = np.maximum(other[0] - other[1], 0.0)[1:-1] * np.exp(np.minimum(low, LARGEST_LOG)) * (1 - ROUNDING)
-    up = (whole - least) / wide * (1 + ROUNDING)
-    up = np.clip(up + ROUNDING * whole / wide, 0.0, whole)
-    probabilities = np.append(whole - up, 0.0)
-    probabilities[1:] += up
-    probabilities[0] += most[0]
-    return Losses(step, first, probabilities * (1 + ROUNDING), float(most[-1]))
+def added(losses: Array, multiplier: float, rate: float) -> Array:
+    """Return the same of one that is there in the second: ``E[(1 - e^loss (1 - q + q r))_+]`` for r the likelihood ratio."""
+    apart = 1 - np.exp(losses) * (1 - rate)
+    scale = np.maximum(apart, 0.0) + ROUNDING  # delta grows with it
+    more = losses + np.log(rate) - np.log(scale)
+    return np.minimum(
+        scale * gaussian_delta(more - ROUNDING * (1 + np.abs(more)), 1 / multiplier) * (1 + ROUNDING), 1.0
+    )
 
 
 @lru_cache(maxsize=64)

@@ -83,4 +83,4 @@ def by_contour(epsilon: float, multiplier: float, rate: float, steps: int) -> fl
 )
 def test_rounding_is_a_small_part_of_small_deltas(multiplier: float, rate: float, steps: int, epsilon: float) -> None:
     exact = by_contour(epsilon, multiplier, rate, steps)
-    assert exact <= sampled_delta(epsilon, multiplier, rate, steps) <= exact * 1.02
+    assert exact <= sampled_delta(epsilon, multiplier, rate, steps) <= exact * 1.05

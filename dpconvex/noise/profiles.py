@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
+Point = tuple[float, float]
 
 # Where delta is below this, the rest is given up: added to the delta of any total.
 LOST = 1e-31
@@ -34,10 +35,14 @@ SLACK = 1e-11
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Upper bounds on delta, for both orders of neighbours, at rising losses epsilon >= 0; the last is given away for good."""
+    """Upper bounds on delta at rising losses epsilon >= 0, for both orders of neighbours unless `others` are for the other.
+
+    The last is given away for good.
+    """
 
     losses: Array
     deltas: Array
+    others: Array | None = None
 
     @property
     def lost(self) -> float:
@@ -48,12 +53,14 @@ class Profile:
         """The lowest convex curve that the table proves: points a, from 0 on, and bounds on H(a)."""
         a = np.exp(self.losses)
         rising = self.losses > 0
-        back, mirrored = 1 / a[rising][::-1], (-np.expm1(-self.losses) + self.deltas / a)[rising][::-1]
+        others = self.deltas if self.others is None else self.others
+        back, mirrored = 1 / a[rising][::-1], (-np.expm1(-self.losses) + others / a)[rising][::-1]
         x = np.concatenate([[0.0], back, a])
         y = np.minimum(np.concatenate([[1.0], mirrored, self.deltas]), 1.0)
         kept: list[int] = []
-        for i in range(len(x)):  # leaving out a point keeps the chords valid, so rounding cannot hurt
-            while len(kept) > 1 and above(x, y, kept[-2], kept[-1], i):
+        points = list(zip(x.tolist(), y.tolist(), strict=True))
+        for i, point in enumerate(points):  # leaving out a point keeps the chords valid, so rounding cannot hurt
+            while len(kept) > 1 and above(points[kept[-2]], points[kept[-1]], point):
                 kept.pop()
             kept.append(i)
         return x[kept], y[kept]
@@ -100,9 +107,9 @@ class Profile:
         return math.exp(bisect(lambda log_mu: not holds(log_mu), low, high, 60)[1])
 
 
-def above(x: Array, y: Array, a: int, b: int, c: int) -> bool:
+def above(first: Point, middle: Point, last: Point) -> bool:
     """Whether the middle one of three points is on or above the chord of the others."""
-    return bool((y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a]))
+    return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
 
 
 def below(losses: Array, mu: float) -> Array:
