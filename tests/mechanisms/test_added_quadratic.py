@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.added_quadratic import SHARE
 
@@ -66,24 +65,6 @@ def test_summed_hinges_leave_most_of_epsilon_to_the_noise() -> None:
     template = dp.load("large_margin_gaussian", features=2, classes=8, competitors="summed")
     certificate = dp.verify(template, dp.Privacy(1.0), SIZE, dp.ObjectivePerturbation())
     assert certificate.jacobian_epsilon <= 2 * SHARE
-
-
-def test_untuned_is_nearly_as_good_as_the_best_of_a_grid() -> None:
-    X, labels = breast_cancer()
-    order = np.random.default_rng(0).permutation(len(X))
-    X, y = unit_ball(X, lower=1, upper=10)[order], (labels == "malignant").astype(int)[order]
-    X = np.column_stack([X, np.ones(len(X))]) / np.sqrt(2)
-    train, test, privacy = {"x": X[:500], "y": y[:500]}, X[500:], dp.Privacy(3.0)
-
-    def error(template: dp.Template, mechanism: dp.ObjectivePerturbation) -> float:
-        fits = (dp.solve(template, train, privacy, mechanism, seed=seed) for seed in range(6))
-        return float(np.mean([np.mean(fit.predict(test) != y[500:]) for fit in fits]))
-
-    for problem in ("logistic_regression", "huber_svm"):
-        template = dp.load(problem, features=10, labels=(0, 1))
-        chosen = dp.verify(template, privacy, 500, dp.ObjectivePerturbation()).added
-        grid = [error(template, dp.ObjectivePerturbation(added=chosen * step)) for step in (0.3, 3.0, 10.0)]
-        assert error(template, dp.ObjectivePerturbation()) <= 1.15 * min(grid)
 
 
 def test_a_regularizer_near_the_largest_number_is_refused_in_words() -> None:

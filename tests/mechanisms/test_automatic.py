@@ -1,7 +1,6 @@
 """The automatic choice: the certified mechanism with the smallest predicted risk, and what it compared."""
 
 import cvxpy as cp
-import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -65,29 +64,3 @@ def test_if_all_are_refused_the_first_refusal_is_told() -> None:
     flat = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w))
     with pytest.raises(dp.NotPrivate, match="not strongly convex"):
         dp.verify(flat, APPROXIMATE, 300)
-
-
-@pytest.mark.parametrize(
-    ("template", "privacy"),
-    [
-        (bounded_hinge(0.1), dp.Privacy(3.0)),
-        (bounded_hinge(0.0), dp.Privacy(3.0, 1e-6)),
-        (dp.load("logistic_regression", features=2), dp.Privacy(3.0, 1e-6)),
-    ],
-)
-def test_what_was_chosen_is_what_runs(template: dp.Template, privacy: dp.Privacy) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(800, 2))
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
-    y = np.where(x @ [1.0, -0.5] > 0, 1, -1)
-    release = dp.solve(template, {"x": x, "y": y}, privacy, seed=3, whitening=False)
-    assert np.mean(np.where(x @ release["w"] > 0, 1, -1) == y) > 0.9
-    certificate = release.certificate
-    assert certificate is not None
-    assert certificate.cover is not None
-    same = {
-        "objective": dp.ObjectivePerturbation(certificate.noise) if certificate.perturbed == "objective" else None,
-        "output": dp.OutputPerturbation(certificate.noise) if certificate.perturbed == "output" else None,
-        "gradients": dp.NoisyGradientDescent(),
-    }[certificate.perturbed]
-    np.testing.assert_array_equal(release["w"], dp.solve(template, {"x": x, "y": y}, privacy, same, seed=3)["w"])

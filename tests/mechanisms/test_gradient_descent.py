@@ -1,4 +1,4 @@
-"""Noisy gradient descent: exact privacy of its transcript, the risk that the theory promises, and what it needs."""
+"""Noisy gradient descent, clipped or not: exact privacy of its transcript, any loss, any K, and what it refuses."""
 
 import math
 from dataclasses import replace
@@ -11,87 +11,225 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.mechanisms.clipped_descent import most_drawn
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
+from dpconvex.mechanisms.residual_noise import for_count
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
+ADD = dp.Privacy(1.0, 1e-5, "add-remove")
 
 
-def template(kind: str = "logistic", features: int = 1, radius: float = 2.0, regularizer: Any = None) -> dp.Template:
+def squares(features: int = 1, constraints: Any = (), regularizer: float = 0.0) -> dp.Template:
+    """Least squares on all of space: no gradient is bounded."""
     w = cp.Variable(features, name="w")
-    atoms = {"logistic": lambda m: cp.logistic(-m), "hinge": lambda m: cp.pos(1 - m)}
     return dp.Template(
-        record=dp.Record(x=dp.Ball(features), y=dp.Choice([-1, 1])),
-        loss=lambda x, y: atoms[kind](y * (x @ w)),
-        regularizer=0.0 if regularizer is None else regularizer(w),
-        constraints=[cp.norm(w) <= radius],
+        dp.Record(x=dp.Ball(features), y=dp.Box(-1, 1)),
+        lambda x, y: cp.square(y - x @ w) / 2,
+        regularizer * cp.sum_squares(w),
+        [constraint(w) for constraint in constraints],
     )
 
 
-def slopes(kind: str, theta: Array, margins: Array) -> Array:
-    """Gradient of the sum of losses on the line at each theta."""
-    m = theta[:, None] * margins
-    first = -np.exp(-np.logaddexp(0.0, m)) if kind == "logistic" else np.where(m < 1, -1.0, np.where(m > 1, 0.0, -0.5))
-    return np.asarray(first @ margins)
+def bounded(features: int = 1, regularizer: Any = None) -> dp.Template:
+    """Hinges on a ball."""
+    w = cp.Variable(features, name="w")
+    return dp.Template(
+        dp.Record(x=dp.Ball(features), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.pos(1 - y * (x @ w)) if regularizer is None else cp.logistic(-y * (x @ w)),
+        0.0 if regularizer is None else regularizer(w),
+        [cp.norm(w) <= 2],
+    )
+
+
+def slopes(theta: Array, records: Array, clip: float) -> Array:
+    """Clipped gradients of the sum of squares on the line, at each theta; records are pairs (x, y)."""
+    x, y = records[:, 0], records[:, 1]
+    each = (theta[:, None] * x - y) * x
+    return np.asarray(np.clip(each, -clip, clip).sum(axis=1))
+
+
+def hinges(theta: Array, records: Array, radius: float) -> Array:
+    """Gradients of the sum of hinges on the line, at each theta cut to the ends of K; records are pairs (x, y)."""
+    margins = records[:, 0] * records[:, 1]
+    m = np.clip(theta, -radius, radius)[:, None] * margins
+    return np.asarray(np.where(m < 1, -1.0, np.where(m > 1, 0.0, -0.5)) @ margins)
 
 
 def transcript_delta(
-    kind: str, first: Array, second: Array, radius: float, step: float, sigma: float, epsilon: float
+    slopes: Any, first: Array, second: Array, clip: float, step: float, sigma: float, epsilon: float
 ) -> float:
-    """Delta of two noisy gradients: the second is taken where the first one led to."""
+    """Delta of two noisy sums: the second is taken where the first one led to."""
     noise = np.linspace(-8.0, 8.0, 801) * sigma
-    start = np.zeros(1)
-    one = [slopes(kind, start, records)[0] for records in (first, second)]
-    seen = one[0] + noise  # what the first step reveals
-    theta = np.clip(-step * seen, -radius, radius)
-    two = [slopes(kind, theta, records) for records in (first, second)]
-    # log density ratio of the pair, for the second gradient seen at two[0] + v
-    lead = (seen - one[1]) ** 2 - (seen - one[0]) ** 2
+    start = [slopes(np.zeros(1), records, clip)[0] for records in (first, second)]
+    seen = start[0] + noise
+    theta = -step * seen
+    then = [slopes(theta, records, clip) for records in (first, second)]
+    lead = (seen - start[1]) ** 2 - noise**2
     v = noise[None, :]
-    follow = (two[0][:, None] + v - two[1][:, None]) ** 2 - v**2
+    follow = (then[0][:, None] + v - then[1][:, None]) ** 2 - v**2
     loss = (lead[:, None] + follow) / (2 * sigma**2)
-    weight = stats.norm.pdf(noise / sigma)[:, None] * stats.norm.pdf(noise / sigma)[None, :]
-    cell = (noise[1] - noise[0]) ** 2 / sigma**2
-    return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum() * cell)
+    weight = np.multiply.outer(*[stats.norm.pdf(noise / sigma)] * 2) * (noise[1] - noise[0]) ** 2 / sigma**2
+    return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum())
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_two_adaptive_steps_keep_their_promise(adjacency: str, clipped: bool) -> None:
+    epsilon, delta, clip = 0.7, 1e-3, 0.25 if clipped else 2.0
+    mechanism = dp.NoisyGradientDescent(steps=2)
+    if clipped:
+        mechanism = dp.NoisyGradientDescent(steps=2, clip=clip, momentum=0.0, step_size=0.02)
+    learner, sums = (squares(), slopes) if clipped else (bounded(), hinges)
+    certificate = mechanism.certify(analyse(learner, mechanism), dp.Privacy(epsilon, delta, adjacency), 6)
+    step, sigma = certificate.settings["step_size"], certificate.noise_scale
+
+    def worst(deviation: float, limit: float) -> float:
+        found = 0.0
+        others = np.array([[1.0, 1.0], [1.0, -1.0], [0.3, 0.7], [-0.9, 0.2], [1.0, 0.1]])
+        for record in ([1.0, 1.0], [1.0, -1.0], [0.6, -0.5]):
+            mine = np.vstack([others, record])
+            theirs = others if adjacency == "add-remove" else np.vstack([others, [-record[0], record[1]]])
+            for a, b in ((mine, theirs), (theirs, mine)):
+                found = max(found, transcript_delta(sums, a, b, limit, step, deviation, epsilon))
+        return found
+
+    # Gradients beyond the clip use the promise up, where the second step finds them beyond it too.
+    assert (0.3 if clipped else 0.1) * delta <= worst(sigma, clip) <= delta
+    assert not clipped or worst(sigma, 2 * clip) > delta  # records that are not clipped to the clip
+    assert worst((0.8 if clipped else 0.4) * sigma, clip) > delta
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("kind", ["logistic", "hinge"])
-def test_two_adaptive_steps_keep_their_promise(kind: str, adjacency: str) -> None:
-    epsilon, delta, size = 0.7, 1e-3, 6
-    mechanism = dp.NoisyGradientDescent(steps=2)
-    certificate = mechanism.certify(analyse(template(kind)), dp.Privacy(epsilon, delta, adjacency), size)
-    step, sigma = certificate.settings["step_size"], certificate.noise_scale
-
-    def worst(deviation: float) -> float:
-        found = 0.0
-        for others in (np.full(5, 1.0), np.full(5, -1.0), np.array([1.0, -1.0, 0.3, -0.4, 0.9])):
-            for v in (1.0, -1.0):
-                mine = np.append(others, v)
-                theirs = others if adjacency == "add-remove" else np.append(others, -v)
-                for a, b in ((mine, theirs), (theirs, mine)):
-                    found = max(found, transcript_delta(kind, a, b, 2.0, step, deviation, epsilon))
-        return found
-
-    kept = worst(sigma)
-    assert kept <= delta
-    # At 0 a hinge has its full slope, so much of its promise is used up, and half of the noise is found out.
-    assert kept >= (0.2 if kind == "hinge" else 0.0) * delta
-    assert worst(sigma / 2 if kind == "hinge" else sigma / 4) > delta
-
-
-def test_the_noise_of_all_steps_is_that_of_one_release() -> None:
-    analysis = analyse(template())
-    for steps in (1, 9, 400):
-        promise = dp.Privacy(0.5, 1e-6, "add-remove")
-        certificate = dp.NoisyGradientDescent(steps=steps).certify(analysis, promise, 100)
-        slope = 1 / (1 + math.exp(-2))  # margins do not exceed 2 on K
-        assert certificate.sensitivity == pytest.approx(slope)
+def test_all_steps_are_one_gaussian_release(adjacency: str) -> None:
+    promise = dp.Privacy(0.5, 1e-6, adjacency)
+    for steps, clip in ((1, 0.1), (60, 0.3), (60, 50.0)):
+        certificate = dp.NoisyGradientDescent(steps=steps, clip=clip).certify(analyse(logistic()), promise, 100)
+        bound = min(clip, 1.0) * (2 if adjacency == "replace-one" else 1)
+        assert bound <= certificate.sensitivity <= bound * (1 + 1e-4)
         spent = float(gaussian_delta(0.5, math.sqrt(steps) * certificate.sensitivity / certificate.noise_scale))
         assert 0.999 * promise.delta <= spent <= promise.delta
+    assert "changes nothing" in " ".join(certificate.advice)
+
+
+def logistic(features: int = 2, regularization: float = 0.0) -> dp.Template:
+    return dp.load("logistic_regression", features=features, regularization=regularization)
+
+
+def test_nearly_equal_gradients_may_be_clipped_differently() -> None:
+    w = cp.Variable(2, name="w")
+    learner = dp.Template(dp.Record(u=dp.Box(0.0, 1.0)), lambda u: w[0] + 1e-6 * u * w[1], 0.0)
+    promise, found = dp.Privacy(1.0, 1e-6), []
+    for clip in (0.5, 1.0, 1.1):
+        mechanism = dp.NoisyGradientDescent(clip=clip, steps=1, step_size=0.01)
+        certificate = dp.verify(learner, promise, 10, mechanism)
+        found.append(certificate.sensitivity)
+        engine = Line(np.zeros(2))
+        mechanism.run(analyse(learner, mechanism), certificate, engine, np.random.default_rng(0))
+        assert engine.clips == [clip if clip <= 1 else math.inf]
+    # Norms are rounded up, by more for one record than for another: gradients differ by 1e-6, what is left of them may by more.
+    assert found[:2] == pytest.approx([1.0, 2.0], rel=1e-6)
+    assert 1e-6 <= found[2] <= 2e-6
+
+
+class Line:
+    """An engine whose clipped sum pulls to a target; it counts what it is asked."""
+
+    def __init__(self, target: Array) -> None:
+        self.target, self.seen, self.chosen, self.clips = target, [], [], []
+        self.records = 1000
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: Any = None) -> Array:
+        self.seen.append(theta)
+        self.chosen.append(chosen)
+        self.clips.append(clip)
+        return theta - self.target
+
+    def public_gradient(self, theta: Array) -> Array:
+        return np.zeros_like(theta)
+
+    def project(self, theta: Array) -> Array:
+        return theta
+
+
+def run(mechanism: dp.NoisyGradientDescent, engine: Any) -> Array:
+    analysis = analyse(logistic())
+    certificate = mechanism.certify(analysis, dp.Privacy(50.0, 1e-5, "add-remove"), 100)
+    return mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
+
+
+def test_last_iterate_average_and_momentum() -> None:
+    def options(**more: Any) -> dp.NoisyGradientDescent:
+        return dp.NoisyGradientDescent(clip=0.1, steps=40, step_size=0.5, **more)
+
+    engine = Line(np.array([5.0, 0.0]))
+    last = run(options(momentum=0.0), engine)
+    assert len(engine.seen) == 40
+    assert (engine.seen[0] == 0).all()
+    seen = np.array(engine.seen)
+    again = Line(np.array([5.0, 0.0]))
+    half = run(options(momentum=0.0, average=0.5), again)
+    assert half == pytest.approx(np.vstack([seen[21:], last]).mean(axis=0))
+    slow = Line(np.array([5.0, 0.0]))
+    run(options(), slow)
+    assert 0 < slow.seen[1][0] < 0.3 * seen[1][0]  # the first step is a fifth as long
+
+
+def test_poisson_samples_are_drawn_anew_at_every_step() -> None:
+    engine = Line(np.zeros(2))
+    run(dp.NoisyGradientDescent(clip=0.1, steps=30, sampling=0.2), engine)
+    counts = np.array([chosen.sum() for chosen in engine.chosen])
+    assert abs(counts.mean() - 200) < 10
+    assert 6 < counts.std() < 20  # a batch of a fixed size is no Poisson sample
+    certificate = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.1, sampling=0.2))
+    full = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.1))
+    assert 0.2 * full.noise_scale < certificate.noise_scale < 0.4 * full.noise_scale
+    with pytest.raises(dp.NotPrivate, match="Poisson"):
+        dp.verify(logistic(), dp.Privacy(1.0, 1e-5), 100, dp.NoisyGradientDescent(clip=0.1, sampling=0.2))
+
+
+def test_more_records_than_planned_get_more_noise() -> None:
+    analysis = analyse(logistic())
+    for sampling in (None, 0.5):
+        mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=5)
+        certificate = dp.verify(logistic(), ADD, 100, mechanism)
+        more = for_count(mechanism, analysis, certificate, 1e7)
+        rounding = [(found.sensitivity - 0.3 * (1 + 1e-12)) / 2 for found in (certificate, more)]
+        assert rounding[1] > 100 * rounding[0] > 0
+        assert more.noise_scale > certificate.noise_scale
+        if sampling is None:
+            spent = float(gaussian_delta(more.noise_epsilon, math.sqrt(5) * more.sensitivity / more.noise_scale))
+            assert spent <= more.noise_delta
+        else:  # what hides rounding is not amplified by sampling
+            added = more.noise_scale**2 - certificate.noise_scale**2
+            own = math.sqrt(added / 5)
+            paid = 1e-3 * more.noise_epsilon, 1e-3 * more.noise_delta
+            assert float(gaussian_delta(paid[0], 2 * rounding[1] / own)) <= paid[1]
+
+
+@pytest.mark.parametrize("sampling", [None, 0.2])
+def test_an_audit_finds_what_is_claimed(sampling: float | None) -> None:
+    mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=20)
+    found = dp.audit(logistic(), ADD, mechanism, size=100, effort=0.05, seed=0)
+    assert found.holds
+    assert found["noisy gradients"].ratio > 0.94
+
+
+def test_noise_of_samples_does_not_grow_with_records_that_take_no_part() -> None:
+    for records, rate in ((1000, 0.01), (10**6, 1e-4), (50, 0.9), (10**5, 0.3)):
+        for probability in (1e-3, 1e-12, 2.0**-100):
+            assert stats.binom.sf(most_drawn(records, rate, probability), records, rate) <= probability
+    scales = [
+        dp.verify(logistic(), ADD, size, dp.NoisyGradientDescent(clip=0.3, steps=300, sampling=0.01)).noise_scale
+        for size in (100, 100_000)
+    ]
+    assert scales[1] == pytest.approx(scales[0], rel=0.02)
+
+
+# Without a clip.
 
 
 class Quadratic:
@@ -115,7 +253,7 @@ class Quadratic:
 
 
 def test_it_averages_projected_iterates() -> None:
-    analysis = analyse(template(features=2))
+    analysis = analyse(bounded(features=2))
     mechanism = dp.NoisyGradientDescent(steps=50)
     certificate = mechanism.certify(analysis, dp.Privacy(1.0, 1e-6), 100)
     engine = Quadratic(np.array([5.0, 0.0]), 2.0)
@@ -130,7 +268,7 @@ def test_it_averages_projected_iterates() -> None:
 def test_noise_comes_before_what_is_public() -> None:
     """A public gradient of 4e16 would round those of neighbours, which are 1.3 apart at most, to multiples of 8."""
     far, n = 1.1e12, 20_000
-    learner = template(regularizer=lambda w: far * cp.sum_squares(w - 1))
+    learner = bounded(regularizer=lambda w: far * cp.sum_squares(w - 1))
     certificate = dp.verify(learner, dp.Privacy(1.0, 1e-6), n, dp.NoisyGradientDescent())
     x = np.zeros((n, 1))
     x[:8] = 0.7
@@ -154,42 +292,7 @@ def test_noise_comes_before_what_is_public() -> None:
 def test_what_it_cannot_do_is_refused() -> None:
     mechanism = dp.NoisyGradientDescent()
     with pytest.raises(dp.NotPrivate, match="delta = 0"):
-        dp.verify(template(), dp.Privacy(1.0), 10, mechanism)
+        dp.verify(bounded(), dp.Privacy(1.0), 10, mechanism)
     unbounded = dp.load("logistic_regression", features=2)
     with pytest.raises(dp.NotPrivate, match="bounded parameters"):
         dp.verify(unbounded, dp.Privacy(1.0, 1e-6), 10, mechanism)
-
-
-def test_steps_stay_in_a_set_without_a_projection_in_closed_form() -> None:
-    w = cp.Variable(2, name="w")
-    odd = dp.Template(
-        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), 0.0, [cp.norm(w) <= 1, cp.sum(cp.exp(w)) <= 3]
-    )
-    found = dp.solve(odd, {"x": np.eye(2)}, dp.Privacy(1.0, 1e-6), dp.NoisyGradientDescent(steps=5))["w"]
-    assert np.linalg.norm(found) <= 1 + 1e-9
-    assert np.exp(found).sum() <= 3 + 1e-9
-
-
-@pytest.mark.parametrize(
-    "options", [{"steps": 0}, {"steps": 2.5}, {"steps": True}, {"radius": 0.0}, {"step_size": -1.0}]
-)
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(dp.TemplateError, match=next(iter(options))):
-        dp.NoisyGradientDescent(**options)
-
-
-def test_one_more_record_flips_no_kink_of_others() -> None:
-    d, rng = 150, np.random.default_rng(1)
-    w, theta, x = cp.Variable(d, name="w"), rng.uniform(0.05, 0.2, d), rng.uniform(size=d)
-    x /= 1.0001 * np.linalg.norm(x)
-    learner = dp.Template(
-        dp.Record(x=dp.Ball(d), u=dp.Box(-2.0, 2.0)), lambda x, u: cp.abs(x @ w - u), 0.0, [cp.norm(w) <= 3]
-    )
-    for level in (float(x @ theta), float(np.einsum("i,i->", x, theta))):  # on the kink, but for rounding
-        found = []
-        for count in (7, 8, 2001, 20001):
-            data = {"x": np.broadcast_to(x, (count, d)), "u": np.full(count, level)}
-            found.append(
-                DataEngine(analyse(learner), learner.record.validate(data), 1, None).loss_gradient(theta) / count
-            )
-        assert np.linalg.norm(np.array(found) - found[0], axis=1).max() < 1e-12

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import cvxpy as cp
-import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -46,13 +43,6 @@ def test_two_gaussian_stages_are_one(kind: str, share: float, adjacency: str) ->
     assert "one Gaussian mechanism" in str(found)
 
 
-def test_composition_is_better_than_division() -> None:
-    promise = dp.Privacy(1.0, 1e-5, "add-remove")
-    together = dp.verify(logistic(), promise, 500, DESCENT, whitening=dp.PrivateWhitening(0.09))
-    alone = dp.verify(logistic(), promise, 500, DESCENT)
-    assert 1.04 < together.noise_scale / alone.noise_scale < 1.05  # 1/sqrt(0.91)
-
-
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_other_mechanisms_divide_the_promise(adjacency: str) -> None:
     promise = dp.Privacy(1.0, 1e-5, adjacency)
@@ -67,16 +57,6 @@ def test_other_mechanisms_divide_the_promise(adjacency: str) -> None:
         assert found.noise_scale == pytest.approx(rest.noise_scale, rel=1e-6)
 
 
-def test_round_data_share_all_directions() -> None:
-    matrix, directions = whitened_matrix(100 * np.eye(4), 0.01)
-    assert directions == pytest.approx(4)
-    assert matrix == pytest.approx(np.eye(4) / math.sqrt(100 + 0.01 * math.sqrt(8)))
-    _, single = whitened_matrix(np.diag([1000.0, 0.0, 0.0, 0.0]), 1.0)
-    assert single == pytest.approx(1.0)
-    _, none = whitened_matrix(-np.eye(3), 1.0)
-    assert none == 1.0
-
-
 def test_what_it_cannot_do_is_refused() -> None:
     promise = dp.Privacy(1.0, 1e-5)
     with pytest.raises(dp.NotPrivate, match="delta = 0"):
@@ -89,12 +69,6 @@ def test_what_it_cannot_do_is_refused() -> None:
         dp.verify(logistic(), promise, 100, DESCENT, whitening=dp.PrivateWhitening(field="y"))
     with pytest.raises(dp.TemplateError, match="PrivateWhitening"):
         dp.verify(logistic(), promise, 100, DESCENT, whitening=0.1)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("options", [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}])
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(dp.TemplateError, match=next(iter(options))):
-        dp.PrivateWhitening(**options)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -171,39 +171,10 @@ def test_what_is_concentrated_and_what_is_not() -> None:
 # Refusals.
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mean": 1.0},
-        {"mean": math.nan},
-        {"mean": True},
-        {"shape": -1.0},
-        {"shape": math.inf},
-        {"share": 0.0},
-        {"share": 1.0},
-        {"share": "0.1"},
-        {"accounting": "advanced"},
-        {"shape": -0.5, "accounting": "renyi"},
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(dp.TemplateError, match="Repetitions"):
-        Repetitions(**options)  # type: ignore[arg-type]
-
-
 def test_renyi_accounting_needs_a_delta() -> None:
     for delta in (0.0, 1e-300):
         with pytest.raises(dp.NotPrivate, match="delta"):
             Repetitions(5.0, accounting="renyi").each_concentrated(dp.Privacy(1.0, delta))
-
-
-def test_without_the_accounting_package_direct_accounting_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(dp.TemplateError, match=r"dpconvex\[accounting\]"):
-        Repetitions(5.0, accounting="renyi").each_concentrated(dp.Privacy(1.0, 1e-6))
-    assert Repetitions(5.0).each(dp.Privacy(1.0)).epsilon > 0.5
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,6 @@ def wishes(weights: Any = (1.0, 1.0), constrained: bool = False, **attributes: A
     )
 
 
-def test_plain_parameters_are_whitened() -> None:
-    assert Method(None, whitening="auto").way(wishes(), PROMISE, 100)[1] == dp.PrivateWhitening()
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -138,14 +134,6 @@ def test_a_pure_promise_is_never_whitened_by_itself() -> None:
 def test_the_default_falls_back_to_what_can_be_proved(epsilon: float, delta: float, adjacency: dp.Adjacency) -> None:
     template = dp.load("logistic_regression", features=3)
     assert dp.verify(template, dp.Privacy(epsilon, delta, adjacency), 1000).noise_scale > 0
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_whitening_has_a_grid_for_thousands_of_features(epsilon: float) -> None:
-    template = dp.load("logistic_regression", features=3969)
-    found = dp.verify(template, dp.Privacy(epsilon, 1e-6), 10_000)
-    assert found.whitening is not None
-    assert found.whitening.features == 3969
 
 
 @pytest.mark.parametrize("size", [10_000, 10_000_000])

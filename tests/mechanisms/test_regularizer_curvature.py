@@ -86,11 +86,6 @@ def test_what_may_have_no_certified_answer_is_refused_before_anything_is_paid(me
     assert not budget.entries
 
 
-def test_noisy_gradient_descent_needs_no_smooth_regularizer() -> None:
-    template = template_of(lambda w: 0.1 * cp.norm(w - 1, 2), BALL)
-    assert dp.is_private(template, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.1))
-
-
 def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set() -> None:
     P = cp.Variable((3, 3), symmetric=True, name="P")
     template = dp.Template(

@@ -14,16 +14,13 @@ import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.signal import lfilter
 
 import dpconvex as dp
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.certificate import TAIL
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, perturb
-from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.residual_noise import (
     ABOVE_FLOOR,
-    Cover,
     bound_on_count,
     calibrate_residual_noise,
     for_count,
@@ -37,7 +34,6 @@ from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import resolve_backend
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import floor, step
-from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]
@@ -117,18 +113,6 @@ def test_whatever_the_answer_the_result_lies_on_the_grid(theta: list[float], exp
     assert (np.abs(result - theta) <= 200 * noise.scale * noise.step)[near].all()
 
 
-def test_released_numbers_lie_on_the_declared_grid() -> None:
-    for problem in ("logistic_regression", "huber_svm"):
-        for epsilon in (0.01, 1.0):
-            release = dp.solve(dp.load(problem, features=3), records(problem, 50), dp.Privacy(epsilon))
-            assert release.certificate is not None
-            assert release.certificate.cover is not None
-            step = release.certificate.cover.step
-            assert math.frexp(step)[0] == 0.5  # a power of two
-            assert on_grid(release["w"], step)
-            assert not on_grid(release["w"], 1024 * step)
-
-
 # What it covers, and what that costs.
 
 
@@ -149,16 +133,6 @@ def test_two_answers_are_no_further_apart_on_the_grid_than_declared(dimension: i
         order = 1 if noise.noise == "discrete Laplace" else 2
         worst = max(worst, float(np.linalg.norm(steps[0] - steps[1], order)))
     assert 0.85 * noise.sensitivity < worst <= noise.sensitivity
-
-
-@pytest.mark.parametrize("epsilon", [1e-3, 0.01, 0.1])
-def test_the_profile_of_the_pure_cover_is_its_share(epsilon: float) -> None:
-    noise = calibrate_residual_noise(dp.Privacy(epsilon), 1e-10, 1)
-    shift = int(noise.sensitivity)
-    k = np.arange(-3 * shift, 4 * shift)
-    # The largest log-ratio of probabilities of k and k - shift, exactly: |k| - |k - shift| is at most the shift.
-    worst = max(Fraction(int(abs(a) - abs(a - shift))) for a in k) / Fraction(noise.scale)
-    assert Fraction(epsilon) * Fraction(999_999, 1_000_000) <= worst <= Fraction(epsilon)
 
 
 def hockey_stick(first: Array, second: Array, epsilon: float) -> float:
@@ -195,55 +169,6 @@ def test_noise_on_the_integers_is_as_private_as_a_little_less_normal_noise(scale
             assert both <= float(gaussian_delta(epsilon, integer_level(math.sqrt(2) * shift, scale))) + 1e-14
 
 
-class Line:
-    """A release on a line, exactly: a density of exact answers, an adversary who leaves a distance, rounding, noise."""
-
-    def __init__(self, certificate: dp.Certificate, regularization: float, reach: float = 60.0) -> None:
-        assert certificate.cover is not None
-        self.certificate = certificate
-        self.noise = certificate.cover
-        self.modulus = certificate.size * regularization + certificate.added
-        assert self.modulus == pytest.approx(certificate.strong_convexity)
-        half = int(reach / self.noise.step)
-        self.cells = np.arange(-half, half + 1)
-
-    def exact_law(self, x: Array, moved: float) -> Array:
-        """Return the probability of each cell for the minimiser of a logistic loss plus noise, moved by a distance."""
-        edges = (np.append(self.cells, self.cells[-1] + 1) - 0.5) * self.noise.step - moved
-        slope = -(x / (1 + np.exp(np.outer(edges, x)))).sum(axis=1) + self.modulus * edges
-        # The noise that leads to the answer theta is minus the slope there, so the laws of both agree.
-        scale = self.certificate.noise_scale
-        upper = stats.laplace.cdf(slope[1:], scale=scale) - stats.laplace.cdf(slope[:-1], scale=scale)
-        lower = stats.laplace.sf(slope[:-1], scale=scale) - stats.laplace.sf(slope[1:], scale=scale)
-        return np.where(slope[:-1] > 0, lower, upper)
-
-    def covered(self, law: Array) -> Array:
-        """Convolve with the discrete Laplace law: a recursion forwards and one backwards, without cancellation."""
-        q = math.exp(-1 / self.noise.scale)
-        forwards = lfilter([1.0], [1.0, -q], law)
-        backwards = lfilter([1.0], [1.0, -q], law[::-1])[::-1]
-        return np.asarray((1 - q) / (1 + q) * (forwards + q * np.append(backwards[1:], 0.0)))
-
-
-def test_mechanism_and_cover_together_keep_the_promise_against_any_residual() -> None:
-    size, regularization, epsilon = 6, 0.1, 1.0
-    template = dp.load("logistic_regression", features=1, regularization=regularization)
-    promise = dp.Privacy(epsilon, adjacency="add-remove")
-    certificate = dp.verify(template, promise, size, GAMMA, cover=Cover(tolerance=0.02, share=0.1))
-    line = Line(certificate, regularization)
-    tau = line.noise.distance
-    assert tau == pytest.approx(0.02)
-    data, neighbour = np.ones(size), np.ones(size - 1)
-    worst = 0.0
-    for first, second in ((tau, -tau), (-tau, tau), (0.0, tau), (0.0, 0.0)):
-        one, other = line.exact_law(data, first), line.exact_law(neighbour, second)
-        assert one.sum() == pytest.approx(1.0, abs=1e-3)
-        ratio = np.log(line.covered(one) / line.covered(other))
-        middle = np.abs(line.cells * line.noise.step) < 30.0
-        worst = max(worst, float(np.abs(ratio[middle]).max()))
-    assert 0.8 * epsilon < worst <= epsilon * (1 + 1e-9)
-
-
 # The share.
 
 
@@ -268,23 +193,6 @@ def test_the_parts_of_a_certificate_add_up(problem: str, adjacency: str) -> None
         assert [count.claims["epsilon"] for count in counted] == ([cover.counting] if cover.counting else [])
         assert step.claims["epsilon"] == cover.epsilon
         assert step.claims["tau"] == cover.distance
-
-
-@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
-def test_output_perturbation_pays_for_its_solver_itself(noise: str) -> None:
-    template, promise = dp.load("logistic_regression", features=3), dp.Privacy(1.0, 0.0 if noise == "gamma" else 1e-6)
-    mechanism = OutputPerturbation(noise=noise)
-    certificate = dp.verify(template, promise, 100, mechanism)
-    rest, _ = Cover().split(promise)
-    bare = mechanism.certify(analyse(template), rest, 100)
-    assert certificate.tolerance == bare.tolerance
-    assert certificate.cover is not None
-    # What is left to cover is that the noise is drawn and added in floating point.
-    assert 2.0**-52 * certificate.cover.noise_cap < certificate.cover.distance < 1e-6 * certificate.tolerance
-    release = dp.solve(template, records("logistic_regression", 100), promise, mechanism)
-    assert on_grid(release["w"], certificate.cover.step)
-    with pytest.raises(dp.TemplateError, match="double precision allows"):
-        dp.verify(template, promise, 100, OutputPerturbation(noise=noise, tolerance=1e-17))
 
 
 # The tolerance lies above what rounding allows, so a fit that fails is a mistake in the program.
@@ -335,15 +243,6 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem: str, adjacency: str) -
 
 
 # Nothing escapes.
-
-
-@pytest.mark.parametrize("backend", [FirstOrder(max_steps=1), dp.Conic(polish_steps=0, max_iter=2)], ids=repr)
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_solver_that_must_stop_early_releases_nothing(problem: str, backend: Any) -> None:
-    budget = dp.Budget(dp.Privacy(3.0))
-    with pytest.raises(dp.NotConverged, match=r"[Nn]othing is released"):
-        dp.solve(dp.load(problem, features=3), records(problem, 50), dp.Privacy(1.0), backend=backend, budget=budget)
-    assert [entry.privacy.epsilon for entry in budget.entries] == [1.0]
 
 
 def broken(change: Callable[[IntegerNoise], IntegerNoise]) -> Iterator[IntegerNoise]:
@@ -457,18 +356,3 @@ def test_a_certificate_for_more_records() -> None:
     assert (more.cover.epsilon, more.cover.counting) == (certificate.cover.epsilon, certificate.cover.counting)
     assert more.cover.size > certificate.cover.size
     assert dp.Certificate.from_dict(more.to_dict()) == more
-
-
-class Stubborn:
-    """Noise on the output that does not say how it grows with the distance that a solver leaves."""
-
-    certify, run = GAUSSIAN_OUTPUT.certify, GAUSSIAN_OUTPUT.run
-    noise_bound = GAUSSIAN_OUTPUT.noise_bound
-
-
-def test_a_mechanism_whose_noise_cannot_grow_is_refused() -> None:
-    analysis, promise = analyse(learner()), dp.Privacy(1.0, 1e-6, "add-remove")
-    certificate = dp.verify(learner(), promise, 50, Stubborn())  # type: ignore[arg-type]
-    with pytest.raises(dp.DomainError, match="larger nominal number"):
-        for_count(Stubborn(), analysis, certificate, 1e12)  # type: ignore[arg-type]
-    assert for_count(GAUSSIAN_OUTPUT, analysis, certificate, 1e12).noise_scale > certificate.noise_scale

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.mechanisms.bound_certificate import TruncatedLaplace, down, truncated_laplace
+from dpconvex.mechanisms.bound_certificate import TruncatedLaplace, truncated_laplace
 
 
 def law(noise: TruncatedLaplace) -> dict[int, Decimal]:
@@ -56,20 +56,6 @@ def test_the_exact_delta_in_one_dimension(epsilon: float, delta: float) -> None:
             assert profile(p, (21,), epsilon) > Decimal(delta)
 
 
-def test_the_exact_delta_of_two_entries_in_every_direction() -> None:
-    epsilon, delta = 2.0, 1e-2
-    noise = coarse(truncated_laplace(dp.Privacy(epsilon, delta), 1.0, 1), 4, 2)
-    with localcontext() as context:
-        context.prec = 30
-        p = law(noise)
-        moves = [(i, j) for i in range(-4, 5) for j in range(-4, 5) if abs(i) + abs(j) <= 4]
-        found = {move: profile(p, move, epsilon) for move in moves}
-        assert max(found.values()) <= Decimal(delta)
-        assert max(found.values()) - min(found[4, 0], found[0, -4]) < Decimal("1e-20")
-        assert found[2, 2] < found[4, 0]
-        assert profile(p, (4, 1), epsilon) > Decimal(delta)
-
-
 @pytest.mark.parametrize("size", [1, 3, 40])
 @pytest.mark.parametrize("sensitivity", [1.0, 0.3, 7e-5])
 def test_rounding_to_the_grid_is_counted(size: int, sensitivity: float) -> None:
@@ -102,13 +88,6 @@ def test_values_never_rise_and_draws_have_the_law(seed: int | None) -> None:
     noisy = noise.tighten(values, low, rng)
     assert (noisy <= values).all()
     assert (noisy >= low).all()
-
-
-@pytest.mark.parametrize("value", [1e300, -1e300, 1e-300, 2.0**53 + 1, 0.1, 0.0])
-def test_extreme_values_never_rise(value: float) -> None:
-    noise = truncated_laplace(dp.Privacy(1.0, 1e-3), 1e-3, 1)
-    assert noise.tighten(np.array([value]), np.array([-math.inf]))[0] <= value
-    assert down(Fraction(value) + Fraction(1, 10**330)) == value
 
 
 def test_a_promise_without_delta_is_refused() -> None:
