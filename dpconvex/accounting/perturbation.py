@@ -83,7 +83,7 @@ class Perturbation(Event):
 
     @classmethod
     def read(cls, values: dict[str, Any], depth: int) -> Event:
-        """Rebuild the hulls, also those of files from before there was one for each kind: these cost no less."""
+        """Rebuild the hulls."""
         return cls(values["sigma"], tuple(hull_of(item) for item in listed(values["kinds"])))
 
     def delta(self, epsilon: float) -> float:
@@ -103,12 +103,6 @@ class Perturbation(Event):
 
 def hull_of(values: Any) -> Hull:
     names = [item.name for item in fields(Hull)]
-    if "hulls" in values:
-        first = listed(values["hulls"])[0]
-        known = (
-            {name: first[name] for name in names[1:5]} | dict.fromkeys(names[5:]) | {"dimension": values["dimension"]}
-        )
-        values = known if first["ray"] is None else known | {"lengths": None, "counts": None}
     if set(values) != set(names):
         raise TemplateError(f"a kind of neighbours has the fields {', '.join(names)}, and no others")
     frozen: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

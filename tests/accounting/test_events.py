@@ -65,23 +65,6 @@ EVENTS: list[Event] = [
 ]
 
 
-def test_an_event_of_before_costs_no_less() -> None:
-    written = json.loads(json.dumps(replaced(12.0).to_dict()))
-    old = []
-    for item in written["kinds"]:
-        plain = {name: item[name] for name in ("length", "curvature", "lengths", "counts")}
-        hull = {**plain, "ray": None, "margin": [0.1, 0.0, 0.0, 0.3], "cap": [1.0] * 5}
-        old.append(
-            {"dimension": item["dimension"], "hulls": [hull, {**hull, "lengths": [], "counts": [], "ray": [0.1, 1, 1]}]}
-        )
-    before = event_of({**written, "kinds": old})
-    joint = event_of({**written, "kinds": [{**item, "hulls": item["hulls"][1:]} for item in old]})
-    assert isinstance(before, Perturbation)
-    assert isinstance(joint, Perturbation)
-    for epsilon in (0.6, 1.0, 2.0):
-        assert joint.delta(epsilon) >= before.delta(epsilon) > replaced(12.0).delta(epsilon)
-
-
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
 def test_an_event_survives_json(event: Event) -> None:
     again = event_of(json.loads(json.dumps(event.to_dict())))
@@ -100,15 +83,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 def perturbed(**changed: Any) -> dict[str, Any]:
     """An event of objective perturbation with one kind of neighbours, that is not as it should be."""
-    hull = {
-        "dimension": 1,
-        "length": 1,
-        "curvature": 0,
-        "lengths": None,
-        "counts": None,
-        "slopes": None,
-        "behind": None,
-    }
+    hull = {"dimension": 1, "length": 1, "curvature": 0, **dict.fromkeys(("lengths", "counts", "slopes", "behind"))}
     return {"kind": "objective perturbation", "sigma": 1, "kinds": [{**hull, **changed}]}
 
 
@@ -129,20 +104,14 @@ def perturbed(**changed: Any) -> dict[str, Any]:
         {"kind": "approximate", "epsilon": 1, "delta": 1.5},
         {"kind": "composition", "parts": [3]},
         {"kind": "composition", "parts": 3},
-        {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1.5, "hulls": []}]},
-        {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1, "hulls": []}]},
         {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1}]},
         {"kind": ["pure"]},
-        {"kind": {}},
         {"kind": "composition", "parts": []},
-        nested(60),
         nested(20_000),
         {"kind": "objective perturbation", "sigma": 1, "kinds": {}},
         perturbed(dimension=-1),
         perturbed(dimension=1.5),
         perturbed(slopes=[1]),
-        perturbed(slopes=[]),
-        perturbed(slopes=1),
         perturbed(lengths=[1], counts=[]),
         perturbed(lengths=[1]),
         perturbed(lengths=[[1]], counts=[1]),
@@ -247,18 +216,6 @@ def test_the_gaussian_of_an_event_is_above_its_profile_everywhere(event: Event) 
 
 def promises(count: int, epsilon: float, delta: float = 0.0) -> list[Privacy]:
     return [Privacy(epsilon, delta)] * count
-
-
-@pytest.mark.parametrize("event", [Pure(0.05), Gaussian(0.1), logistic(9.0, 4.0), union(20.0, 4)], ids=str)
-def test_totals_are_monotone_and_never_above_the_plain_sum(event: Event) -> None:
-    own = Privacy(0.05) if isinstance(event, Pure) else Privacy(1.5, 1e-8)
-    before = 0.0
-    for count in (1, 2, 5, 20):
-        total = best_total([own] * count, [event] * count, 1e-6)
-        assert before <= total.epsilon <= own.epsilon * count * (1 + 1e-12)
-        before = total.epsilon
-    assert best_total([own] * 20, [event] * 20, 1e-5).epsilon <= before
-    assert best_total([own] * 20, [event, *[event] * 19, Pure(0.01)], 1e-6).epsilon >= before * (1 - 1e-9)
 
 
 def test_randomised_responses_compose_as_they_are_known_to() -> None:
