@@ -17,15 +17,17 @@ from pathlib import Path
 import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2, norm
 
 import dpconvex as dp
 from benchmarks import RESULTS
 from benchmarks.published.lecture import lecture_delta, lecture_sigma
 from benchmarks.published.risk_bounds import lecture_rate
+from dpconvex.calculus.analysis import Analysis
 from dpconvex.datasets import breast_cancer
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.engine import DataEngine
-from dpconvex.release.excess_risk import risk_bound
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
@@ -96,8 +98,7 @@ def measure(draws: int, epsilons: tuple[float, ...], steps: tuple[int, ...]) -> 
                 mechanism = dp.NoisyGradientDescent(steps=count)
                 certificate = mechanism.certify(analysis, dp.Privacy(epsilon, DELTA, adjacency), n)
                 certificate = replace(certificate, tolerance=0.0)  # of exact steps, as the lecture's are
-                promised = risk_bound(template, certificate)
-                expected, likely = promised.expected, promised.bound
+                expected, likely = descent_bounds(analysis, certificate)
                 if way == "lecture":
                     sigma = lecture_sigma(epsilon, DELTA, bound, count)
                     largest = math.hypot(n * bound, math.sqrt(len(x[0]) + 1) * sigma)
@@ -106,13 +107,25 @@ def measure(draws: int, epsilons: tuple[float, ...], steps: tuple[int, ...]) -> 
                         certificate, noise_scale=sigma, settings=certificate.settings | {"step_size": step}
                     )
                     expected = lecture_rate(RADIUS, bound, count, len(x[0]) + 1, n, epsilon, DELTA)
-                    likely = risk_bound(template, certificate).bound
+                    likely = descent_bounds(analysis, certificate)[1]
                     true = lecture_delta(epsilon, sigma, bound, count, "replace-one")
                 else:
                     true = DELTA
                 rng = seeded_generator(1000 * count + round(100 * epsilon))
                 excess = [loss(mechanism.run(analysis, certificate, engine, rng)) - least for _ in range(draws)]
                 yield Point(epsilon, count, way, np.array(excess), expected, likely, true)
+
+
+def descent_bounds(analysis: Analysis, certificate: Certificate, probability: float = 0.05) -> tuple[float, float]:
+    """Bound the mean excess of exact noisy steps without a regularizer, and what it exceeds so rarely (theorem 14.3)."""
+    p, sigma, most = certificate.noise_dimension, certificate.noise_scale, analysis.form.feasible.norm_bound
+    steps, step = int(certificate.settings["steps"]), certificate.settings["step_size"]
+    steepest = certificate.size * analysis.gradient_bound
+    start = most**2 / (2 * step * (steps + 1)) + step * steepest**2 / 2
+    squares = step * sigma**2 / (2 * (steps + 1))
+    walk = sigma * (2 * most + step * steepest) * math.sqrt(steps) * float(norm.isf(probability / 4)) / (steps + 1)
+    expected, likely = start + squares * p * steps, start + squares * float(chi2.isf(probability / 2, p * steps)) + walk
+    return expected / certificate.size, likely / certificate.size
 
 
 def table(points: list[Point]) -> str:

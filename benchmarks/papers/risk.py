@@ -134,7 +134,6 @@ def ours(name: str, template: dp.Template, labels: tuple[Any, Any], draws: int) 
         (dp.ObjectivePerturbation("gaussian"), DELTA),
         (dp.OutputPerturbation(), 0.0),
         (dp.OutputPerturbation("gaussian"), DELTA),
-        (dp.NoisyGradientDescent(steps=100), DELTA),
     ):
         try:
             certificate = dp.verify(template, dp.Privacy(EPSILON, delta), objective.size, mechanism)

@@ -2,24 +2,20 @@
 
 The excess risk is by how much the declared objective, mean loss plus regularizer, is larger at the released parameters than at a
 comparator: the exact minimiser, or any other point of K.  The bounds hold for every data set of the domain and use the exact laws
-of the noise.  They count all that `dpconvex.solve` adds: the noise, the quadratic, what a solver leaves, and the
-residual noise.  Proofs
-are in docs/theory.md, section 14; what the papers claim instead is in `benchmarks.published.risk_bounds`.
+of the noise.  They count all that `dpconvex.solve` adds: the noise, the quadratic, what a solver leaves, and the residual noise.
+Proofs are in docs/theory.md, section 14.
 """
 
 import math
 from dataclasses import dataclass, replace
 
-from scipy.stats import chi2, norm
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
 from dpconvex.core.arguments import is_real
-from dpconvex.core.markup import aligned, brief, paragraph
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate_kinds import ObjectiveCertificate, OutputCertificate
 from dpconvex.mechanisms.certificate_text import number
 from dpconvex.mechanisms.noise_laws import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
@@ -52,8 +48,7 @@ class RiskBound:
     comparator_norm : float
         The norm up to which comparators are allowed, or for which a public bound on the exact minimiser's norm was found.
     noise_norm : float
-        The norm ||b|| of the noise is at most this, but for the probability, in the units of the certificate's `noise_scale`;
-        for noise on gradients, that of the noise of all steps together.
+        The norm ||b|| of the noise is at most this, but for the probability, in the units of the certificate's `noise_scale`.
     parts : dict of str to float
         What `bound` is made of.
     objective : str
@@ -80,19 +75,9 @@ class RiskBound:
         wide = max(len(name) for name in self.parts)
         return "\n".join([*lines, *(f"    {name:<{wide}}  {number(value)}" for name, value in self.parts.items())])
 
-    def _repr_html_(self) -> str:
-        rows = [
-            (f"with probability {number(1 - self.probability)}", number(self.bound)),
-            *((f"- of it: {name}", number(value)) for name, value in self.parts.items()),
-            ("on average", number(self.expected)),
-        ]
-        head = [f"excess risk ({self.objective}), at most", "value"]
-        against = f", {self.size} records, against comparators of norm at most {number(self.comparator_norm)}"
-        return paragraph(self.mechanism, brief(against)) + aligned(head, rows)
 
-
-# A bound on the excess in sum form: on average, with high probability by its parts, and the noise's length.
-Excess = tuple[float, dict[str, float], float]
+# A bound on the excess in sum form: on average, and with high probability by its parts.
+Excess = tuple[float, dict[str, float]]
 # How far an answer lies from what a theorem speaks of: with high probability, and in mean square.
 Moved = tuple[float, float]
 
@@ -111,7 +96,7 @@ def risk_bound(
         The bound may fail with this probability.
     comparator_norm : float, optional
         Norm of the parameters to be compared with.  By default the exact minimiser of the declared objective, with a bound on its
-        norm that holds for all data.  It matters where a quadratic was added, and for noisy gradient descent.
+        norm that holds for all data.  It matters where a quadratic was added.
 
     Returns
     -------
@@ -121,14 +106,13 @@ def risk_bound(
     Raises
     ------
     TemplateError
-        If a number is out of range, or no bound is found: the regularizer is not Lipschitz where answers can be, or nothing
-        bounds the norm of the minimiser.
+        If a number is out of range, the noise is on gradients or statistics, or no bound is found: the regularizer is not
+        Lipschitz where answers can be, or nothing bounds the norm of the minimiser.
 
     Notes
     -----
     Objective perturbation: ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, which is ``||b||^2 / (2 mu)`` if nothing was added.
-    Output perturbation: what the curvature or the slopes of all records make of the noise.  Noisy gradient descent: the regret of
-    projected descent, with a martingale bound.  See docs/theory.md, section 14.
+    Output perturbation: what the curvature or the slopes of all records make of the noise.  See docs/theory.md, section 14.
 
     Examples
     --------
@@ -139,16 +123,21 @@ def risk_bound(
     >>> found.expected < found.bound < 1.0
     True
     """
-    check(certificate, probability, comparator_norm)
-    if isinstance(certificate, StatisticsCertificate):
+    if not isinstance(certificate, Certificate):
+        raise TemplateError(f"risk_bound: certificate must be a Certificate, not {type(certificate).__name__}.")
+    if RUNS in certificate.settings:
         raise TemplateError(
-            "risk_bound: there is no bound yet on what a fit from released statistics costs; verify with "
-            "`whitening=False`, or name a mechanism, for a minimiser."
+            "risk_bound: the certificate is of the best of several runs, and which run that is depends on their noise; the "
+            "bound is about a single fit. Verify one by itself."
         )
-    if isinstance(certificate, DescentCertificate) and certificate.clip < math.inf:
+    if not (is_real(probability) and 1e-20 <= probability < 1):
+        raise TemplateError(f"risk_bound: probability must lie in [1e-20, 1), not {probability!r}.")
+    if comparator_norm is not None and not (is_real(comparator_norm) and 0 <= comparator_norm < math.inf):
+        raise TemplateError(f"risk_bound: comparator_norm must be finite and not negative, not {comparator_norm!r}.")
+    if not isinstance(certificate, ObjectiveCertificate | OutputCertificate):
         raise TemplateError(
-            "risk_bound: nothing is known about the risk of clipped gradients, which need not be those of any function; leave "
-            "out `clip`, verify with `whitening=False`, or compare on public data."
+            "risk_bound: what noise on an objective or on a minimiser costs is bounded, and not that of gradients or of released "
+            "statistics; verify with `whitening=False`, or name a mechanism, for a minimiser."
         )
     analysis = analyse(template)
     objective = "mean loss plus regularizer"
@@ -158,22 +147,18 @@ def risk_bound(
         objective += f", with kinks rounded off over {number(2 * width)}"
     if not math.isclose(certificate.gradient_bound, analysis.gradient_bound, rel_tol=1e-6):
         raise TemplateError("risk_bound: the certificate is not of this template: their gradient bounds differ.")
-    feasible = analysis.form.feasible
     radius = minimiser_radius(analysis, certificate) if comparator_norm is None else comparator_norm
-    radius = min(radius, feasible.norm_bound)
-    if not math.isfinite(radius) and (certificate.added or not certificate.minimises):
+    radius = min(radius, analysis.form.feasible.norm_bound)
+    if not math.isfinite(radius) and certificate.added:
         raise TemplateError(
             "risk_bound: no bound on the norm of the minimiser is known, and the risk grows with it; give the norm of the "
             "parameters to compare with as `comparator_norm`."
         )
-    covered = displacement(certificate, probability * COVER_SHARE)
     left = probability * (1 - COVER_SHARE) - TAIL
-    if isinstance(certificate, DescentCertificate):
-        found = descent_excess(analysis, certificate, left, radius, covered)
-    else:
-        bound = output_excess if certificate.pays_for_distance else objective_excess
-        found = bound(analysis, certificate, left, radius, covered)
-    expected, sums, noise = found
+    length = LAWS[certificate.noise].bound(certificate, left)
+    bound = output_excess if isinstance(certificate, OutputCertificate) else objective_excess
+    covered = displacement(certificate, probability * COVER_SHARE)
+    expected, sums = bound(analysis, certificate, length, radius, covered)
     parts = {name: value * SLACK / certificate.size for name, value in sums.items()}
     total = sum(parts.values())
     if not math.isfinite(total):
@@ -181,16 +166,17 @@ def risk_bound(
             "risk_bound: no bound is found: the regularizer has terms whose slopes are unbounded where answers can be."
         )
     mean = expected * SLACK / certificate.size
-    return RiskBound(certificate.mechanism, certificate.size, probability, total, mean, radius, noise, parts, objective)
+    return RiskBound(
+        certificate.mechanism, certificate.size, probability, total, mean, radius, length, parts, objective
+    )
 
 
 def objective_excess(
-    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
+    analysis: Analysis, certificate: Certificate, length: float, radius: float, covered: Moved
 ) -> Excess:
     """Bound the excess of objective perturbation, ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, and of the residual noise."""
     mu, added = certificate.strong_convexity, certificate.added
     reach, square = added * radius if added else 0.0, mean_square(certificate)
-    length = LAWS[certificate.noise].bound(certificate, probability)
     exact = (length + reach) ** 2 / (2 * (mu + added))
     noise = min(length**2 / (2 * mu), exact)
     where = answer_radius(analysis, certificate, LAWS[certificate.noise].bound(certificate, TAIL))
@@ -198,21 +184,19 @@ def objective_excess(
     pulls = (length + added * where, math.sqrt(square) + added * where)
     cover, usual = (rise(analysis, certificate, where, d, pull) for d, pull in zip(covered, pulls, strict=True))
     parts = {"noise": noise, "added quadratic": exact - noise, "cover": cover}
-    return (square + reach**2) / (2 * (mu + added)) + usual, parts, length
+    return (square + reach**2) / (2 * (mu + added)) + usual, parts
 
 
-def output_excess(
-    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
-) -> Excess:
+def output_excess(analysis: Analysis, certificate: Certificate, length: float, radius: float, covered: Moved) -> Excess:
     """Bound the excess of output perturbation: the answer lies ``||b||`` and a little from what was minimised exactly."""
-    added, length = certificate.added, LAWS[certificate.noise].bound(certificate, probability)
+    added = certificate.added
     where = answer_radius(analysis, certificate, 0.0)
     bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
     likely, usual = (
         rise(analysis, certificate, where, of + certificate.tolerance + more, added * where)
         for of, more in zip((length, math.sqrt(mean_square(certificate))), covered, strict=True)
     )
-    return bias + usual, {"noise and cover": likely, "added quadratic": bias}, length
+    return bias + usual, {"noise and cover": likely, "added quadratic": bias}
 
 
 def rise(analysis: Analysis, certificate: Certificate, radius: float, distance: float, pull: float) -> float:
@@ -230,30 +214,6 @@ def rise(analysis: Analysis, certificate: Certificate, radius: float, distance: 
     bend = certificate.hessian_bound if analysis.kink is None else math.inf
     losses = n * min(bend * distance / 2, 2 * gradient)
     return min(anyhow, (pull + losses + 2 * n * kinked) * distance + bent)
-
-
-def descent_excess(
-    analysis: Analysis, certificate: DescentCertificate, probability: float, radius: float, covered: Moved
-) -> Excess:
-    """Bound the excess of noisy gradient descent: its regret, with the noise as a martingale."""
-    p, sigma = certificate.noise_dimension, certificate.noise_scale
-    steps, step = certificate.steps, certificate.step_size
-    most = analysis.form.feasible.norm_bound
-    slope = slope_of(analysis.form.template.regularizer, analysis.form)
-    steepest = certificate.size * (analysis.gradient_bound + slope)
-    points = steps + 1  # the average is over one iterate more than there are noisy gradients
-    start = radius**2 / (2 * step * points) + step * steepest**2 / 2
-    squares = float(chi2.isf(probability / 2, p * steps)) * sigma**2 if p else 0.0
-    widest = min(2 * most, most + radius) + step * steepest
-    walk = sigma * widest * math.sqrt(steps) * float(norm.isf(probability / 4)) / points if p else 0.0
-    cover, usual = (rise(analysis, certificate, most, distance, math.inf) for distance in covered)
-    parts = {
-        "start and gradients": start,
-        "squares of the noise": step * squares / (2 * points),
-        "the noise's random walk": walk,
-        "cover": cover,
-    }
-    return start + step * p * steps * sigma**2 / (2 * points) + usual, parts, math.sqrt(squares)
 
 
 def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
@@ -279,18 +239,3 @@ def displacement(certificate: Certificate, probability: float) -> Moved:
         return certificate.tolerance, certificate.tolerance
     still = cover.distance + math.sqrt(cover.dimension) * cover.step / 2
     return still + cover.longest(probability), still + cover.size
-
-
-def check(certificate: Certificate, probability: float, comparator_norm: float | None) -> None:
-    """Refuse arguments that make no sense."""
-    if not isinstance(certificate, Certificate):
-        raise TemplateError(f"risk_bound: certificate must be a Certificate, not {type(certificate).__name__}.")
-    if RUNS in certificate.settings:
-        raise TemplateError(
-            "risk_bound: the certificate is of the best of several runs, and which run that is depends on their noise; the "
-            "bound is about a single fit. Verify one by itself."
-        )
-    if not (is_real(probability) and 1e-20 <= probability < 1):
-        raise TemplateError(f"risk_bound: probability must lie in [1e-20, 1), not {probability!r}.")
-    if comparator_norm is not None and not (is_real(comparator_norm) and 0 <= comparator_norm < math.inf):
-        raise TemplateError(f"risk_bound: comparator_norm must be finite and not negative, not {comparator_norm!r}.")

@@ -1,63 +1,90 @@
-"""The file of a saved release: an uncompressed NPZ archive of one array per parameter and a JSON header, read without pickle."""
+"""The file of what was released: an uncompressed NPZ archive of arrays and a JSON header, read without pickle; no code is run."""
 
 import io
 import json
+import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.plain_data import built
-from dpconvex.errors import DPConvexError
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
-from dpconvex.mechanisms.bound_certificate import BoundCertificate
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.ledger import distinct
-from dpconvex.release.whitening import Whitening
+from dpconvex.release.outputs import replaceable, write_whole
 
-Array = NDArray[np.float64]
+T = TypeVar("T")
 
-FORMAT, VERSION = "dpconvex release", 1
+VERSION = 1
 HEADER = "header"
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a file says beside its arrays."""
+class Released:
+    """What was released for a promise, or says why it is not private."""
 
-    format: str
-    version: int
-    names: tuple[str, ...]
-    certificate: Certificate | BoundCertificate | None
     spent: Privacy | None
     not_private_because: str
-    source: tuple[str, dict[str, Any]] | None
-    table: Schema | None
-    whitening: tuple[str, float] | None = None
+
+    def check_paid(self) -> None:
+        if self.spent is not None and not isinstance(self.spent, Privacy):
+            raise TemplateError(f"{type(self).__name__}: what was spent must be a Privacy, not {self.spent!r}.")
+        if not isinstance(self.not_private_because, str) or (self.spent is None) == (not self.not_private_because):
+            raise TemplateError(
+                f"{type(self).__name__}: say either what privacy was spent or why the release is not private (a text), not both."
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether a promise was kept; if not, `not_private_because` says why."""
+        return self.spent is not None
+
+    @property
+    def status(self) -> str:
+        """The promise, or a warning, in one line."""
+        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to a file, whole or not at all; an existing file is replaced.
+
+        Parameters
+        ----------
+        path : str or path
+            Used as it is; ``.npz`` is the usual ending, and NumPy reads the file.
+
+        Raises
+        ------
+        TemplateError
+            If that is no path, or a folder, a device or anything else but a regular file is there.
+        OSError
+            If the file cannot be written.
+        """
+        write_whole(replaceable(path), self.to_bytes())
 
 
-def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
+def packed(form: str, header: Mapping[str, Any], arrays: Mapping[str, ArrayLike]) -> bytes:
     """Return the bytes of a file; equal releases make equal files."""
-    text = json.dumps({"format": FORMAT, "version": VERSION, **header}, default=plain_value)
-    members: dict[str, Any] = {member(index): value for index, value in enumerate(arrays)}
+
+    def plain(value: Any) -> Any:
+        return value.to_dict() if hasattr(value, "to_dict") else plain_value(value)
+
+    text = json.dumps({"format": form, "version": VERSION, **header}, default=plain)
     buffer = io.BytesIO()
-    np.savez(buffer, **{HEADER: np.array(text), **members})
+    members: dict[str, Any] = {HEADER: np.array(text), **arrays}
+    np.savez(buffer, **members)
     return buffer.getvalue()
 
 
-def member(index: int) -> str:
-    """Name an array in the archive; variable names can be anything, so they are in the header."""
-    return f"parameter_{index}"
-
-
-def plain_value(value: object) -> object:
-    """Return NumPy numbers and arrays, and ranges, as plain Python values."""
+def plain_value(value: Any) -> Any:
+    """Return what JSON has another form for."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, range):
@@ -65,41 +92,36 @@ def plain_value(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read the bytes of a saved release into the constructor's arguments."""
-    damaged = f"{path}: the file is damaged, or is not a release that was saved by this program"
+def unpacked(
+    content: bytes,
+    name: str | os.PathLike[str],
+    form: str,
+    kind: type,
+    build: Callable[[Any, dict[str, NDArray[Any]]], T],
+) -> T:
+    """Return what is built from the header, which must be of a kind, and from the arrays of a saved file."""
     # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
     try:
         members = dict(read(content))
-        values = header_of(members.pop(HEADER), FORMAT)
+        values = header_of(members.pop(HEADER), form)
         version = values["version"]
         if version == VERSION:
-            header: Header = built(Header, values, {Schema: Schema.from_dict, Event: event_of})
-            names = header.names
-            if len(set(names)) != len(names):
-                raise ValueError("a name is there twice")
-            expected = [member(k) for k in range(len(names) + (header.whitening is not None))]
-            if set(members) != set(expected):
-                raise ValueError("names and arrays do not match")
-            kept = ("certificate", "spent", "not_private_because", "source")
-            fields = {name: getattr(header, name) for name in kept} | {"schema": header.table}
-            fields["whitening"] = header.whitening and Whitening(*header.whitening, members[expected[-1]])
-            check_certificate(header.certificate, header.spent)
-            return fields, {name: members[member(k)] for k, name in enumerate(names)}
+            header = built(kind, values, {Schema: Schema.from_dict, Event: event_of})
+            certificate = header.certificate
+            if certificate is not None:
+                str(certificate), certificate._repr_html_()
+                if header.spent not in (None, certificate.privacy):
+                    raise ValueError(f"{header.spent} was spent, and its certificate is for {certificate.privacy}")
+            return build(header, members)
     except Exception as error:
-        raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
+        raise DPConvexError(
+            f"{name}: the file is damaged, or is not a {form.partition(' ')[2]} that was saved by this program "
+            f"({type(error).__name__}: {error})."
+        ) from error
     raise DPConvexError(
-        f"{path}: written in version {version!r} of the format, and this program reads version {VERSION}; "
+        f"{name}: written in version {version!r} of the format, and this program reads version {VERSION}; "
         "read it with the dpconvex that wrote it, or a later one."
     )
-
-
-def check_certificate(certificate: Certificate | BoundCertificate | None, spent: Privacy | None) -> None:
-    """Refuse a certificate that cannot be read, or that promises another thing than what is said to be spent."""
-    if certificate is not None:
-        str(certificate), certificate._repr_html_()
-        if spent not in (None, certificate.privacy):
-            raise ValueError(f"it says that {spent} was spent, and its certificate is for {certificate.privacy}")
 
 
 def header_of(member: NDArray[Any], form: str) -> dict[str, Any]:

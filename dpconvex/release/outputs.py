@@ -39,14 +39,21 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
 
 def content_of(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a regular file; a device may never end, and a pipe never begin."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not isinstance(path, str | os.PathLike):
+        raise TemplateError(f"the path of a file must be a text or a path, not {path!r}.")
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DPConvexError(f"{path}: the file cannot be read: it is a folder, a device or a pipe.")
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return stream.read()
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                    return stream.read()
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError) as error:
+        raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
+    raise DPConvexError(f"{path}: the file cannot be read: it is a folder, a device or a pipe.")
 
 
 def replaceable(path: object) -> Path:

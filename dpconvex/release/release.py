@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,15 +28,33 @@ from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.file_format import pack, plain_value, unpack
-from dpconvex.release.outputs import content_of, replaceable, write_whole
+from dpconvex.release.file_format import Released, packed, plain_value, unpacked
+from dpconvex.release.outputs import content_of
 from dpconvex.release.whitening import Whitening
 
 Array = NDArray[np.float64]
 
 
+FORMAT = "dpconvex release"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says beside its arrays."""
+
+    format: str
+    version: int
+    names: tuple[str, ...]
+    certificate: Certificate | BoundCertificate | None
+    spent: Privacy | None
+    not_private_because: str
+    source: tuple[str, dict[str, Any]] | None
+    table: Schema | None
+    whitening: tuple[str, float] | None = None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Release(Mapping[str, Array]):
+class Release(Released, Mapping[str, Array]):
     """The released parameters, by variable name, and what was proved and spent for them.
 
     Parameters
@@ -92,17 +109,10 @@ class Release(Mapping[str, Array]):
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
             raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
-        if not isinstance(self.not_private_because, str):
-            raise TemplateError(f"Release: why it is not private must be a text, not {self.not_private_because!r}.")
-        if self.spent is not None and not isinstance(self.spent, Privacy):
-            raise TemplateError(f"Release: what was spent must be a Privacy, not {self.spent!r}.")
+        self.check_paid()
         frozen = {name: freeze(name, value) for name, value in self.parameters.items()}
         if not frozen:
             raise TemplateError("Release: there is no parameter to release.")
-        if (self.spent is None) == (not self.not_private_because):
-            raise TemplateError(
-                "Release: say either what privacy was spent or why the release is not private, not both."
-            )
         object.__setattr__(self, "parameters", frozen)
         if self.schema is not None and not isinstance(self.schema, Schema):
             raise TemplateError(f"Release: the schema must be a Schema, not {self.schema!r}.")
@@ -121,16 +131,6 @@ class Release(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.parameters)
-
-    @property
-    def private(self) -> bool:
-        """Whether a promise was kept; if not, `not_private_because` says why."""
-        return self.spent is not None
-
-    @property
-    def status(self) -> str:
-        """The promise, or a warning, in one line."""
-        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
 
     def __repr__(self) -> str:
         return f"Release({', '.join(f'{name} {value.shape}' for name, value in self.items())}; {self.status})"
@@ -206,23 +206,6 @@ class Release(Mapping[str, Array]):
             shape = features.shape
             raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the release to a file, whole or not at all; an existing file is replaced.
-
-        Parameters
-        ----------
-        path : str or path
-            Used as it is; ``.npz`` is the usual ending, and NumPy reads the file.
-
-        Raises
-        ------
-        TemplateError
-            If that is no path, or a folder, a device or anything else but a regular file is there.
-        OSError
-            If the file cannot be written.
-        """
-        write_whole(replaceable(path), self.to_bytes())
-
     @classmethod
     def load(
         cls,
@@ -267,15 +250,7 @@ class Release(Mapping[str, Array]):
         ...     Release.load(folder + "/fit.npz")
         Release(w (1,); NOT PRIVATE: no noise was added)
         """
-        if not isinstance(path, str | os.PathLike):
-            raise TemplateError(f"Release: the path of a file must be a text or a path, not {path!r}.")
-        try:
-            content = content_of(path)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, MemoryError) as error:
-            raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
-        return cls.from_bytes(content, template, predict, name=path)
+        return cls.from_bytes(content_of(path), template, predict, name=path)
 
     @classmethod
     def from_bytes(
@@ -287,11 +262,25 @@ class Release(Mapping[str, Array]):
         name: str | os.PathLike[str] = "a saved release",
     ) -> Release:
         """Read the bytes of a saved release; arguments and errors are those of `load`."""
-        fields, parameters = unpack(content, Path(name))
-        try:
-            release = cls(parameters=parameters, predictor=predict, **fields)
-        except TemplateError as error:
-            raise DPConvexError(f"{name}: the file is damaged ({error}).") from error
+
+        def build(header: Header, members: dict[str, NDArray[Any]]) -> Release:
+            names, arrays = header.names, list(members.values())
+            if len(set(names)) != len(names) or list(members) != members_of(
+                len(names) + (header.whitening is not None)
+            ):
+                raise ValueError("names and arrays do not match")
+            return cls(
+                parameters=dict(zip(names, arrays, strict=False)),
+                certificate=header.certificate,
+                spent=header.spent,
+                not_private_because=header.not_private_because,
+                source=header.source,
+                schema=header.table,
+                predictor=predict,
+                whitening=header.whitening and Whitening(*header.whitening, arrays[-1]),
+            )
+
+        release = unpacked(content, name, FORMAT, Header, build)
         return release if template is None else release._with(template)
 
     def _with(self, template: Template | Callable[..., Template]) -> Release:
@@ -330,18 +319,18 @@ class Release(Mapping[str, Array]):
 
     def to_bytes(self) -> bytes:
         """Return the bytes that `save` writes."""
-        header = {
-            "names": list(self.parameters),
-            "certificate": None if self.certificate is None else self.certificate.to_dict(),
-            "spent": None if self.spent is None else self.spent.to_dict(),
-            "not_private_because": self.not_private_because,
-            "source": None if self.source is None else list(self.source),
-            "table": None if self.schema is None else self.schema.to_dict(),
-        }
-        if self.whitening is None:
-            return pack(header, list(self.values()))
-        map_of = {"whitening": [self.whitening.field, self.whitening.radius]}
-        return pack(header | map_of, [*self.values(), self.whitening.matrix])
+        names = ("certificate", "spent", "not_private_because", "source")
+        header = {"names": list(self), **{name: getattr(self, name) for name in names}, "table": self.schema}
+        arrays = list(self.values())
+        if self.whitening is not None:
+            header["whitening"] = [self.whitening.field, self.whitening.radius]
+            arrays.append(self.whitening.matrix)
+        return packed(FORMAT, header, dict(zip(members_of(len(arrays)), arrays, strict=True)))
+
+
+def members_of(count: int) -> list[str]:
+    """Name arrays in the archive; variable names can be anything, so they are in the header."""
+    return [f"parameter_{index}" for index in range(count)]
 
 
 def functions_of(template: Template) -> dict[str, Any]:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.accounting.events import Event, event_of
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
 from dpconvex.calculus.weighted_moments import turned_parameters
 from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import paragraph
-from dpconvex.core.plain_data import built
 from dpconvex.core.read_only import frozen
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.spherical import SPHERICAL
-from dpconvex.release.file_format import check_certificate, header_of, plain_value, read
-from dpconvex.release.outputs import content_of, replaceable, write_whole
+from dpconvex.release.file_format import Released, packed, unpacked
+from dpconvex.release.outputs import content_of
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
@@ -34,7 +30,7 @@ from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 
 Array = NDArray[np.float64]
 
-FORMAT, VERSION = "dpconvex statistics", 1
+FORMAT = "dpconvex statistics"
 # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
 WHITENED_RIDGE = 0.5
 
@@ -63,7 +59,7 @@ class Header:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics:
+class Statistics(Released):
     """Noisy sums of all that a quadratic loss takes from a record; any template with that loss is fitted from them for free.
 
     `dp.statistics` makes them.  They are what was paid for: fits, however many, are post-processing.
@@ -101,19 +97,8 @@ class Statistics:
         values = np.asarray(self.values, dtype=float)
         if values.shape != (self.moments.count,) or not np.isfinite(values).all():
             raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
-        if (self.spent is None) == (not self.not_private_because):
-            raise TemplateError("Statistics: say either what privacy was spent or why they are not private, not both.")
+        self.check_paid()
         object.__setattr__(self, "values", frozen(values.copy()))
-
-    @property
-    def private(self) -> bool:
-        """Whether a promise was kept; if not, `not_private_because` says why."""
-        return self.spent is not None
-
-    @property
-    def status(self) -> str:
-        """The promise, or a warning, in one line."""
-        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
 
     @property
     def deviation(self) -> float:
@@ -203,42 +188,23 @@ class Statistics:
             self.whitening.check(chosen)
         return chosen
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics to an NPZ file, whole or not at all; an existing file is replaced.
-
-        Parameters
-        ----------
-        path : str or path
-
-        Raises
-        ------
-        TemplateError
-            If that is no path, or something else than a regular file is there.
-        """
-        write_whole(replaceable(path), self.to_bytes())
-
     def to_bytes(self) -> bytes:
         """Return the bytes that `save` writes."""
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
+        kinds = self.moments.kinds
+        header: dict[str, Any] = {
             "fields": self.fields,
-            "kinds": [
-                {"bases": list(kind.bases), "scale": kind.scale, "weights": kind.weights} for kind in self.moments.kinds
-            ],
-            "certificate": self.certificate.to_dict(),
-            "spent": None if self.spent is None else self.spent.to_dict(),
+            "kinds": [{"bases": list(kind.bases), "scale": kind.scale, "weights": kind.weights} for kind in kinds],
+            "certificate": self.certificate,
+            "spent": self.spent,
             "not_private_because": self.not_private_because,
         }
         arrays: dict[str, Any] = {"values": self.values}
         if self.whitening is not None:
             header["whitening"] = [self.whitening.field, self.whitening.radius, self.whitening.least]
             arrays["whitening"] = self.whitening.matrix
-        for k, kind in enumerate(self.moments.kinds):
+        for k, kind in enumerate(kinds):
             arrays |= {f"monomials_{k}": kind.monomials, f"patterns_{k}": kind.patterns}
-        buffer = BytesIO()
-        np.savez(buffer, header=np.array(json.dumps(header, default=plain_value)), **arrays)
-        return buffer.getvalue()
+        return packed(FORMAT, header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
@@ -264,16 +230,12 @@ class Statistics:
         cls, content: bytes, template: Template | None = None, *, name: str | os.PathLike[str] = "saved statistics"
     ) -> Statistics:
         """Read the bytes of saved statistics; arguments and errors are those of `load`."""
-        try:
-            members = dict(read(content))
-            header: Header = built(Header, header_of(members["header"], FORMAT), {Event: event_of})
-            if header.version != VERSION:
-                raise ValueError(f"its version is {header.version}")
+
+        def build(header: Header, members: dict[str, NDArray[Any]]) -> Statistics:
             kinds = tuple(
                 Kind(part.bases, members[f"monomials_{k}"], members[f"patterns_{k}"], part.scale, part.weights)
                 for k, part in enumerate(header.kinds)
             )
-            check_certificate(header.certificate, header.spent)
             if not all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in kinds):
                 raise ValueError("its moments have no scale")
             if any(kind.monomials.dtype.kind != "i" or kind.patterns.dtype.kind != "f" for kind in kinds):
@@ -291,11 +253,9 @@ class Statistics:
             )
             if not 0 <= found.deviation < np.inf or not 0 < found.certificate.size < 2**53:
                 raise ValueError("its certificate is about no noise, or no records")
-        # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
-        except Exception as error:
-            raise DPConvexError(
-                f"{name}: the file is damaged, or holds no saved statistics ({type(error).__name__}: {error})."
-            ) from error
+            return found
+
+        found = unpacked(content, name, FORMAT, Header, build)
         if template is not None:
             found.matching(template)
         return found

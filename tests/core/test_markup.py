@@ -57,7 +57,6 @@ def shown() -> dict[str, Any]:
         "comparison": certificate.compare(certificate),
         "release": release,
         "budget": budget,
-        "risk bound": dp.risk_bound(LEARNER, certificate),
         "template": LEARNER,
         "schema": SCHEMA,
         "refusal": refusal(),

@@ -133,7 +133,7 @@ def test_whole_releases_stay_below(problem: str, options: dict[str, Any], classe
     analysis = analyse(template)
     engine = DataEngine(analysis, template.record.validate(data), 300, None)
     least = None
-    for mechanism, privacy in (*MECHANISMS.values(), (dp.NoisyGradientDescent(steps=20), dp.Privacy(0.7, 1e-6))):
+    for mechanism, privacy in MECHANISMS.values():
         if not dp.is_private(template, privacy, 300, mechanism):
             continue
         certificate = dp.verify(template, privacy, 300, mechanism)
@@ -149,48 +149,6 @@ def test_whole_releases_stay_below(problem: str, options: dict[str, Any], classe
             release = dp.solve(template, data, privacy, mechanism, size=300)
             theta = analysis.form.space.pack(release.parameters)
             assert problem_of.value(theta) / 300 - least <= found.bound
-
-
-def test_gradient_descent_stays_below_with_high_probability() -> None:
-    """Gradients that push straight at the boundary, where the bound without noise is half attained."""
-    w = cp.Variable(2, name="w")
-    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: x @ w, 0.0, [cp.norm(w) <= 1])
-    n = 200
-    engine = Straight(np.array([float(n), 0.0]))
-    for epsilon in (0.2, 1.0, 100.0):
-        for steps in (1, 10, 100):
-            mechanism = dp.NoisyGradientDescent(steps=steps)
-            certificate = dp.verify(template, dp.Privacy(epsilon, 1e-6), n, mechanism)
-            rng, draws = generator(steps), 60
-            excess = np.array([mechanism.run(analyse(template), certificate, engine, rng)[0] + 1 for _ in range(draws)])
-            found = dp.risk_bound(template, certificate, 1e-6)
-            half = dp.risk_bound(template, certificate, 0.5)
-            assert certificate.predicted_risk is not None
-            assert found.expected <= certificate.predicted_risk / n * (1 + 1e-6)
-            assert excess.max() <= found.bound
-            assert excess.mean() <= found.expected + 6 * excess.std() / math.sqrt(draws)
-            assert (excess > half.bound).mean() <= 0.5 + 5.5 * 0.5 / math.sqrt(draws)
-            if epsilon == 100.0:
-                assert excess.mean() >= 0.4 * found.expected
-
-
-class Straight:
-    """An engine with one gradient everywhere, on the unit disc."""
-
-    def __init__(self, slope: Array) -> None:
-        self.slope = slope
-
-    def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
-        raise AssertionError("gradient descent asks for no minimiser")
-
-    def loss_gradient(self, theta: Array) -> Array:
-        return self.slope
-
-    def public_gradient(self, theta: Array) -> Array:
-        return np.zeros_like(theta)
-
-    def project(self, theta: Array) -> Array:
-        return theta / max(1.0, float(np.linalg.norm(theta)))
 
 
 def test_comparators_and_what_is_added() -> None:
@@ -257,5 +215,5 @@ def test_what_has_no_bound_is_refused() -> None:
         dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w) - cp.sum(cp.log(w)), [cp.norm(w) <= 1]
     )
     certificate = dp.verify(steep, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.01))
-    with pytest.raises(dp.TemplateError, match="unbounded"):
+    with pytest.raises(dp.TemplateError, match="not that of gradients"):
         dp.risk_bound(steep, certificate)
