@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import built
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
@@ -83,26 +84,20 @@ class Components:
     not_private_because: str = ""
 
     def __post_init__(self) -> None:
-        centers = array("the centres", self.centers)
+        centers, middle, classes = array("the centres", self.centers), array("the middle", self.middle), self.classes
         if centers.ndim != 3 or 0 in centers.shape:
             raise TemplateError(f"Components: centres have three axes, (classes, K, d), not the shape {centers.shape}.")
         if not (is_real(self.radius) and 1e-100 < self.radius < 1e100):
             raise TemplateError(f"Components: the radius must lie between 1e-100 and 1e100, not {self.radius!r}.")
-        middle = array("the middle", self.middle)
         if middle.shape not in ((), centers.shape[2:]):
             raise TemplateError(f"Components: {centers.shape[2]} features, but a middle of shape {middle.shape}.")
         middle = np.array(np.broadcast_to(middle, centers.shape[2:]))
-        if (
-            isinstance(self.classes, str | bytes)
-            or not isinstance(self.classes, Sequence | np.ndarray)
-            or (getattr(self.classes, "ndim", 1) != 1)
-        ):
-            raise TemplateError(f"Components: declare the classes as a list, not {self.classes!r}.")
-        classes = tuple(self.classes)
-        if not all(isinstance(value, Hashable) for value in classes):
+        listed = isinstance(classes, Sequence | np.ndarray) and not isinstance(classes, str | bytes)
+        if not listed or getattr(classes, "ndim", 1) != 1 or not all(isinstance(value, Hashable) for value in classes):
             raise TemplateError(
-                f"Components: a class must be a label such as a text or a number, not one of {classes!r}."
+                f"Components: declare the classes as a list of labels, texts or numbers, not {classes!r}."
             )
+        classes = tuple(classes)
         if len(classes or (None,)) != len(centers) or len(set(classes)) != len(classes):
             raise TemplateError(f"Components: centres for {len(centers)} classes, but the classes are {classes!r}.")
         step = float(self.step) or grid_step(self.radius) if is_real(self.step) else math.nan
@@ -113,17 +108,14 @@ class Components:
             raise TemplateError(
                 f"Components: a centre lies {reach:.3g} from the middle, and the radius is {self.radius:g}."
             )
-        if self.spent is not None and self.not_private_because:
-            raise TemplateError("Components: centres are either private or not.")
-        if (self.noise is None) != (self.spent is None and not self.not_private_because):
+        learnt = (self.spent is not None) + bool(self.not_private_because)
+        if learnt != (self.noise is not None):
             raise TemplateError(
-                "Components: centres that were learnt say how, and what they cost or why they are not private."
+                "Components: centres that were learnt say how, and either what they cost or why they are not private."
             )
         centers = np.rint((centers - middle) / step) * step + middle
-        centers.setflags(write=False)
-        middle.setflags(write=False)
-        settled = {"centers": centers, "classes": classes, "radius": float(self.radius), "middle": middle, "step": step}
-        for name, value in settled.items():
+        settled = {"centers": frozen(centers), "classes": classes, "middle": frozen(middle)}
+        for name, value in {**settled, "radius": float(self.radius), "step": step}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -186,12 +178,9 @@ class Components:
             raise DomainError(
                 f"assign: {int(far.sum())} records lie outside of the domain (first: row {int(np.argmax(far))})."
             )
-        if not self.classes:
-            codes = np.zeros(len(records), dtype=np.int64)
-        elif y is None:
+        if self.classes and y is None:
             raise DomainError("assign: these centres belong to classes; pass the labels too.")
-        else:
-            codes = check_labels("y", self.classes, y)
+        codes = check_labels("y", self.classes, y) if self.classes else np.zeros(len(records), dtype=np.int64)
         if len(codes) != len(records):
             raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels.")
         return self.of(in_steps(records, self.middle, self.step), codes)
@@ -209,42 +198,26 @@ class Components:
         """Return everything as JSON-able data."""
         arrays = {"centers": self.centers.tolist(), "classes": list(self.classes), "middle": self.middle.tolist()}
         proofs = {
-            name: value and value.to_dict() for name, value in (("derivation", self.derivation), ("spent", self.spent))
+            name: value and value.to_dict() for name, value in vars(self).items() if name in ("derivation", "spent")
         }
         noise = None if self.noise is None else asdict(self.noise)
         return {"format": FORMAT, "version": VERSION, **vars(self), **arrays, **proofs, "noise": noise}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Components:
-        """Rebuild from `to_dict`.
-
-        Raises
-        ------
-        TemplateError
-            If that is not what the fields are.
-        """
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
         try:
             values = dict(fields)
             if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("they have another format")
-            for name, build in {
-                "noise": ClusteringNoise | None,
-                "derivation": Derivation | None,
-                "spent": Privacy | None,
-            }.items():
-                values[name] = built(build, values[name])
+            for name, kind in (("noise", ClusteringNoise), ("derivation", Derivation), ("spent", Privacy)):
+                values[name] = built(kind | None, values[name])
             return cls(**values)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the centres to a JSON file, whole or not at all; an existing file is replaced.
-
-        Raises
-        ------
-        TemplateError
-            If JSON cannot hold a label.
-        """
+        """Write the centres to a JSON file, whole or not at all; JSON must be able to hold the labels."""
         fields = self.to_dict()
         try:
             text = json.dumps(fields, allow_nan=False)
@@ -256,15 +229,7 @@ class Components:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Components:
-        """Read saved centres.
-
-        Raises
-        ------
-        DPConvexError
-            If the file is damaged or holds something else.
-        FileNotFoundError
-            If there is no such file.
-        """
+        """Read saved centres, or raise `DPConvexError`."""
         content = content_of(path)
         try:
             return cls.from_dict(json.loads(content.decode()))

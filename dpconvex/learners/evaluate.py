@@ -27,6 +27,7 @@ from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.release.budget import Budget
 from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
+from dpconvex.release.verify import Method
 
 # Errors of a regression are added up in so many steps of the largest one.
 STEPS = 2**20
@@ -126,34 +127,29 @@ def evaluate(
     check_predictions("evaluate", template.record, release, features)
     protected = privacy.adjacency == "add-remove"
     paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
-    call = Fit(data, paid, template, size=1 if protected else None, clip=clip, budget=budget, label=name, seed=seed)
+    call = Fit(data, paid, [template], Method(), None, 1 if protected else None, clip, budget, name, seed)
     call.check()
-    public, source = call.size, call.source
     call.pay()
     batch = template.record.validate(call.data, clip=clip, empty=protected)
-    if not protected and batch.size != public:
+    if not protected and batch.size != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    total = Errors("evaluate", template.record, release, features, label, alone=protected).total(batch)
-    counts = [total, batch.size] if protected else [total]
+    total = Errors(template.record, release, features, label, alone=protected).total(batch)
     # Where the number of records is protected, half of the promise pays for it.
-    each = privacy.epsilon / len(counts)
-    noises = [laplace_count(each, largest), *([laplace_count(each)] if protected else [])]
-    noisy = [
-        float(perturb(np.array([float(count)]), noise, source.seeded)[0])
-        for count, noise in zip(counts, noises, strict=True)
-    ]
-    records = max(round(noisy[1]), 1) if protected else public
-    unit = top / largest
-    # Each noise is within its quantile but for its part of 0.05.
-    apart = [quantile(noise.scale, 0.05 / len(noises)) for noise in noises]
-    fewest, most = (max(noisy[1] - apart[1], 1.0), max(noisy[1] + apart[1], 1.0)) if protected else (public, public)
-    low, high = (noisy[0] - apart[0]) * unit / most, (noisy[0] + apart[0]) * unit / fewest
-    return Evaluation(
-        min(max(noisy[0] * unit / records, 0.0), top),
-        (min(max(low, 0.0), top), min(max(high, 0.0), top)),
-        records,
-        None if seed is not None else paid,
-    )
+    parts = 2 if protected else 1
+
+    def noisy(count: int, largest: int) -> tuple[float, float]:
+        """Return a noisy count, and how far the noise moves it but for its part of 0.05."""
+        noise = laplace_count(privacy.epsilon / parts, largest)
+        return float(perturb(np.array([float(count)]), noise, call.source.seeded)[0]), quantile(
+            noise.scale, 0.05 / parts
+        )
+
+    errors, apart = noisy(total, largest)
+    records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
+    unit, size = top / largest, max(round(records), 1)
+    low, high = (errors - apart) * unit / max(records + off, 1.0), (errors + apart) * unit / max(records - off, 1.0)
+    within = [min(max(value, 0.0), top) for value in (errors * unit / size, low, high)]
+    return Evaluation(within[0], (within[1], within[2]), size, None if seed is not None else paid)
 
 
 def error_bound(template: Template, features: str, label: str) -> tuple[int, float]:
@@ -189,7 +185,6 @@ class Errors:
     order, so it has the same bits however the records are cut.
     """
 
-    caller: str
     record: Record
     release: Release
     features: str

@@ -3,10 +3,8 @@
 The frequencies are drawn without looking at the data, so they are public and cost nothing; what matters for privacy is the
 norm of the mapped record, which is known exactly.  (Rahimi & Recht 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3.)
 
-Why not scikit-learn's `RBFSampler`: it knows the Gaussian kernel and the cosine form alone, whose records are longer than
-pairs by a factor of sqrt(2), and so is the noise; it is an optional package here; and a saved model has to find its
-frequencies again from the seed, in any version.  Where it does fit, kernel="gaussian" and paired=False, a test holds this map
-to it.
+scikit-learn's `RBFSampler` knows the Gaussian kernel and the cosine form alone, whose records are longer than pairs by a factor
+of sqrt(2), and so is the noise; and a saved model has to find its frequencies again from the seed, in any version.
 """
 
 from dataclasses import dataclass
@@ -94,8 +92,7 @@ class RandomFourierFeatures:
     @cached_property
     def _drawn(self) -> tuple[Array, Array]:
         # Frequencies follow the kernel's Fourier transform (Bochner): normal, Cauchy and Laplace laws.
-        rng = seeded_generator(self.seed)
-        shape = (self.components, self.features)
+        rng, shape = seeded_generator(self.seed), (self.components, self.features)
         if self.kernel == "gaussian":
             frequencies = rng.normal(scale=np.sqrt(2 * self.gamma), size=shape)
         elif self.kernel == "laplace":
@@ -137,38 +134,27 @@ class RandomFourierFeatures:
         """
         records = self._opened(x)
         frequencies, phase = self._drawn
-        result = np.empty((records.shape[0], self.dim))
-        # Rows of angles begin at the same place of a processor's vectors, whatever their number is.
+        # Rows of angles fill whole vectors of a processor, so that all are computed alike, whatever their number is.
         width = -(-self.components // VECTOR) * VECTOR
-        step = max(1, BLOCK // width)
-        angle, part = np.empty((step, width)), np.empty((step, width))
-        table = np.zeros((self.features, width))
+        table, start = np.zeros((self.features, width)), np.zeros(width)
         table[:, : self.components] = frequencies.T
-        start = np.zeros(width)
         start[: self.components] = 0.0 if self.paired else phase
+        result = np.empty((records.shape[0], self.dim))
+        step = max(1, BLOCK // width)
         for first in range(0, len(result), step):
             rows = dense(records[first : first + step])
-            count = len(rows)
-            angles, parts = angle[:count], part[:count]
-            angles[...] = 0.0
+            angles = np.zeros((len(rows), width))
             with np.errstate(over="ignore", invalid="ignore"):
                 for column in np.flatnonzero(rows.any(axis=0)):  # adding zeros changes nothing
-                    np.multiply(rows[:, column, None], table[column], out=parts)
-                    angles += parts
+                    angles += rows[:, column, None] * table[column]
             if not np.isfinite(angles).all():
                 row = first + int(np.argmin(np.isfinite(angles).all(axis=1)))
                 raise DomainError(f"features: row {row} is too large: its angles overflow; use another unit.")
-            self._write(result[first : first + count], angles + start)
+            angles += start
+            waves = [np.cos(angles), np.sin(angles)] if self.paired else [np.sqrt(2) * np.cos(angles)]
+            made = np.concatenate([wave[:, : self.components] for wave in waves], axis=1)
+            result[first : first + step] = made / np.sqrt(self.components)
         return result
-
-    def _write(self, result: Array, angles: Array) -> None:
-        """Write cosines, and sines, of angles, shape (n, width); the last of these may be there for the width alone."""
-        if not self.paired:
-            result[...] = np.sqrt(2 / self.components) * np.cos(angles)[:, : self.components]
-            return
-        root = np.sqrt(self.components)
-        result[:, : self.components] = np.cos(angles)[:, : self.components] / root
-        result[:, self.components :] = np.sin(angles)[:, : self.components] / root
 
     def _opened(self, x: Any) -> Any:
         """Return records as an array of floats or a sparse matrix in rows, or raise `DomainError`."""

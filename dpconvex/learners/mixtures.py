@@ -157,20 +157,9 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    call = Fit(
-        data,
-        privacy,
-        template,
-        method=Method(mechanism, cover, whitening),
-        backend=backend,
-        size=size,
-        clip=clip,
-        budget=budget,
-        label=label,
-        seed=seed,
-        record=plan.others,
-    )
-    fit = call.method.prove(template, plan.rest, call.size)
+    method = Method(mechanism, cover, whitening)
+    call = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed, record=plan.others)
+    fit = method.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."

@@ -92,7 +92,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     from dpconvex.language.template import Template
 
     file = locate(name_or_path)
-    function = factory(execute(file), file)
+    function = factory(file)
     check(options, function, file)
     try:
         template = function(**options)
@@ -113,8 +113,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
 
 def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parameter]:
     """Return the options of a problem file, in the order of its declaration, with defaults and annotations."""
-    file = locate(name_or_path)
-    return inspect.signature(factory(execute(file), file)).parameters
+    return inspect.signature(factory(locate(name_or_path))).parameters
 
 
 def locate(name_or_path: str | os.PathLike[str]) -> Path:
@@ -151,9 +150,8 @@ def execute(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        if previous is None:
-            del sys.modules[name]
-        else:
+        sys.modules.pop(name)
+        if previous is not None:
             sys.modules[name] = previous
         if isinstance(error, DPConvexError) or not isinstance(error, Exception):
             raise
@@ -161,9 +159,9 @@ def execute(file: Path) -> ModuleType:
     return module
 
 
-def factory(module: ModuleType, file: Path) -> Callable[..., object]:
+def factory(file: Path) -> Callable[..., object]:
     """Return the ``template`` function of a problem file."""
-    function = getattr(module, "template", None)
+    function = getattr(execute(file), "template", None)
     if not callable(function):
         raise TemplateError(
             f"{file}: no function `template`. A problem file defines `def template(*, features, ...)` with keyword "
@@ -175,19 +173,17 @@ def factory(module: ModuleType, file: Path) -> Callable[..., object]:
 
 def check(given: Mapping[str, object], function: Callable[..., object], file: Path) -> None:
     """Raise if the given options do not fit the function's signature; the message lists the options it has."""
-    parameters = inspect.signature(function).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = {k: p for k, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    unknown = [] if open_ended else [name for name in given if name not in named]
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in given]
-    if not unknown and not missing:
-        return
-    listing = ", ".join(k if p.default is p.empty else f"{k}={p.default!r}" for k, p in named.items()) or "none"
-    if unknown:
-        what = f"unknown option {unknown[0]!r}{suggestion(unknown[0], named)}"
-    else:
-        what = f"the option {missing[0]!r} has no default and must be given"
-    raise TemplateError(f"{file.stem}: {what}. Options are: {listing}.")
+    parameters = inspect.signature(function).parameters.values()
+    named = {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    wrong = (
+        "" if open_ended else next((f"unknown option {k!r}{suggestion(k, named)}" for k in given if k not in named), "")
+    )
+    missing = (k for k, default in named.items() if default is inspect.Parameter.empty and k not in given)
+    wrong = wrong or next((f"the option {k!r} has no default and must be given" for k in missing), "")
+    if wrong:
+        listed = [k if default is inspect.Parameter.empty else f"{k}={default!r}" for k, default in named.items()]
+        raise TemplateError(f"{file.stem}: {wrong}. Options are: {', '.join(listed) or 'none'}.")
 
 
 def description(file: Path) -> str:
@@ -200,10 +196,6 @@ def description(file: Path) -> str:
 
 
 def suggestion(word: str, known: Mapping[str, object]) -> str:
-    """Return a question that names the nearest known word, or nothing.
-
-    >>> suggestion("huber_swm", {"huber_svm": ""})
-    " (did you mean 'huber_svm'?)"
-    """
+    """Return a question that names the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

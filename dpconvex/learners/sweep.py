@@ -114,19 +114,7 @@ def sweep(
     if not templates or not promises:
         return iter(())
     method = Method(mechanism, cover, whitening)
-    call = Fit(
-        data,
-        promises[0],
-        *templates,
-        method=method,
-        backend=backend,
-        size=size,
-        clip=clip,
-        budget=budget,
-        label="sweep",
-        seed=seed,
-        workers=workers,
-    )
+    call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
     plan = None if total is None else planned(templates, total, call.size, draws, method)
     found = [
         method.prove(learner, privacy, public_size(learner, call.data, privacy, size))

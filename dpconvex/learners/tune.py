@@ -129,19 +129,7 @@ def tune(
     named = named_templates(candidates, data, features)
     check(named, features, label)
     method, fields = Method(mechanism, None, whitening), (features, label)
-    call = Fit(
-        data,
-        privacy,
-        *named.values(),
-        method=method,
-        backend=backend,
-        size=size,
-        clip=clip,
-        budget=budget,
-        label="tune",
-        seed=seed,
-        workers=workers,
-    )
+    call = Fit(data, privacy, list(named.values()), method, backend, size, clip, budget, "tune", seed, workers)
     if not split:
         return on_all(named, call, selection, fields)
     call.check()
@@ -168,7 +156,7 @@ def tune(
 
     releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers))
     held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
-    counts = [Errors("tune", record, item, *fields, call.protected).total(held_out.batch) for item in releases]
+    counts = [Errors(record, item, *fields, call.protected).total(held_out.batch) for item in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, call.source.seeded, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
@@ -233,7 +221,7 @@ def scored(
 
     def fit(name: str, way: Proved, source: NoiseSource) -> tuple[int, Release]:
         release = call.run(way, checked[name], source)
-        return Errors("tune", named[name].record, release, *fields, call.protected).total(checked[name].batch), release
+        return Errors(named[name].record, release, *fields, call.protected).total(checked[name].batch), release
 
     return fit
 

@@ -109,19 +109,8 @@ def tune_repeated(
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
     method = Method(mechanism, None, whitening)
-    call = Fit(
-        data,
-        privacy,
-        *named.values(),
-        method=method,
-        backend=backend,
-        size=size,
-        clip=clip,
-        budget=budget,
-        label="tune_repeated",
-        seed=seed,
-        workers=workers,
-    )
+    templates = list(named.values())
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers)
     plans = {name: planned(template, privacy, chosen, call.size, method) for name, template in named.items()}
     call.check(*(plan.fit for plan in plans.values()))
     for plan in plans.values():

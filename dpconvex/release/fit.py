@@ -1,6 +1,6 @@
 """What every private fit does: settle at the door what the data are, and, once that is paid, run what was proved."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,21 +40,21 @@ class Fit:
         self,
         data: Mapping[str, ArrayLike],
         privacy: Privacy,
-        *templates: Template,
-        method: Method | None = None,
-        backend: Any = None,
-        size: int | None = None,
-        clip: bool = False,
-        budget: Budget | None = None,
-        label: str = "solve",
-        seed: int | None = None,
-        record: Record | None = None,
+        templates: Sequence[Template],
+        method: Method,
+        backend: Any,
+        size: int | None,
+        clip: bool,
+        budget: Budget | None,
+        label: str,
+        seed: int | None,
         workers: Any = None,
+        record: Record | None = None,
     ) -> None:
         check_privacy("solve", privacy)
         for template in templates:
             check_template(template)
-        self.data, self.privacy, self.method = settled(data), privacy, method or Method()
+        self.data, self.privacy, self.method = settled(data), privacy, method
         self.size = public_size(templates[0], self.data, privacy, size)
         check_clip(clip)
         self.clip, self.budget, self.label = clip, budget, label

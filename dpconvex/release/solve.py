@@ -82,18 +82,8 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
-    fit = Fit(
-        data,
-        privacy,
-        template,
-        method=Method(mechanism, cover, whitening),
-        backend=backend,
-        size=size,
-        clip=clip,
-        budget=budget,
-        label=label,
-        seed=seed,
-    )
+    method = Method(mechanism, cover, whitening)
+    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)
     found = fit.prove(template)
     fit.check(found)
     fit.pay(found.certificate.event)
@@ -157,7 +147,7 @@ def statistics(
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     method = Method(chosen, cover, whitening)
-    fit = Fit(data, privacy, template, method=method, size=size, clip=clip, budget=budget, label=label, seed=seed)
+    fit = Fit(data, privacy, [template], method, None, size, clip, budget, label, seed)
     found = fit.prove(template)
     fit.check(found)
     fit.pay(found.certificate.event)

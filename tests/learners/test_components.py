@@ -72,7 +72,7 @@ def test_saved_centres_are_the_same(places: dp.Components, tmp_path: Path) -> No
         ({"middle": [0.0, 0.0, 0.0]}, "middle"),
         ({"step": 0.3}, "power of two"),
         ({"spent": PROMISE}, "were learnt"),
-        ({"spent": PROMISE, "not_private_because": "seeded"}, "either private or not"),
+        ({"spent": PROMISE, "not_private_because": "seeded"}, "say how, and either"),
     ],
 )
 def test_nonsense_is_refused(options: dict[str, Any], message: str) -> None:

@@ -35,7 +35,7 @@ def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
     data = {"x": np.array([[1.0, 0.0]]), "y": np.array([-1.0])}
     largest, top = error_bound(HUBER, "x", "y")
     batch = HUBER.record.validate(data)
-    [errors] = Errors("evaluate", HUBER.record, far, "x", "y", alone=False).each(batch)
+    [errors] = Errors(HUBER.record, far, "x", "y", alone=False).each(batch)
     assert errors[0] / largest * top == pytest.approx(4.0)
     assert 0 <= errors[0] <= largest
 
@@ -62,7 +62,7 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
     release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
     for count in range(1, 12):
         data = {"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)}
-        errors = Errors("evaluate", template.record, release, "x", "y", alone=True)
+        errors = Errors(template.record, release, "x", "y", alone=True)
         seen.append(errors.total(template.record.validate(data)))
     assert seen in ([0] * 11, list(range(1, 12)))
 
@@ -83,7 +83,7 @@ def judged(function: Any, y: Any, template: dp.Template = HUBER, x: Any = None) 
     """Return the sum of errors in steps, and those of the same records one by one."""
     x = np.column_stack([np.linspace(-1, 1, len(y)), np.zeros(len(y))]) if x is None else x
     release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
-    errors = Errors("evaluate", template.record, release, "x", "y", alone=False)
+    errors = Errors(template.record, release, "x", "y", alone=False)
     each = [errors.total(template.record.validate({"x": x[k : k + 1], "y": y[k : k + 1]})) for k in range(len(y))]
     return errors.total(template.record.validate({"x": x, "y": y})), each
 
