@@ -86,12 +86,8 @@ def minimize(
 
     Raises
     ------
-    NotPrivate, MissingRule
-        If the template falls outside the discipline: it is not convex, for example.
-    DomainError
-        If a record is outside its domain.
-    NotConverged
-        If there is no minimiser, or none was found.
+    NotPrivate, MissingRule, DomainError, NotConverged
+        If the template is not convex, a record is outside its domain, or there is no minimiser, or none was found.
 
     Examples
     --------
@@ -144,13 +140,12 @@ def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:
 
 def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> Baseline:
     """Fit through a conic solver."""
-    form = None if analysis is None else analysis.form
-    space = Space(template.variables) if form is None else form.space
+    space = Space(template.variables) if analysis is None else analysis.form.space
     modulus = 0.0 if analysis is None else batch.size * analysis.modulus
     problem = Problem(
         template=template,
         space=space,
-        feasible=feasible_set(space, template.constraints) if form is None else form.feasible,
+        feasible=feasible_set(space, template.constraints) if analysis is None else analysis.form.feasible,
         batch=batch,
         size=batch.size,
         strong_convexity=modulus or np.finfo(float).tiny,  # of which a conic solver makes no use
@@ -161,11 +156,5 @@ def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> B
 
 
 def baseline(template: Template, space: Space, theta: Array, distance: float, gap: float | None) -> Baseline:
-    """Return a fit."""
-    return Baseline(
-        parameters=space.unpack(theta),
-        not_private_because="no noise was added",
-        **functions_of(template),
-        distance=distance,
-        gap=gap,
-    )
+    found, functions = space.unpack(theta), functions_of(template)
+    return Baseline(found, not_private_because="no noise was added", **functions, distance=distance, gap=gap)

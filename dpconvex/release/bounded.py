@@ -47,11 +47,9 @@ def verify_bounded(
 
     Raises
     ------
-    NotPrivate
-        If the promise has no delta, or tightening a bound is not proved to be safe: it stands in the objective, in an equation,
-        or where lowering it might allow more.
-    TemplateError
-        If the problem has no answer with all bounds at their minimum, or an argument is malformed.
+    NotPrivate, TemplateError
+        If the promise has no delta; if tightening a bound is not proved to be safe, because it stands in the objective, in an
+        equation, or where lowering it might allow more; or if the problem has no answer with all bounds at their minimum.
     """
     return certified(checked(problem, bounds, privacy), privacy, solver)
 
@@ -71,14 +69,10 @@ def solve_bounded(
 
     Parameters
     ----------
-    problem : cvxpy.Problem
-        Convex by CVXPY's rules; public but for the bounds.
     values : mapping of PrivateBound to array_like
         The true bounds, in the shapes that were declared.
-    privacy : Privacy
-        With a delta.  Sensitivities are of neighbours in the sense of its adjacency.
-    solver : str, optional
-        As for ``problem.solve``.
+    problem, privacy, solver
+        As for `verify_bounded`.
     budget, label, seed
         As for `solve`.
 
@@ -90,14 +84,10 @@ def solve_bounded(
 
     Raises
     ------
-    NotPrivate, TemplateError
-        As for `verify_bounded`; no values are read.
-    BudgetExceeded
-        If the ledger has not enough left.
-    DomainError
-        If a value is not a number or is below its minimum; that is paid for.
-    NotConverged
-        If the solver fails at the noisy bounds.  They are the values of the parameters then, and paid for.
+    NotPrivate, TemplateError, BudgetExceeded
+        As for `verify_bounded` and `solve`; no values are read.
+    DomainError, NotConverged
+        If a value is not a number or is below its minimum, or the solver fails at the noisy bounds; that is paid for.
 
     Examples
     --------
@@ -121,9 +111,10 @@ def solve_bounded(
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
         # Types alone are looked at, and of what is no array nor a list, nothing.
         typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
-        objects = typed.flat if isinstance(typed, np.ndarray) and typed.dtype.kind == "O" else ()
-        no_numbers = getattr(getattr(typed, "dtype", None), "kind", "O") not in "biufO"
-        if no_numbers or isinstance(given, np.ma.MaskedArray) or any(isinstance(v, DURATIONS) for v in objects):
+        kind = getattr(getattr(typed, "dtype", None), "kind", "O")
+        objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()
+        masked = isinstance(given, np.ma.MaskedArray)
+        if kind not in "biufO" or masked or any(isinstance(value, DURATIONS) for value in objects):
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {given!r}.")
     certificate = certified(program, privacy, solver)
     source = NoiseSource(seed)

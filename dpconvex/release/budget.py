@@ -34,15 +34,13 @@ class Budget:
     an exclusive lock and forced to the disk *before* `spend` returns, so an answer that is computed after it can never
     leave unrecorded, whatever crashes.  The price is that a crash between the two wastes the spend.
 
-    The file has one JSON object per line: the total, then the spends.  If its last line is torn (a crash in the middle
-    of a write), that spend was never confirmed, so its answer never left.  But a file cut short by something else looks
-    the same and may have lost spends, so a torn ledger refuses to work until a person has looked at it and called
-    `Budget.repair`.
+    The file has one JSON object per line: the total, then the spends.  A ledger whose last line is torn refuses to work until a
+    person has looked at it and called `Budget.repair`.
 
     With each spend the ledger keeps its *event*: what the release is for accounting, such as Gaussian noise of a certain size.
     Under "gaussian" or "renyi" accounting the events are what adds up, and many releases with Gaussian noise cost far less than
     the sum of their promises.  The rule is part of the ledger and cannot be changed: choosing the bound by what earlier releases
-    showed is not proved to be private.  `print(budget)` says what is spent, and by which rule.
+    showed is not proved to be private.
 
     Parameters
     ----------
@@ -97,13 +95,7 @@ class Budget:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Budget:
-        """Open the ledger of an existing file, with the total that is written in it.
-
-        Raises
-        ------
-        DPConvexError
-            If there is no such file, or it is not a sound ledger.
-        """
+        """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
         file = file_of(path)
         with ledger.locked(file) as descriptor:
             content = ledger.read(descriptor, file)
@@ -114,18 +106,8 @@ class Budget:
     def repair(path: str | os.PathLike[str]) -> str:
         """Mend the torn last line of a ledger, after a person has made sure that nothing but a crash tore it.
 
-        A spend that is whole but for its end of line stays and counts.  A fragment is taken off: its spend was never
-        confirmed, so no answer was computed on it.
-
-        Returns
-        -------
-        str
-            The fragment that was taken off; empty if none was.
-
-        Raises
-        ------
-        DPConvexError
-            If more than the last line is wrong.
+        A spend that is whole but for its end of line stays and counts.  A fragment is taken off and returned: its spend was
+        never confirmed, so no answer was computed on it.
         """
         file = file_of(path)
         with ledger.locked(file) as descriptor:
@@ -145,7 +127,7 @@ class Budget:
 
     @property
     def accounting(self) -> str:
-        """The rule by which spends add up."""
+        """The rule by which spends add up; `rule` says what it is."""
         return self._rule.name
 
     @property
@@ -160,11 +142,7 @@ class Budget:
 
     @property
     def remaining(self) -> Amount:
-        """What is left, rounded down, so that all of it can be spent.
-
-        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest release with Gaussian
-        noise that fits; nothing, if a tenth of delta has no room for noise beyond its cap, which is part of any fit.
-        """
+        """What is left, rounded down, so that all of it can be spent; by events, the largest Gaussian release that fits."""
         return self._rule.left(self.entries)
 
     def totals(self) -> list[Total]:
@@ -190,13 +168,9 @@ class Budget:
 
         Raises
         ------
-        BudgetExceeded
-            If less than that is left.  Nothing is recorded, and the release must not be made.
-        TemplateError
-            If the adjacency differs from the budget's, or an argument has the wrong type.
-        DPConvexError
-            If the spend could not be recorded, or is for a budget without a file in a fork of its process.  The release must
-            not be made.
+        BudgetExceeded, TemplateError, DPConvexError
+            If less than that is left, the adjacency differs from the budget's, an argument has the wrong type, or the spend could
+            not be recorded.  The release must not be made.
         """
         if not isinstance(privacy, Privacy):
             raise TemplateError(f"Budget: expected a Privacy to spend, not {privacy!r}.")
@@ -260,10 +234,7 @@ class Budget:
         found = self.entries
         spent, left = self._rule.spent(found), self._rule.left(found)
         rows = [(item.label, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
-        rows += [
-            ("spent in all", text(spent.epsilon), text(spent.delta), ""),
-            ("left", text(left.epsilon), text(left.delta), ""),
-        ]
+        rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
         return (
             paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")

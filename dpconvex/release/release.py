@@ -160,10 +160,8 @@ class Release(Released, Mapping[str, Array]):
 
         Raises
         ------
-        TemplateError
-            If the release has no prediction function, or the features do not fit the parameters.
-        DomainError
-            If the features are not finite numbers.
+        TemplateError, DomainError
+            If the release has no such function, or the features do not fit the parameters or are not finite numbers.
         """
         return self._applied("predict", self.predictor, x)
 
@@ -229,18 +227,11 @@ class Release(Released, Mapping[str, Array]):
         predict : callable, optional
             ``predict(parameters, x)``, to be used instead of a template's.
 
-        Returns
-        -------
-        Release
-
         Raises
         ------
-        DPConvexError
-            If the file is damaged, is not a release, or was written by a later version.
-        TemplateError
-            If the template has other parameters, or none can be found.
-        FileNotFoundError
-            If there is no such file.
+        DPConvexError, TemplateError, FileNotFoundError
+            If the file is damaged, is not a release, or was written by a later version; if the template has other parameters, or
+            none can be found.
 
         Examples
         --------
@@ -360,12 +351,8 @@ def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, 
     """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
     if source is None:
         return None
-    if (
-        not isinstance(source, tuple | list)
-        or len(source) != 2
-        or not isinstance(source[0], str)
-        or not isinstance(source[1], Mapping)
-    ):
+    pair = source if isinstance(source, tuple | list) and len(source) == 2 else (None, None)
+    if not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
         raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")
     name, options = source
     if not name.isidentifier():

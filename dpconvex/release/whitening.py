@@ -140,9 +140,8 @@ def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
 
 
 def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
-    """Return the sum over a partition."""
     with one_blas_thread():
-        return second_moment(batch.fields[noise.field], noise.features, noise.radius)
+        return batch_moment(batch, noise)
 
 
 def whitened_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
