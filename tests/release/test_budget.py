@@ -21,16 +21,6 @@ from dpconvex.release.budget import Amount, Budget, Entry
 # A ledger in memory.
 
 
-def test_ten_tenths_are_one() -> None:
-    budget = Budget(Privacy(1.0))
-    for month in range(10):
-        budget.spend(Privacy(0.1), f"month {month}")
-    assert budget.remaining == Amount(0.0, 0.0)
-    assert budget.spent == Amount(1.0, 0.0)
-    with pytest.raises(BudgetExceeded, match="epsilon = 0 is left"):
-        budget.spend(Privacy(1e-300), "a last drop")
-
-
 def test_a_spend_that_does_not_fit_is_not_recorded() -> None:
     budget = Budget(Privacy(1, 1e-6))
     budget.spend(Privacy(0.5, 1e-7), "first")
@@ -335,42 +325,6 @@ def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> N
     budget.spend(Privacy(1), "after")
     os.close(stop)
     os.waitpid(child, 0)
-
-
-@pytest.mark.parametrize("accounting", ["basic", "gaussian"])
-def test_a_spend_reads_and_prices_only_what_is_new(
-    accounting: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dpconvex.accounting.events import Concentrated, event_of as read
-
-    total, level = Privacy(10, 1e-6), Concentrated.level
-    priced, parsed = [], []
-
-    def counted(self: Concentrated) -> tuple[float, float]:
-        priced.append(self)
-        return level(self)
-
-    def event_of(values: object) -> object:
-        parsed.append(values)
-        return read(values)
-
-    monkeypatch.setattr(Concentrated, "level", counted)
-    monkeypatch.setattr("dpconvex.release.budget.event_of", event_of)
-    budget, other = Budget(total, path, accounting), Budget(total, path, accounting)
-    for k in range(20):
-        budget.spend(Privacy(0.01, 1e-9), str(k), Concentrated(1e-6 * (1 + k)))
-    assert len(parsed) == 0
-    assert len(priced) == (20 if accounting == "gaussian" else 0)
-    for _ in range(3):
-        assert len(other.entries) == 20
-        assert other.spent == budget.spent
-    assert len(parsed) == 20
-    assert len(priced) == (40 if accounting == "gaussian" else 0)
-    # The same bytes are read anew where they are not what they were, or not what followed.
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b'"19"', b'"91"')]))
-    with pytest.raises(DPConvexError, match="gone"):
-        budget.spend(Privacy(0.01, 1e-9), "late")
 
 
 def test_drafts_of_processes_that_died_are_cleared_away_and_no_others(path: Path) -> None:

@@ -111,25 +111,3 @@ def test_a_sweep_under_one_promise_is_paid_in_whole_before_it_begins(tmp_path: P
         dp.sweep(learner(), data(), whole, total=whole)
     with pytest.raises(dp.TemplateError, match="the promise of each release, or the `total`"):
         dp.sweep(learner(), data())
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_candidates_on_all_of_the_data_share_a_promise(adjacency: str) -> None:
-    whole, budget = dp.Privacy(2.0, 1e-6, adjacency), dp.Budget(dp.Privacy(2.0, 1e-6, adjacency))
-    grid = {f"{r:g}": learner(r) for r in (1.0, 0.05, 0.01)}
-    size = 300 if adjacency == "add-remove" else None
-    mechanism = dp.OutputPerturbation("gaussian")
-    outcome = dp.tune(grid, data(), whole, mechanism, split=False, size=size, budget=budget)
-    assert outcome.choice in grid
-    assert outcome.spent == whole
-    certificate = outcome.release.certificate
-    assert certificate is not None
-    assert certificate.privacy == whole
-    assert "the best of 3 fits" in certificate.mechanism
-    assert budget.remaining.epsilon == 0
-    single = dp.verify(grid[outcome.choice], whole, 300, mechanism)
-    assert certificate.noise_scale < 2.1 * single.noise_scale  # a sum of epsilons would ask for more than three times
-    events = certificate.event
-    assert events is not None
-    assert Pure(0.2) in events.leaves()  # the choice
-    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate

@@ -3,13 +3,9 @@
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
-import joblib
-import numpy as np
 import pytest
-from sklearn.model_selection import cross_val_score
 
 import dpconvex as dp
 
@@ -107,38 +103,6 @@ def test_processes_never_overspend(count: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("moments", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_what_a_killed_process_has_been_told_is_recorded(moments: int, tmp_path: Path) -> None:
     assert program(DEATH, tmp_path, moments)[0] == moments
-
-
-def records() -> tuple[np.ndarray, np.ndarray]:
-    x = np.linspace(-0.7, 0.7, 200).reshape(100, 2)
-    return x, np.arange(100) % 2
-
-
-@pytest.mark.parametrize("affordable", [0, 3, 5])
-def test_cross_validation_stops_where_the_budget_ends(affordable: int, tmp_path: Path) -> None:
-    x, y = records()
-    budget = dp.Budget(dp.Privacy(0.5 * affordable + 0.2), tmp_path / "ledger.jsonl")
-    model = dp.LogisticRegression(epsilon=0.5, budget=budget)
-    if affordable < 5:
-        with pytest.raises(dp.BudgetExceeded):
-            cross_val_score(model, x, y, cv=5, error_score="raise")
-    else:
-        assert len(cross_val_score(model, x, y, cv=5, error_score="raise")) == 5
-    assert dp.Budget.open(tmp_path / "ledger.jsonl").spent.epsilon == 0.5 * affordable
-
-
-def fitted(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return np.asarray(dp.LogisticRegression(epsilon=1.0).fit(x, y).coef_)
-
-
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_workers_never_share_noise(backend: str) -> None:
-    """Whatever noise a worker draws, the parent and the other workers draw other noise."""
-    x, y = records()
-    found = [fitted(x, y), *joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(fitted)(x, y) for _ in range(4))]
-    assert len({w.tobytes() for w in found}) == 5
 
 
 FORKS = """

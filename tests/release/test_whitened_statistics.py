@@ -1,6 +1,5 @@
 """Statistics of whitened records: what is fitted from them, what they promise, and where they are the default."""
 
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -75,13 +74,3 @@ def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices() -> No
     kinds: list[Any] = [dp.Partitions(cut), pieces, {**data, "x": sp.csr_array(data["x"])}]
     for kind in kinds:
         assert dp.statistics(linear(), kind, PROMISE, **options).values == pytest.approx(exact, abs=1e-9)
-
-
-def test_saved_statistics_keep_the_map(tmp_path: Path) -> None:
-    found = dp.statistics(linear(), table(), PROMISE, whitening=True, size=4000)
-    found.save(tmp_path / "sums.npz")
-    again = dp.Statistics.load(tmp_path / "sums.npz", linear())
-    assert again.fit()["w"] == pytest.approx(found.fit()["w"], abs=1e-12)
-    assert again.whitening is not None
-    assert str(again.certificate) == str(found.certificate)
-    assert [kind.weights for kind in again.moments.kinds] == [kind.weights for kind in found.moments.kinds] != [0]
