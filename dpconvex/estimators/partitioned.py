@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.complaints import plain
-from dpconvex.language.columns import Turned
+from dpconvex.language.columns import Stored
 from dpconvex.language.dask_sources import has_partitions
 from dpconvex.language.entries import numbers
 from dpconvex.language.file_rows import FileRows
@@ -70,7 +70,7 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
     if not isinstance(column, FileRows):
         return function(column)
     made = function(column[:0])
-    return column if made is None else Turned(column, function, (len(column), *made.shape[1:]))
+    return column if made is None else Stored(column, function, (len(column), *made.shape[1:]))
 
 
 def rows_of(estimator: Any, features: int, rows: Any) -> Any:

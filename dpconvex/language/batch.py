@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from sys import getsizeof
 from typing import Any, NoReturn, Protocol
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Tree
 from dpconvex.errors import TemplateError
-from dpconvex.language.columns import bits_of, chosen
+from dpconvex.language.columns import checksum, chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,9 @@ class Batch:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
         """Return a batch of its own of the same records: what nobody can write to is shared."""
-        return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
+        return Batch(
+            {n: frozen(c) if isinstance(c, np.ndarray) else copy(c) for n, c in self.fields.items()}, self.group
+        )
 
     def __sizeof__(self) -> int:
         """Bytes in memory, which decide where Dask moves what."""
@@ -47,9 +49,9 @@ class Batch:
         return len(self.group)
 
     @cached_property
-    def fingerprint(self) -> int:
-        """A sum over what is in memory, which is another one if the records are, or are in another order."""
-        return sum(bits_of(column, field=k) for k, column in enumerate((self.group, *self.fields.values())))
+    def seen(self) -> tuple[int, int]:
+        """Number of records, and a checksum of what is in memory: they tell whether a partition is what it was."""
+        return self.size, reduce(lambda total, column: checksum(column, total), (self.group, *self.fields.values()), 0)
 
     def rows(self, group: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.group == group)
@@ -58,15 +60,6 @@ class Batch:
         """Return some of the records; `rows` has an entry for each, shape (n,)."""
         index = np.flatnonzero(rows)
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
-
-
-def shared(column: Any) -> Any:
-    if isinstance(column, np.ndarray):
-        return frozen(column)
-    if sp.issparse(column):
-        parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
-        return sp.csr_array(parts, shape=column.shape)
-    return copy(column)  # its gate and its source are the same
 
 
 def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
@@ -87,12 +80,9 @@ class Place(Protocol):
         ...
 
     def each(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree | None = None
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in any order.
-
-        With a tree, results that lie together may be added up as it does: then nodes of it, and their sums, are yielded.
-        """
+        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in any order."""
         ...
 
     def mapped(
@@ -142,21 +132,19 @@ class PartitionedBatch(Batch):
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
-        return self.place.each(function, shared, self._asked(arguments, own))
+        asked = {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
+        return self.place.each(function, shared, asked)
 
     def added_up(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Any:
         """Return the sum of what `each` yields; None if any of it is."""
         tree, missing = Tree(self.sizes), False
-        for node, part in self.place.each(function, shared, self._asked(arguments, own), tree):
+        for number, part in self.each(function, shared, *arguments, own=own):
             missing = missing or part is None
             if not missing:
-                tree.add(node, part)
+                tree.add(number, part)
         return None if missing else tree.value
-
-    def _asked(self, arguments: tuple[Any, ...], own: Sequence[Any] | None) -> dict[int, tuple[Any, ...]]:
-        return {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         own = [()] * len(self.sizes)

@@ -6,9 +6,10 @@ nothing here ever holds more than a block: that is copied and checked whenever i
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,14 +17,11 @@ from numpy.typing import NDArray
 
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError
-from dpconvex.language.file_rows import FileRows
 
 Array = NDArray[np.float64]
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.
 BLOCK_BYTES = 2**21
-# Numbers whose bits are summed up at once.
-HASHED = 2**15
 
 
 class Chunks:
@@ -60,80 +58,50 @@ class Chunks:
         yield from pieces
 
     @cached_property
-    def _seen(self) -> tuple[list[tuple[int, tuple[int, ...] | None, Any]], int]:
-        found, length = dict[Any, Any](), 0
-        for number, piece in enumerate(self):
-            shape, kind = form_of(piece)
-            found.setdefault((shape and shape[1:], kind), (number, shape, kind))
-            length += records_of(piece)
-        return list(found.values()), length
-
-    @property
-    def forms(self) -> list[tuple[int, tuple[int, ...] | None, Any]]:
-        """Number, shape and type of the first piece of each kind; they are read once for this, as they are to be counted."""
-        return self._seen[0]
+    def forms(self) -> list[tuple[int, Any, Any]]:
+        """Number of records, shape and type of each piece: they are read once for this, as they are to be counted."""
+        return [(records_of(piece), *form_of(piece)) for piece in self]
 
     def __len__(self) -> int:
-        return self._seen[1]
+        return sum(size for size, _, _ in self.forms)
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Rows of an array, or of what reads like one, that stays as it is: each block passes a `Gate` whenever it is read."""
-
-    array: Any
-    gate: Any
-    index: NDArray[np.int64] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self), *self.array.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.array if self.index is None else self.index)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or float, copy=False)
-
-    def __getitem__(self, rows: Any) -> Array:
-        if self.index is not None:
-            return self.gate(self.array[self.index[rows]])
-        late = isinstance(self.array, FileRows) and isinstance(rows, slice)
-        return self.gate(self.array.part(rows) if late else self.array[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class Turned:
-    """Records of a shape ``(n, *shape)`` that a function makes of those of a column, each by itself, whenever they are read."""
+    """Rows of shape ``(n, *shape)`` that a function makes of those of a column, each by itself, whenever they are read."""
 
     column: Any
     function: Callable[[Any], Any]
     shape: tuple[int, ...]
+    index: NDArray[np.int64] | None = None
 
     dtype = np.dtype(float)
 
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:]).astype(dtype or float, copy=False)
+
     def __getitem__(self, rows: Any) -> Any:
-        return self.function(self.column[rows])
+        return self.function(self.column[rows if self.index is None else self.index[rows]])
 
 
 class Pieces:
-    """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is."""
+    """A validated `Chunks` column: it can only be read from front to back, and passes its gate whenever it is."""
 
     def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Any) -> None:
-        self.chunks = chunks
-        self.shape = shape
-        self.gate = gate
-        self._bits: int | None = None
+        self.chunks, self.gate = chunks, gate
+        self._seen: tuple[int, int] | None = None  # number of records, and their checksum
+        size = sum(map(len, self._checked(at_once(shape))))
+        self.shape = (size, *shape)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        parts = list(self.blocks(max(len(self), 1))) or [np.zeros(self.shape)]
-        return np.concatenate(parts, axis=0).astype(dtype or float, copy=False)
+        parts = [np.zeros((0, *self.shape[1:])), *self._checked(at_once(self.shape[1:]))]
+        return np.concatenate(parts).astype(dtype or float, copy=False)
 
     def __getitem__(self, rows: Any) -> Array:
         return np.asarray(np.asarray(self)[rows])
@@ -141,58 +109,47 @@ class Pieces:
     def blocks(self, step: int) -> Iterator[Array]:
         """Yield blocks of `step` records, the last one shorter."""
         held = np.zeros((0, *self.shape[1:]))
-        seen = bits = 0
-        for rows in self._let_in(step):
-            seen, bits = seen + len(rows), (bits + bits_of(rows, seen)) % 2**64
-            if seen > len(self):
-                break
+        for rows in self._checked(step):
             held = np.concatenate([held, rows]) if len(held) else rows
             if len(held) >= step:
                 yield held[:step]
                 held = held[step:]
-        if seen != len(self):
-            more = f"more than {len(self)}" if seen > len(self) else str(seen)
-            raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
-        if self._bits not in (None, bits):
-            raise DomainError("the chunks hold other records than before; data must not change during a fit.")
-        self._bits = bits
         if len(held):
             yield held
 
-    def _let_in(self, step: int) -> Iterator[Array]:
+    def _checked(self, step: int) -> Iterator[Array]:
+        """Yield the records, no more than `step` at a time, and refuse others than those of the first time."""
+        size = bits = 0
         for piece in self.chunks:
             values = self.gate.opened(piece)
-            yield from (self.gate(values[start : start + step]) for start in range(0, len(values), step))
+            for start in range(0, len(values), step):
+                rows = self.gate(values[start : start + step], size)
+                size, bits = size + len(rows), crc32(rows, bits)
+                if self._seen is not None and size > self._seen[0]:
+                    raise DomainError(OTHERS)
+                yield rows
+        self._seen = self._seen or (size, bits)
+        if self._seen != (size, bits):
+            raise DomainError(OTHERS)
 
 
-def bits_of(column: Any, first: int = 0, field: int = 0) -> int:
-    """Return the sum, modulo 2^64, of numbers in memory, as bits, each times pseudo-random numbers of its place and its field.
+OTHERS = "the chunks hold other records than when they were checked; data must not change during a fit."
 
-    Other numbers have another sum, and so have the same in another order; sums of rows, of which the first is `first`, add up
-    in any order.  What is read whenever it is needed counts as 0.
-    """
+
+def at_once(shape: tuple[int, ...]) -> int:
+    """Return how many records of a shape are read at once."""
+    return max(1, BLOCK_BYTES // max(8 * int(np.prod(shape)), 1))
+
+
+def checksum(column: Any, start: int = 0) -> int:
+    """Return a checksum of what a validated column has in memory; what is read from files or pieces has none."""
     if sp.issparse(column):
-        parts = (column.data, column.indices, column.indptr)
-        return sum(bits_of(part, 0, 3 * field + k) for k, part in enumerate(parts))
-    array = column.array if isinstance(column, Stored) else column
-    if type(array) is not np.ndarray or array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
-        return 0
-    bits = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
-    total, start, within = 0, *divmod(first * int(np.prod(array.shape[1:])), HASHED)
-    tables = np.random.PCG64(field).advance(HASHED + start).random_raw((within + len(bits)) // HASHED + 1)
-    weights, mixed = multipliers(), np.empty(min(len(bits), HASHED), np.uint64)
-    for k, weight in enumerate(tables.tolist()):
-        low, high = max(k * HASHED - within, 0), (k + 1) * HASHED - within
-        some = bits[low:high].astype(np.uint64, copy=False)
-        out = np.right_shift(some, 32, out=mixed[: len(some)])
-        out ^= some  # of a product modulo 2^64, the bit of a sign is but one
-        total += weight * int(out @ weights[low + within - k * HASHED :][: len(some)])
-    return total % 2**64
-
-
-@cache
-def multipliers() -> NDArray[np.uint64]:
-    return np.random.PCG64(0).random_raw(HASHED)
+        return checksum(column.indptr, checksum(column.indices, checksum(column.data, start)))
+    source = column.column if isinstance(column, Stored) else column
+    if type(source) is np.ndarray:
+        for block in blocks(source, at_once(source.shape[1:])):
+            start = crc32(np.ascontiguousarray(block).data, start)
+    return start
 
 
 def form_of(piece: Any) -> tuple[tuple[int, ...] | None, Any]:
@@ -244,7 +201,8 @@ def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
 def chosen(column: Any, index: NDArray[np.int64]) -> Any:
     """Return some records of a validated column; those that stay where they are, stay there."""
     if isinstance(column, Stored):
-        return Stored(column.array, column.gate, index if column.index is None else column.index[index])
+        places = index if column.index is None else column.index[index]
+        return replace(column, shape=(len(index), *column.shape[1:]), index=places)
     rows = column[index]
     return frozen(rows) if isinstance(rows, np.ndarray) else rows
 

@@ -1,6 +1,7 @@
-"""Partitions that Dask computes: collections, delayed objects and futures.  None of it is imported where nobody uses it."""
+"""What a partition is before it is read, and those that Dask computes.  Dask is not imported where nobody uses it."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,25 @@ from dpconvex.errors import DomainError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lazy:
-    """A partition that Dask computes; its number of records, and columns like its own without any, where they are known."""
+class Source:
+    """A partition: columns by name, a table or its path, a function, or an object of Dask.
+
+    Where they are known: its number of records, and its columns, or such without any records.
+    """
 
     value: Any
     size: int | None = None
-    form: dict[str, Any] | None = None
+    form: Mapping[str, Any] | None = None
+    local: bool = False  # it, or a part of it, is in this process's memory
+
+    @property
+    def lazy(self) -> bool:
+        return is_lazy(self.value)
+
+    @property
+    def future(self) -> bool:
+        """Whether nobody but the client of its cluster can read it."""
+        return self.lazy and not hasattr(self.value, "compute")
 
 
 def is_lazy(value: Any) -> bool:
@@ -40,11 +54,6 @@ def is_column(value: Any) -> bool:
     return is_collection(value)
 
 
-def is_future(source: Any) -> bool:
-    """Whether a partition is a future, which nobody but the client of its cluster can read."""
-    return isinstance(source, Lazy) and not hasattr(source.value, "compute")
-
-
 def has_partitions(data: Any) -> bool:
     """Whether data are a frame of Dask, or a dictionary with columns in partitions.
 
@@ -53,7 +62,7 @@ def has_partitions(data: Any) -> bool:
     return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
 
 
-def columns_of_partitions(data: Any) -> list[Lazy]:
+def sources_of_columns(data: Any) -> list[Source]:
     """Cut the columns of a frame, or of a mapping, into partitions of all of them."""
     from dask.delayed import delayed
 
@@ -65,14 +74,14 @@ def columns_of_partitions(data: Any) -> list[Lazy]:
                 "delayed (dask.delayed), or futures (client.scatter), in the same partitions."
             )
     sizes = aligned(columns)
-    parts = {name: parts_of(column) for name, column in columns.items()}
+    parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
     counts = {name: len(part) for name, part in parts.items()}
     if len(set(counts.values())) != 1:
         raise DomainError(f"the fields have different numbers of partitions: {counts}.")
     forms = {name: form_of(column) for name, column in columns.items()}
     form = None if any(found is None for found in forms.values()) else forms
     whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
-    return [Lazy(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
+    return [Source(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
 
 
 def form_of(column: Any) -> Any:
@@ -100,13 +109,7 @@ def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
     return sizes
 
 
-def parts_of(column: Any) -> list[Any]:
-    return list(column) if isinstance(column, list | tuple) else list(np.ravel(column.to_delayed()))
-
-
-def resolved(source: Any) -> Any:
-    if not isinstance(source, Lazy):
-        return source
-    if not is_future(source):
-        return source.value.compute(scheduler="synchronous")
-    raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
+def resolved(source: Source) -> Any:
+    if source.future:
+        raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
+    return source.value.compute(scheduler="synchronous") if source.lazy else source.value

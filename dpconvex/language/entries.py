@@ -1,8 +1,6 @@
 """Reads the entries of a column, whatever holds them: nothing is guessed from text, dates or masks, and no index is believed.
 
-What columns are (shapes, types, lengths) needs no values, and is checked before anything is paid.  A sparse matrix is rebuilt
-from copies of what it holds, checked in full: SciPy does not look whether an index lies within the matrix, it adds duplicate
-entries up in their own type, in which small integers wrap around, and its flags say what their owner set.
+What columns are (shapes, types, lengths) needs no values, and is checked before anything is paid.
 """
 
 import datetime
@@ -20,12 +18,9 @@ from dpconvex.language.columns import Chunks
 Array = NDArray[np.float64]
 
 REAL_KINDS = "biuf"
-# Arrays have at most so many axes.
-DEPTH = 64
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
-COMPRESSED = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
 
 # What needs no values
@@ -43,24 +38,23 @@ def check_type(name: str, kind: np.dtype[Any]) -> None:
         raise DomainError(f"field {name!r}: expected real numbers, got entries of type {kind}.")
 
 
+def check_chunks(name: str, shape: tuple[int, ...], column: Chunks, numeric: bool) -> int:
+    for number, (_, found, kind) in enumerate(column.forms):
+        if found is not None:
+            check_shape(name, shape, found, f"chunk {number}: ")
+            if numeric:
+                check_type(name, kind)
+    return len(column)
+
+
 def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
     """Return the number of records of a continuous column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        for number, found, kind in column.forms:
-            if found is not None:
-                check_shape(name, shape, found, f"chunk {number}: ")
-                check_type(name, kind)
-        return len(column)
+        return check_chunks(name, shape, column, numeric=True)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
         column = as_array(name, column)
-        if column.ndim == 0:
-            raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
     if isinstance(column, np.ndarray) and column.shape == (0,):  # what no records look like, whatever their shape
         return 0
-    if sp.issparse(column) and column.ndim != 2:
-        raise DomainError(
-            f"field {name!r}: expected a sparse matrix with a row for each record, got {column.ndim} axes."
-        )
     check_shape(name, shape, column.shape)
     check_type(name, column.dtype)
     return int(column.shape[0])
@@ -69,10 +63,7 @@ def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
 def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> int:
     """Return the number of records of a discrete column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        for number, found, _ in column.forms:
-            if found is not None:
-                check_shape(name, (), found, f"chunk {number}: ")
-        return len(column)
+        return check_chunks(name, (), column, numeric=False)
     kind = getattr(column, "dtype", None)
     shape = tuple(getattr(column, "shape", ())) if kind is not None else None
     wrong = sp.issparse(column) or isinstance(column, str | bytes | Mapping | set | frozenset)
@@ -96,8 +87,6 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
 def as_array(name: str, column: Any) -> NDArray[Any]:
     try:
         return np.asarray(column)
-    except RecursionError:
-        raise DomainError(f"field {name!r}: not an array of numbers (a list contains itself).") from None
     except Exception as error:  # what an object does when it is made an array is up to it
         raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
 
@@ -139,79 +128,52 @@ def check_masked(name: str, column: Any) -> None:
         raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
 
 
-def has_masked(column: Any, depth: int = 0) -> bool:
+def has_masked(column: Any) -> bool:
     """Whether entries are masked, in an array or in a list of arrays; a list that contains itself is no column anyway."""
-    if depth > DEPTH:
-        return False
     if isinstance(column, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(column).any())
     if isinstance(column, np.ndarray):
-        return column.dtype.kind == "O" and has_masked(column.ravel().tolist(), depth + 1)
+        return column.dtype.kind == "O" and has_masked(column.ravel().tolist())
     if isinstance(column, list | tuple):
-        # A list of lists of numbers is looked at to its bottom; `type` is quicker than a call for each number.
-        return any(has_masked(entry, depth + 1) for entry in column if type(entry) not in (float, int, str))
+        try:  # a list of lists of numbers is looked at to its bottom; `type` is quicker than a call for each number
+            return any(has_masked(entry) for entry in column if type(entry) not in (float, int, str))
+        except RecursionError:
+            return False
     return False
+
+
+def is_single(kind: np.dtype[Any]) -> bool:
+    return kind.kind == "f" and kind.itemsize < 8
 
 
 # Sparse matrices
 
 
-def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> tuple[sp.csr_array, bool]:
-    """Return a sparse matrix in rows, from copies of what it holds, and whether its numbers had less than double precision."""
+def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
+    """Return a sparse matrix in rows, from copies of what it holds, with every index checked and repeated entries added up.
+
+    SciPy does not look whether an index lies within the matrix, and adds duplicate entries up in their own type, in which small
+    integers wrap around.
+    """
     check_type(name, column.dtype)
     check_shape(name, shape, column.shape)
     try:
-        matrix = sp.csr_array(trusted(column, tuple(map(int, column.shape))))
+        if column.format in ("csr", "csc", "bsr"):
+            kept = column.copy()
+            kept.check_format(full_check=True)
+        else:  # no index is used before it was checked, if there are as many of everything
+            uneven = column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data))
+            if uneven or (column.format == "dia" and len(column.offsets) != len(column.data)):
+                raise ValueError("it has other numbers of indices than of entries")
+            found = column.tocoo()
+            kept = sp.coo_array((found.data, found.coords), shape=column.shape)
+        check_type(name, kept.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
+            matrix = sp.csr_array(kept.astype(float))
+            matrix.has_canonical_format = False
+            matrix.sum_duplicates()
     except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError) as error:
         raise DomainError(
             f"field {name!r}: the indices of the sparse matrix do not fit it ({error}); build it anew from its entries."
         ) from error
-    matrix.has_canonical_format = False
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
-        matrix.sum_duplicates()
-    return matrix, is_single(column.dtype)
-
-
-def trusted(column: Any, size: tuple[int, ...]) -> Any:
-    """Return a sparse matrix of floats of the same format, or of coordinates, whose indices lie within it."""
-    if column.format in COMPRESSED:
-        starts, index, entries = whole_numbers(column.indptr), whole_numbers(column.indices), floats(column.data)
-        if len(starts) == 0 or starts[0] != 0 or (np.diff(starts) < 0).any():
-            raise ValueError("its index pointers do not rise from 0")
-        if starts[-1] > min(len(index), len(entries)):
-            raise ValueError("it has fewer entries than its index pointers say")
-        matrix = COMPRESSED[column.format]((entries[: starts[-1]], index[: starts[-1]], starts), shape=size)
-        matrix.check_format(full_check=True)
-        return matrix
-    if column.format == "lil":
-        lengths = list(map(len, column.rows))
-        if len(lengths) != size[0] or lengths != list(map(len, column.data)):
-            raise ValueError("it has other numbers of indices than of rows or of entries")
-    if column.format == "dia" and len(whole_numbers(column.offsets)) != len(column.data):
-        raise ValueError("it has other numbers of offsets than of diagonals")
-    found = column.tocoo()  # in NumPy, or by the lengths of lists: no index is used
-    data, row, place = floats(found.data), whole_numbers(found.coords[0]), whole_numbers(found.coords[1])
-    if not len(data) == len(row) == len(place):
-        raise ValueError("it has other numbers of indices than of entries")
-    if len(data) and (min(row.min(), place.min()) < 0 or row.max() >= size[0] or place.max() >= size[1]):
-        raise ValueError("an index lies outside of it")
-    return sp.coo_array((data, (row, place)), shape=size)
-
-
-def whole_numbers(values: Any) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError("its indices are no vector of whole numbers")
-    return array.astype(np.int64)
-
-
-def floats(values: Any) -> Array:
-    array = np.asarray(values)
-    if array.dtype.kind not in REAL_KINDS:
-        raise ValueError("its entries are no numbers")
-    with np.errstate(over="ignore"):
-        return np.array(array, dtype=float)
-
-
-def is_single(kind: np.dtype[Any]) -> bool:
-    return kind.kind == "f" and kind.itemsize < 8
+    return matrix

@@ -15,15 +15,13 @@ from os.path import abspath
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import records_of
-from dpconvex.language.dask_sources import Lazy, columns_of_partitions, has_partitions, is_frame, is_future, is_lazy
+from dpconvex.language.dask_sources import Source, has_partitions, is_frame, is_lazy, sources_of_columns
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.places import Check, Here, count, here, width
-from dpconvex.language.tables import PARQUET, parquet_header, path_of
+from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet
 from dpconvex.language.workers import Workers, workers
 
 
@@ -65,7 +63,7 @@ class Partitions:
         self.sources = [self._source(number, entry) for number, entry in enumerate(self._entries(source))]
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
-        if any(map(in_memory, self.sources)) and any(map(is_future, self.sources)):
+        if any(source.local for source in self.sources) and any(source.future for source in self.sources):
             raise DomainError(
                 "Partitions: some are in this process's memory, and others are futures of a cluster; send the first to the "
                 "workers (client.scatter), or make all of them delayed objects."
@@ -74,9 +72,9 @@ class Partitions:
     def _entries(self, source: Any) -> Sequence[Any]:
         if is_frame(source) and self.schema is not None:
             self.schema.check_names(source._meta)
-            return [Lazy(part) for part in source.to_delayed()]
+            return [Source(part) for part in source.to_delayed()]
         if is_frame(source) or isinstance(source, Mapping):
-            return columns_of_partitions(source)
+            return sources_of_columns(source)
         if isinstance(source, str | PathLike) and self.schema is not None:
             return files_of(path_of(source))
         if isinstance(source, list | tuple):
@@ -87,30 +85,32 @@ class Partitions:
             "schema, and paths of .npy files go into a list."
         )
 
-    def _source(self, number: int, entry: Any) -> Any:
-        if is_lazy(entry):
-            return Lazy(entry)
-        return entry if isinstance(entry, Lazy) or callable(entry) else here(number, self._here, entry)
+    def _source(self, number: int, entry: Any) -> Source:
+        if isinstance(entry, Source):
+            return entry
+        return Source(entry) if is_lazy(entry) or callable(entry) else here(number, self._here, entry)
 
-    def _here(self, entry: Any) -> Any:
+    def _here(self, entry: Any) -> Source:
         """Return a partition that is in memory or in files; names of columns of tables are checked."""
         if self.schema is not None:
             self.schema.check_names(entry)
-            return abspath(entry) if isinstance(entry, str | PathLike) else entry
+            if not isinstance(entry, str | PathLike):
+                return Source(entry, count(self.schema, entry), local=True)
+            path = abspath(entry)
+            return Source(path, rows_of_parquet(Path(path)) if Path(path).suffix.lower() in PARQUET else None)
         if not isinstance(entry, Mapping) or any(map(is_lazy, entry.values())):
             raise DomainError(
                 "a partition must map fields to columns that are not of Dask, or be a table with a schema, a function, or of "
                 f"Dask as a whole, such as dask.delayed({{...}}), not a {type(entry).__name__}."
             )
-        return {name: kept_in_file(column) for name, column in entry.items()}
+        columns = {name: FileRows.of(c) if isinstance(c, str | PathLike) else c for name, c in entry.items()}
+        local = not all(isinstance(column, FileRows) for column in columns.values())
+        return Source(columns, max(map(records_of, columns.values()), default=0), columns, local)
 
     def forms(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
         if self.schema is None and not self.turns:
-            for number, source in enumerate(self.sources):
-                form = source.form if isinstance(source, Lazy) else source
-                if isinstance(form, Mapping):
-                    yield number, form
+            yield from ((number, source.form) for number, source in enumerate(self.sources) if source.form is not None)
 
     def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Partitions:
         """Return the same partitions, of which a function makes columns, of these names, whenever they are read.
@@ -127,16 +127,16 @@ class Partitions:
             return self.fields
         if self.schema is not None:
             return list(self.schema.record.fields)
-        first = self.sources[0]
+        first = self.sources[0].value
         return list(first) if isinstance(first, Mapping) else None
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
-        known = [known_size(source) for source in self.sources]
-        if None not in known:
-            return tuple(size for size in known if size is not None)
-        return tuple(place_of(self).asked(count, self.sources))
+        known = [source.size for source in self.sources if source.size is not None]
+        if len(known) < len(self.sources):
+            known = place_of(self).asked(partial(count, self.schema), self.sources)
+        return tuple(known)
 
     def width(self, field: str) -> int:
         """Return the number of features in a field; of partitions that have to be read for that, the first is."""
@@ -172,28 +172,5 @@ def files_of(folder: Path) -> list[Path]:
     return files
 
 
-def kept_in_file(column: Any) -> Any:
-    if isinstance(column, str | PathLike):
-        return FileRows.of(column)
-    mapped = FileRows.mapped(column) if isinstance(column, np.memmap) else None
-    return column if mapped is None else mapped
-
-
-def in_memory(source: Any) -> bool:
-    """Whether a partition, or a column of it, is here."""
-    if isinstance(source, Mapping):
-        return not all(isinstance(column, FileRows) for column in source.values())
-    return not (isinstance(source, Lazy | str) or callable(source))
-
-
-def known_size(source: Any) -> int | None:
-    """Return the number of records of a partition where it need not be read for that."""
-    if isinstance(source, Mapping):
-        return max((records_of(column) for column in source.values()), default=0)
-    if isinstance(source, str) and Path(source).suffix.lower() in PARQUET:
-        return int(parquet_header(Path(source)).num_rows)
-    return source.size if isinstance(source, Lazy) else None
-
-
 def place_of(partitions: Partitions) -> Here | Workers:
-    return (None if any(map(in_memory, partitions.sources)) else workers()) or Here()
+    return (None if any(source.local for source in partitions.sources) else workers()) or Here()

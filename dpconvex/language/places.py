@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from dpconvex.core.summation import Tree
 from dpconvex.errors import DomainError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import records_of
-from dpconvex.language.dask_sources import resolved
+from dpconvex.language.dask_sources import Source, resolved
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.tables import table_of
-
-Seen = tuple[int, int | None]  # number of records, and their fingerprint where they must not be others
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,8 +27,8 @@ class Check:
     load: bool = False
     turns: tuple[Callable[[Any], Any], ...] = ()
 
-    def __call__(self, source: Any) -> Batch:
-        found = source() if callable(source) else source
+    def __call__(self, value: Any) -> Batch:
+        found = called(value)
         if self.schema is not None:
             x, y = self.schema.encode(found, clip=self.clip or None, empty=True)
             found = {"x": x, "y": y}
@@ -44,20 +40,21 @@ class Check:
         return batch
 
 
-def count(source: Any) -> int:
-    found = source() if callable(source) else source
-    if isinstance(found, Mapping):
-        return max(map(records_of, found.values()), default=0)
-    if isinstance(found, str | PathLike):
-        table = table_of(found)
-        return len(table.column(table.names[0]))
-    if not hasattr(found, "__len__"):
+def called(value: Any) -> Any:
+    return value() if callable(value) else value
+
+
+def count(schema: Any, value: Any) -> int:
+    found = called(value)
+    if schema is not None:
+        return table_of(found).size
+    if not isinstance(found, Mapping):
         raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(found).__name__}.")
-    return records_of(found)
+    return max(map(records_of, found.values()), default=0)
 
 
-def width(field: str, source: Any) -> int:
-    found = source() if callable(source) else source
+def width(field: str, value: Any) -> int:
+    found = called(value)
     column = found.get(field) if isinstance(found, Mapping) else None
     shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
     if len(shape) != 2:
@@ -71,16 +68,17 @@ class Here:
     def __init__(self, parts: Sequence[Batch | Callable[[], Batch]] = ()) -> None:
         self.parts = parts
 
-    def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
+    def asked(self, function: Callable[[Any], int], sources: Sequence[Source]) -> list[int]:
         return [here(number, lambda s: function(resolved(s)), source) for number, source in enumerate(sources)]
 
-    def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[Here, list[int]]:
+    def read(self, sources: Sequence[Source], check: Check, keep: bool | None) -> tuple[Here, list[int]]:
         parts: list[Batch | Callable[[], Batch]] = []
         sizes = []
         for number, source in enumerate(sources):
-            batch = read(source, check, number)
-            stays = keep or (isinstance(source, Mapping) and keep is None)
-            parts.append(batch if stays else partial(read, source, check, number, (batch.size, batch.fingerprint)))
+            again = partial(here, number, lambda source: check(resolved(source)), source)
+            batch = again()
+            stays = keep or (isinstance(source.value, Mapping) and keep is None)
+            parts.append(batch if stays else partial(unchanged, again, number, batch.seen))
             sizes.append(batch.size)
         return Here(parts), sizes
 
@@ -88,29 +86,20 @@ class Here:
         return value
 
     def each(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree | None = None
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         for number, given in own.items():
-            yield number, here(number, function, itself(self.parts[number]), shared, *given)
+            yield number, here(number, function, called(self.parts[number]), shared, *given)
 
     def mapped(
         self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
     ) -> Here:
 
         def made(part: Batch | Callable[[], Batch], given: tuple[Any, ...]) -> Batch:
-            return function(itself(part), shared, *given)
+            return function(called(part), shared, *given)
 
         pairs = zip(self.parts, own, strict=True)
         return Here([partial(made, *pair) if callable(pair[0]) else made(*pair) for pair in pairs])
-
-
-def itself(part: Batch | Callable[[], Batch]) -> Batch:
-    return part() if callable(part) else part
-
-
-def read(source: Any, check: Check, number: int, seen: Seen | None = None) -> Batch:
-    """Read and check a partition; one that was read before must be as it was."""
-    return unchanged(here(number, lambda found: check(resolved(found)), source), number, seen)
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -140,12 +129,12 @@ def unreadable(number: int, error: BaseException) -> DomainError:
     )
 
 
-def unchanged(batch: Batch, number: int, seen: Seen | None) -> Batch:
-    """Refuse a partition that has another number of records than when it was checked, or others."""
-    size, fingerprint = seen or (batch.size, None)
-    if batch.size == size and fingerprint in (None, batch.fingerprint):
-        return batch
-    what = f"{batch.size} records, and held {size}" if batch.size != size else "other records than"
-    raise DomainError(
-        f"partition {number} holds {what} when it was checked; nothing is released. Data must not change during a fit."
-    )
+def unchanged(part: Any, number: int, seen: tuple[int, int] | None) -> Batch:
+    """Return the records of a partition, which must be those that were there when it was checked."""
+    batch: Batch = called(part)
+    if seen is not None and batch.seen != seen:
+        raise DomainError(
+            f"partition {number} holds other records than when it was checked ({batch.size}, and then {seen[0]}); nothing is "
+            "released. Data must not change during a fit."
+        )
+    return batch

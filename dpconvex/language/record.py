@@ -27,7 +27,7 @@ from dpconvex.language.columns import records_of
 from dpconvex.language.entries import length_of_labels, length_of_numbers
 from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.places import within
-from dpconvex.language.validation import check_column, check_labels
+from dpconvex.language.validation import check_column, check_labels, check_zeros
 
 EMPTY = "the data are empty: there is no record to learn from."
 
@@ -176,6 +176,8 @@ class Record(Sealed):
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self.check_names(data)
         lengths = {name: length_of_numbers(name, d.shape, data[name]) for name, d in self.continuous.items()}
+        for name, domain in self.continuous.items():
+            check_zeros(name, domain, data[name])
         lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         check_lengths(lengths)
 

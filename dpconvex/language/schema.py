@@ -24,7 +24,7 @@ from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import Numeric, Where, codes, column_of, interval, levels_of
+from dpconvex.language.schema_columns import Categorical, Numeric, Where, column_of, interval, levels_of
 from dpconvex.language.tables import missing_entries, path_of, table_of
 
 Array = NDArray[np.float64]
@@ -259,7 +259,7 @@ class Schema:
         if absent.any():
             raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
         if self.labels is not None:
-            return np.array(self.labels)[codes(where, values, self.labels)]
+            return np.array(self.labels)[Categorical(self.labels).places(where, values)]
         assert self.label_bounds is not None
         return 2 * Numeric(*self.label_bounds).encode(where, values, clip)[:, 0]
 

@@ -21,7 +21,6 @@ Array = NDArray[np.float64]
 Where = Callable[[int], str]
 
 INDICATOR = "indicator"
-CLIP = "say clip=True (--clip) to move such values to the nearest bound"
 
 
 class Column:
@@ -34,16 +33,13 @@ class Column:
 
     def __post_init__(self) -> None:
         self._declared()
-        if self.missing is not None and self.missing != INDICATOR:
+        if self.missing not in (None, INDICATOR):
             try:
-                self._public()
+                self._features(str, np.array([self.missing], dtype=object), False)
             except DomainError as error:
                 raise TemplateError(
                     f"a missing value stands for a value of the column, a declared level or 'indicator': {error}"
                 ) from error
-
-    def _declared(self) -> None:
-        """Check the declaration."""
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -69,18 +65,40 @@ class Column:
         if self.missing == INDICATOR:
             encoded[absent, -1] = math.sqrt(self.square)
         elif absent.any():
-            encoded[absent] = self._public()
+            encoded[absent] = self._features(where, np.array([self.missing], dtype=object), False)
         return encoded
 
-    def _public(self) -> Array:
-        """Return the features of the value that missing ones stand for."""
-        return self._features(lambda index: "missing", np.array([self.missing], dtype=object), False)
-
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        return self._numbers(where, values, clip)[:, None]
+        lower, upper = self._ends()
+        return ((self._placed(where, values, clip) - lower) / (upper - lower) - 0.5)[:, None]
 
-    def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
+    def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
+        """Return entries as numbers between the ends, or refuse the first that is none of them."""
+        numbers, (lower, upper) = self._numbers(values), self._ends()
+        for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
+            raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self._unknown()}.")
+        outside = np.flatnonzero((numbers < lower) | (numbers > upper))
+        if len(outside) and not clip:
+            ends = [text_of(getattr(self, field.name)) for field in fields(self)[:2]]  # type: ignore[arg-type]
+            raise DomainError(
+                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared bounds {' to '.join(ends)}; declare "
+                "what holds by definition, or say clip=True (--clip) to move such values to the nearest bound."
+            )
+        return np.clip(numbers, lower, upper)
+
+    def _declared(self) -> None:
+        """Check the declaration."""
+
+    def _ends(self) -> tuple[float, float]:
         raise NotImplementedError
+
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        """Return entries as numbers; NaN or infinity for what is none."""
+        raise NotImplementedError
+
+    def _unknown(self) -> str:
+        """Say what is wrong with an entry that is no number."""
+        return "is not a finite number"
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
@@ -126,21 +144,35 @@ class Numeric(Column):
         lower, upper = interval("a number", (self.lower, self.upper))
         self._set(lower=lower, upper=upper)
 
-    def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        numbers = values.astype(float) if values.dtype.kind in "iuf" else np.array([number(v) for v in values.tolist()])
-        wrong = np.flatnonzero(~np.isfinite(numbers))
-        if len(wrong):
-            said = f"{values[wrong[0]]!r} is not a finite number"
-            raise DomainError(
-                f"{where(int(wrong[0]))}: {said}; remove such records or fill them in with public values."
-            )
-        return placed(
-            where, values, numbers, (self.lower, self.upper), f"bounds {self.lower:g} to {self.upper:g}", clip
-        )
+    def _ends(self) -> tuple[float, float]:
+        return self.lower, self.upper
+
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        return values.astype(float) if values.dtype.kind in "iuf" else np.array([number(v) for v in values.tolist()])
+
+
+class Levels(Column):
+    """What levels share: an entry is the place of its text among them."""
+
+    levels: Sequence[str]
+
+    def _declared(self) -> None:
+        self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
+
+    def _ends(self) -> tuple[float, float]:
+        return 0.0, len(self.levels) - 1.0
+
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        places = {level: float(place) for place, level in enumerate(self.levels)}
+        return np.array([places.get(text_of(value), math.nan) for value in values.tolist()])
+
+    def _unknown(self) -> str:
+        shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
+        return f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
 
 
 @dataclass(frozen=True)
-class Ordered(Column):
+class Ordered(Levels):
     """Grades in order, evenly spaced.
 
     Parameters
@@ -160,12 +192,6 @@ class Ordered(Column):
     missing: str | None = None
 
     kind: ClassVar[str] = "ordered"
-
-    def _declared(self) -> None:
-        self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
-
-    def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        return np.asarray(codes(where, values, self.levels) / (len(self.levels) - 1) - 0.5)
 
 
 @dataclass(frozen=True)
@@ -193,10 +219,15 @@ class Boolean(Column):
                 f"{self.false!r} as no and {self.true!r} as yes would be misread; declare them as Ordered."
             )
 
-    def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        spelled = {"false": "0", "true": "1", self.false.casefold(): "0", self.true.casefold(): "1"}
-        plain = np.array([spelled.get(text_of(v).casefold(), text_of(v)) for v in values.tolist()], dtype=object)
-        return np.asarray(codes(where, plain, ("0", "1")) - 0.5)
+    def _ends(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        places = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
+        return np.array([places.get(text_of(value).casefold(), math.nan) for value in values.tolist()])
+
+    def _unknown(self) -> str:
+        return f"was not declared; declared are {self.false}, {self.true}"
 
 
 @dataclass(frozen=True)
@@ -225,23 +256,24 @@ class Date(Column):
     def _declared(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
             number = day(getattr(self, name))
-            if number is None:
+            if math.isnan(number):
                 raise TemplateError(f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
-            self._set(**{name: datetime.date.fromordinal(number).isoformat()})
+            self._set(**{name: datetime.date.fromordinal(int(number)).isoformat()})
         if not self.first < self.last:
             raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
 
-    def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        days = [day(value) for value in values.tolist()]
-        if None in days:
-            first = days.index(None)
-            raise DomainError(f"{where(first)}: {values[first]!r} is not a date such as 2020-01-31.")
-        bounds = float(day(self.first) or 0), float(day(self.last) or 0)
-        return placed(where, values, np.array(days, dtype=float), bounds, f"days {self.first} to {self.last}", clip)
+    def _ends(self) -> tuple[float, float]:
+        return day(self.first), day(self.last)
+
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        return np.array([day(value) for value in values.tolist()])
+
+    def _unknown(self) -> str:
+        return "is not a date such as 2020-01-31"
 
 
 @dataclass(frozen=True)
-class Categorical(Column):
+class Categorical(Levels):
     """One of several levels, of which each becomes a feature.
 
     Parameters
@@ -274,7 +306,7 @@ class Categorical(Column):
     square: ClassVar[float] = 1.0
 
     def _declared(self) -> None:
-        self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
+        super()._declared()
         if not isinstance(self.other, bool):
             raise TemplateError(f"other must be true or false, not {self.other!r}.")
         if self.missing not in (None, INDICATOR, *self.levels):
@@ -285,9 +317,16 @@ class Categorical(Column):
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
         return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
 
+    def places(self, where: Where, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the place of each entry among the levels, behind them for others; or refuse what is none of them."""
+        numbers = self._numbers(values)
+        known = (
+            np.where(np.isnan(numbers), len(self.levels), numbers) if self.other else self._placed(where, values, False)
+        )
+        return known.astype(np.int64)
+
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        place = codes(where, values, self.levels, len(self.levels) if self.other else None)
-        return np.eye(len(self.levels) + self.other)[place]
+        return np.eye(len(self.levels) + self.other)[self.places(where, values)]
 
 
 KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
@@ -348,34 +387,3 @@ def label_text(value: Any) -> str:
             f"a label must be a text or an integer, not {value!r}; write it as a text, truth values as 'false' and 'true'."
         )
     return str(value)
-
-
-# Entries
-
-
-def codes(where: Where, values: NDArray[Any], levels: Sequence[str], unknown: int | None = None) -> NDArray[np.int64]:
-    """Return the place of each entry among the levels, or refuse what is none of them."""
-    places: dict[str, int] = {level: place for place, level in enumerate(levels)}
-    found = [places.get(text_of(value), unknown) for value in values.tolist()]
-    if None in found:
-        index = found.index(None)
-        shown = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
-        raise DomainError(
-            f"{where(index)}: the label {text_of(values.tolist()[index])!r} was not declared; declared are {shown}. "
-            "Declare all that may occur; a Categorical may say other=True."
-        )
-    return np.array(found, dtype=np.int64)
-
-
-def placed(
-    where: Where, values: NDArray[Any], numbers: Array, bounds: tuple[float, float], said: str, clip: bool
-) -> Array:
-    """Move numbers from their bounds to -1/2 and 1/2, or refuse what lies outside."""
-    lower, upper = bounds
-    outside = np.flatnonzero((numbers < lower) | (numbers > upper))
-    if len(outside) and not clip:
-        first = int(outside[0])
-        raise DomainError(
-            f"{where(first)}: {values[first]} is outside the declared {said}; declare what holds by definition, or {CLIP}."
-        )
-    return (np.clip(numbers, lower, upper) - lower) / (upper - lower) - 0.5

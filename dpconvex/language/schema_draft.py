@@ -75,9 +75,10 @@ def column_from(name: str, values: list[Any]) -> Column | None:
             return Boolean(no, yes, missing)
     if all(map(math.isfinite, numbers)) and len(levels) > FEW:
         return Numeric(*round_outward(numbers), missing)
-    days = [found for found in map(day, present) if found is not None]
-    if len(days) == len(present) and len(levels) > 1:
-        return Date(datetime.date.fromordinal(min(days)), datetime.date.fromordinal(max(days)), missing)
+    days = [day(value) for value in present]
+    if all(map(math.isfinite, days)) and len(levels) > 1:
+        first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
+        return Date(first, last, missing)
     if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
         return None
     return Categorical(levels, missing=missing)

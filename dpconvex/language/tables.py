@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,10 @@ class Table:
     column: Callable[[str], Values]  # Returns the entries of a column: numbers, or objects with None for missing ones
     lines: list[int] | None = None  # The line of each record in a file
     types: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.column(self.names[0])) if self.names else 0
 
     def where(self, name: str) -> Callable[[int], str]:
         """Return the function that says where an entry of a column stands."""
@@ -87,10 +93,7 @@ def table_of(data: Any, header: bool = False) -> Table:
         raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
     if path.suffix.lower() not in PARQUET:
         return csv_table(path, header)
-    if header:
-        found = parquet_header(path)
-        return frame_table(of_parquet(path, lambda module: found.schema.to_arrow_schema().empty_table()), str(path))
-    return frame_table(of_parquet(path, lambda module: validated(module.read_table(path))), str(path))
+    return frame_table(of_parquet(path, partial(parquet_table, path, header)), str(path))
 
 
 def path_of(path: str | PathLike[str]) -> Path:
@@ -159,16 +162,16 @@ def without(values: Values, absent: Collection[str]) -> Values:
     return objects([None if isinstance(value, str) and value in absent else value for value in values.tolist()])
 
 
-def parquet_header(path: Path) -> Any:
-    if not path.is_file():  # a pipe may never begin
-        what = "this is no file, and a Parquet file was expected" if path.exists() else "there is no such file"
-        raise DomainError(f"{path}: {what}.")
-    return of_parquet(path, lambda module: module.read_metadata(path))
-
-
-def validated(table: Any) -> Any:
+def parquet_table(path: Path, header: bool, parquet: Any) -> Any:
+    if header:
+        return parquet.read_schema(path).empty_table()
+    table = parquet.read_table(path)
     table.validate(full=True)
     return table
+
+
+def rows_of_parquet(path: Path) -> int:
+    return int(of_parquet(path, lambda parquet: parquet.read_metadata(path)).num_rows)
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -176,6 +179,9 @@ def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise DomainError(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'.") from error
+    if not path.is_file():  # a pipe may never begin
+        what = "this is no file, and a Parquet file was expected" if path.exists() else "there is no such file"
+        raise DomainError(f"{path}: {what}.")
     try:
         return read(pyarrow.parquet)
     except (FileNotFoundError, PermissionError):
@@ -185,28 +191,24 @@ def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
 
 
 def csv_table(path: Path, header: bool) -> Table:
-    rows: list[list[str]] = []
-    lines: list[int] = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
-            for row in filter(None, reader):
-                rows.append([cell.strip() for cell in row])
-                lines.append(reader.line_num)
-                if header:
-                    break
+            rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader if row)
+            found = list(islice(rows, 1) if header else rows)
     except UnicodeDecodeError as error:
         raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error
     except csv.Error as error:
         raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
-    if not rows:
+    if not found:
         raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
-    names = rows[0]
-    for line, row in zip(lines, rows, strict=True):
+    (_, names), *records = found
+    for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-    return Table(str(path), names, lambda name: objects(columns[name][1:]), lines[1:])
+    place = {name: k for k, name in enumerate(names)}
+    lines = [line for line, _ in records]
+    return Table(str(path), list(names), lambda name: objects([row[place[name]] for _, row in records]), lines)
 
 
 # Entries
@@ -242,12 +244,12 @@ def number(value: Any) -> float:
         return math.nan
 
 
-def day(value: Any) -> int | None:
-    """Return the number of the day that an entry is or spells, perhaps with a time of it."""
+def day(value: Any) -> float:
+    """Return the number of the day that an entry is or spells, perhaps with a time of it; NaN if it is none."""
     if isinstance(value, datetime.date):
-        return value.toordinal()
+        return float(value.toordinal())
     text = str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else str(value)
     try:
-        return datetime.datetime.fromisoformat(text).toordinal() if DAY.match(text) else None
+        return float(datetime.datetime.fromisoformat(text).toordinal()) if DAY.match(text) else math.nan
     except ValueError:
-        return None
+        return math.nan

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, Turned, blocks
+from dpconvex.language.columns import Chunks, Pieces, Stored, at_once, blocks
 from dpconvex.language.entries import check_shape, is_single, label_entries, length_of_labels, numbers, trusted_rows
 from dpconvex.language.file_rows import FileRows
 
@@ -27,8 +27,6 @@ ROUNDING = 1e-9
 SINGLE_ROUNDING = 1e-6
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
-# With so few labels, an array is compared with each in turn.
-FEW = 16
 # Below this size, and it alone, whole numbers are exact as floating-point numbers: none above it rounds to one below.
 EXACT = 2**53
 
@@ -36,23 +34,40 @@ EXACT = 2**53
 def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
-        return gate.sparse(*trusted_rows(name, column, domain.shape))
+        check_zeros(name, domain, column)
+        return gate.sparse(trusted_rows(name, column, domain.shape), is_single(column.dtype))
     if isinstance(column, Chunks):
-        count = 0
-        for piece in column:
-            values = gate.opened(piece)
-            gate.let_in(values, is_single(values.dtype), first=count)
-            count += len(values)
-        return Pieces(column, (count, *domain.shape), gate)
-    lies_elsewhere = isinstance(column, FileRows | Turned)
-    array = gate.opened(column[:0] if lies_elsewhere else column)
-    single = is_single(array.dtype)
-    if lies_elsewhere or stays(column, array):
-        source = column if lies_elsewhere else array
-        gate.let_in(source, single)
-        return Stored(source, gate)
-    copied = kept(array)
-    return frozen(gate(copied, single)) if gate.let_in(copied, single) else copied
+        return Pieces(column, domain.shape, gate)
+    step = at_once(domain.shape)
+    if not isinstance(column, FileRows | Stored):
+        array = gate.opened(column)
+        if not isinstance(column, np.memmap) and array.nbytes <= LARGEST_COPY:
+            with np.errstate(over="ignore"):  # infinity is refused by its row
+                copied = frozen(array if array.dtype == np.float64 else array.astype(float))
+            single = is_single(array.dtype)
+            moved = [gate.outside(rows, k * step, single) is not None for k, rows in enumerate(blocks(copied, step))]
+            return (
+                frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(copied, step)]))
+                if any(moved)
+                else copied
+            )
+        column = array
+    gate.opened(column[:0])
+    for k, rows in enumerate(blocks(column, step)):
+        gate(rows, k * step)
+    return Stored(column, gate, tuple(column.shape))
+
+
+def check_zeros(name: str, domain: Continuous, column: Any) -> None:
+    """Refuse a sparse matrix for a field that cannot be 0."""
+    lower, upper = domain.bounds
+    wrong = np.flatnonzero((lower > 0) | (upper < 0))
+    if sp.issparse(column) and len(wrong):
+        j = int(wrong[0])
+        raise DomainError(
+            f"field {name!r}: zeros of column {j} are outside [{lower[j]:g}, {upper[j]:g}], its declared bounds; declare "
+            "bounds that contain 0 for a sparse column, or pass an array."
+        )
 
 
 class Gate:
@@ -71,53 +86,38 @@ class Gate:
         check_shape(self.name, self.domain.shape, array.shape)
         return array
 
-    def __call__(self, values: Any, single: bool | None = None) -> Array:
-        """Return records in double precision, in memory of their own and inside their domain; those of a file are read here."""
-        array = values if isinstance(values, FileRows) else self.opened(values)
-        result = np.empty(array.shape)
-        self.let_in(array, is_single(array.dtype) if single is None else single, result)
-        return result
+    def __call__(self, values: Any, first: int = 0, single: bool | None = None) -> Array:
+        """Return records, the first of which has this number, in memory of their own and inside their domain."""
+        array = self.opened(values)
+        with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
+            rows = np.array(array, dtype=float, order="C")
+        outside = self.outside(rows, first, is_single(array.dtype) if single is None else single)
+        if outside is not None:
+            rows[outside] = self.domain.project(rows[outside])
+        return rows
 
-    def let_in(self, values: Any, single: bool, result: Array | None = None, first: int = 0) -> bool:
-        """Refuse records outside of the domain, and say whether some are to be put back; they are in `result`, if it is given."""
-        moved, step = False, max(1, BLOCK_BYTES // max(8 * int(np.prod(values.shape[1:])), 1))
-        for start in range(0, len(values), step):
-            some = slice(start, min(start + step, len(values)))
-            with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
-                if result is None:
-                    rows = np.ascontiguousarray(values[some], dtype=float)
-                else:
-                    rows = result[some]
-                    rows[...] = values[some]
-            outside = self._outside(rows, self.domain.excess(rows), single, first + start)
-            if outside is not None:
-                moved = True
-                if result is not None:
-                    rows[outside] = self.domain.project(rows[outside])
-        return moved
+    def outside(self, rows: Array, first: int, single: bool) -> NDArray[np.bool_] | None:
+        """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
+        excess = self.domain.excess(rows)
+        if not np.isfinite(excess.max(initial=-1.0)):
+            flat = rows.reshape(len(rows), -1)
+            for row, column in np.argwhere(~np.isfinite(flat))[:1].tolist():
+                raise self._not_finite(first + row, column, flat[row, column])
+        return self._beyond(excess, first, single)
 
     def sparse(self, matrix: sp.csr_array, single: bool) -> sp.csr_array:
         if not np.isfinite(matrix.data).all():
             entry = int(np.argmax(~np.isfinite(matrix.data)))
             row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
             raise self._not_finite(row, int(matrix.indices[entry]), matrix.data[entry])
-        if isinstance(self.domain, Ball):
-            excess, projected = norm_excess(self.domain, matrix)
-        else:
-            excess, projected = bound_excess(self.name, self.domain, matrix)
-        outside, data = self._outside(matrix, excess, single, 0), matrix.data
+        excess, projected = sparse_excess(self.domain, matrix)
+        outside, data = self._beyond(excess, 0, single), matrix.data
         if outside is not None:
             data = np.where(np.repeat(outside, np.diff(matrix.indptr)), projected, data)
         return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
 
-    def _outside(self, rows: Any, excess: Array, single: bool, first: int) -> NDArray[np.bool_] | None:
-        """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
-        largest = float(excess.max(initial=-1.0))  # NaN if there is one
-        if not np.isfinite(largest) and not sp.issparse(rows):
-            flat = rows.reshape(len(rows), -1)
-            if not np.isfinite(flat).all():
-                row, column = (int(i) for i in np.argwhere(~np.isfinite(flat))[0])
-                raise self._not_finite(first + row, column, flat[row, column])
+    def _beyond(self, excess: Array, first: int, single: bool) -> NDArray[np.bool_] | None:
+        largest = float(excess.max(initial=-1.0))
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
             raise DomainError(
@@ -134,60 +134,35 @@ class Gate:
         )
 
 
-def norm_excess(domain: Ball, matrix: sp.csr_array) -> tuple[Array, Array]:
-    """By how much each row exceeds a ball, relative to its radius, shape (n,), and the entries of the rows' projections."""
-    largest = abs(matrix).max(axis=1).toarray().ravel() if matrix.nnz else np.zeros(matrix.shape[0])
-    counts = np.diff(matrix.indptr)
-    with np.errstate(over="ignore"):  # an infinite excess says what is meant
-        if domain.norm == np.inf:
-            return largest / domain.radius - 1.0, np.clip(matrix.data, -domain.radius, domain.radius)
-        # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
-        scale = np.maximum(largest, domain.radius)
-        rows = matrix.data / np.repeat(scale, counts)
-        powers = rows * rows if domain.norm == 2 else np.abs(rows)
-        norms = sp.csr_array((powers, matrix.indices, matrix.indptr), shape=matrix.shape).sum(axis=1)
-        norms = np.sqrt(norms) if domain.norm == 2 else norms
-        shrunk = rows * np.repeat(domain.radius / np.where(norms > 0, norms, 1.0), counts)
-        return norms * (scale / domain.radius) - 1.0, shrunk
-
-
-def bound_excess(name: str, domain: Box, matrix: sp.csr_array) -> tuple[Array, Array]:
-    """By how much each row exceeds coordinatewise bounds, relative to their size, and the entries of the rows' projections."""
-    lower, upper = domain.bounds
-    stored = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    missing = np.flatnonzero((stored < matrix.shape[0]) & ((lower > 0) | (upper < 0)))
-    if len(missing):
-        j = int(missing[0])
-        raise DomainError(
-            f"field {name!r}: zeros of column {j} are outside [{lower[j]:g}, {upper[j]:g}], its declared bounds; declare "
-            "bounds that contain 0 for a sparse column, or pass an array."
-        )
-    size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
-    column = matrix.indices
+def sparse_excess(domain: Continuous, matrix: sp.csr_array) -> tuple[Array, Array]:
+    """By how much each row exceeds a domain that 0 is in, relative to its size, and the entries of the rows' projections."""
+    counts, places = np.diff(matrix.indptr), matrix.indices
+    owners = np.repeat(np.arange(matrix.shape[0]), counts)
+    if isinstance(domain, Box) or domain.norm == np.inf:
+        lower, upper = domain.bounds
+        over = np.maximum(lower[places] - matrix.data, matrix.data - upper[places])
+        size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
+        excess = np.full(matrix.shape[0], -1.0)
+        with np.errstate(over="ignore"):  # an infinite excess says what is meant
+            np.maximum.at(excess, owners, over / size[places])
+        return excess, np.clip(matrix.data, lower[places], upper[places])
+    # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+    scale = np.full(matrix.shape[0], float(domain.radius))
+    np.maximum.at(scale, owners, np.abs(matrix.data))
+    rows = np.abs(matrix.data) / scale[owners]
+    norms = np.bincount(owners, rows**domain.norm, matrix.shape[0]) ** (1 / domain.norm)
+    shrunk = matrix.data / scale[owners] * (domain.radius / np.where(norms > 0, norms, 1.0))[owners]
     with np.errstate(over="ignore"):
-        over = np.maximum(lower[column] - matrix.data, matrix.data - upper[column]) / size[column]
-    excess = np.full(matrix.shape[0], -1.0)
-    np.maximum.at(excess, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), over)
-    return excess, np.clip(matrix.data, lower[column], upper[column])
-
-
-def kept(array: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(over="ignore"):  # infinity is refused later, by its row
-        return frozen(array if array.dtype == np.float64 else array.astype(float))
-
-
-def stays(column: Any, array: NDArray[Any]) -> bool:
-    """Whether a column stays where it is, because it is large or its owner keeps it out of memory."""
-    return isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
+        return norms * (scale / domain.radius) - 1.0, shrunk
 
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    pieces: Iterable[Any] = [column[:] if isinstance(column, Turned) else column]
+    pieces: Iterable[Any] = [column[:] if isinstance(column, Stored) else column]
     if isinstance(column, Chunks):
         pieces = column
     elif isinstance(column, np.ndarray | FileRows) and len(column.shape) == 1:
-        pieces = blocks(column, BLOCK_BYTES // 8)
+        pieces = blocks(column, at_once(()))
     found, count = [np.zeros(0, dtype=np.int64)], 0
     for piece in pieces:
         codes = codes_of(name, declared, piece)
@@ -205,8 +180,8 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
 def codes_of(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry among the declared values, -1 for what is none of them."""
     length_of_labels(name, declared, column)
-    plain = type(column) in (np.ndarray, np.memmap) and column.dtype.kind in "iuf" and len(declared) <= FEW
-    if plain and all(isinstance(v, int | float) and abs(v) < EXACT for v in declared):
+    plain = type(column) in (np.ndarray, np.memmap) and column.dtype.kind in "iuf"
+    if plain and all(isinstance(value, int | float) and abs(value) < EXACT for value in declared):
         codes = np.full(len(column), -1)
         for code, value in enumerate(declared):
             codes[column == np.float64(value)] = code  # type: ignore[arg-type]

@@ -158,10 +158,8 @@ class RandomFourierFeatures:
 
     def _opened(self, x: Any) -> Any:
         """Return records as an array of floats or a sparse matrix in rows, or raise `DomainError`."""
-        if sp.issparse(x):
-            records, _ = trusted_rows("x", x, (self.features,))
-        else:
-            records = np.asarray(numbers("x", x), dtype=float)
+        shape = (self.features,)
+        records = trusted_rows("x", x, shape) if sp.issparse(x) else np.asarray(numbers("x", x), dtype=float)
         if records.ndim != 2 or records.shape[1] != self.features:
             raise DomainError(f"features: expected shape (n, {self.features}), got {records.shape}.")
         if not np.isfinite(records.data if sp.issparse(records) else records).all():

@@ -186,7 +186,7 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
         if sp.issparse(x):
             sparse: Any = x
-            features: Any = trusted_rows("x", sparse, sparse.shape[1:])[0]
+            features: Any = trusted_rows("x", sparse, sparse.shape[1:])
         else:
             features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():

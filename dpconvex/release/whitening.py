@@ -17,7 +17,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.columns import Pieces, Stored, Turned, blocks
+from dpconvex.language.columns import Pieces, Stored, blocks
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.language.validation import Gate, check_column
@@ -156,13 +156,14 @@ def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
     record, whitening = made
     name, column = whitening.field, batch.fields[whitening.field]
     gate = Gate(name, record.continuous[name], False)
-    turned: Any = Stored(Turned(column, whitening, tuple(column.shape)), gate)
+    shape = tuple(column.shape)
+    turned: Any = Stored(Stored(column, whitening, shape), gate, shape)
     if not whitening.least:
         if isinstance(column, np.ndarray) or sp.issparse(column):
             with one_blas_thread():
                 turned = check_column(name, record.continuous[name], whitening(column), False)
         return Batch({**batch.fields, name: turned}, batch.group)
-    weights: Any = Turned(column, whitening.weights, (batch.size,))
+    weights: Any = Stored(column, whitening.weights, (batch.size,))
     if isinstance(column, Pieces):  # can only be read from front to back
         turned, weights = whitening(column), whitening.weights(column)
     return Batch({**batch.fields, name: turned, WEIGHTS: weights}, batch.group)

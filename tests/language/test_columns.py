@@ -103,7 +103,7 @@ def test_chunks_must_be_readable_again_and_stay_the_same() -> None:
     assert isinstance(column, Pieces)
     assert [len(block) for block in blocks(column, 40)] == [40, 40, 10]
     pieces.pop()
-    with pytest.raises(DomainError, match="hold 40 records, and held 90"):
+    with pytest.raises(DomainError, match="hold other records than"):
         list(blocks(column, 64))
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_read_outside_of_the_domain_whatever_changes(
         assert np.linalg.norm(loss.value_and_gradient(np.ones(3))[1] - before) <= 1
     else:
         for read in (lambda: loss.value_and_gradient(np.ones(3)), lambda: batch.fields["x"][np.array([3])]):
-            with pytest.raises(DomainError, match="other records than before" if clip else "lie outside"):
+            with pytest.raises(DomainError, match="other records than" if clip else "lie outside"):
                 read()
 
 

@@ -48,7 +48,7 @@ def write(tmp_path: Path) -> Write:
             "age,hours,sick\n101,2,no\n",
             r"line 2, column 'age': 101 is outside the declared bounds 0 to 100; .* say clip=True",
         ),
-        ("age,hours,sick\n1,2,maybe\n", r"line 2, column 'sick': the label 'maybe' was not declared; declared are no"),
+        ("age,hours,sick\n1,2,maybe\n", r"line 2, column 'sick': 'maybe' was not declared; declared are no"),
         ('age,hours,sick\n1,2,"no\n', r"not valid CSV"),
         (b"age,hours,sick\n1,2,\xff\n", r"not a text file in UTF-8"),
     ],
@@ -186,7 +186,7 @@ def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns: Any
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"member": ["no", "perhaps", "no", "no"]}, r"row 1, column 'member': the label 'perhaps' was not declared"),
+        ({"member": ["no", "perhaps", "no", "no"]}, r"row 1, column 'member': 'perhaps' was not declared"),
         (
             {"member": [None, "no", "no", "no"]},
             r"row 0, column 'member': the value is missing \(None\)",
