@@ -1,6 +1,6 @@
 """Compares what was read of a template with what its user wrote, in values at public points, by CVXPY's own arithmetic."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.language.record import Record
 
 Array = NDArray[np.float64]
@@ -37,9 +37,9 @@ def check_reading(
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
         leaves |= {variable: public_point(variable, rng, positive) for variable in reader.variables.values()}
-        theirs, ours = CvxpyValues(reader, leaves), evaluations([own for _, own in pairs], leaves)
+        ours, known = evaluations([own for _, own in pairs], leaves), dict[int, Valued]()
         for original, own in pairs:
-            (one, first), (two, second) = theirs(original), ours[own]
+            (one, first), (two, second) = cvxpy_value(original, reader, leaves, known), ours[own]
             with np.errstate(invalid="ignore"):  # both are infinite outside the domain
                 apart = np.abs(one - two)
             if (np.isfinite(one) & ~(apart <= READING * max(first, second))).any():
@@ -59,66 +59,36 @@ def pairs_of(original: Any, read: Expression | Constraint) -> list[tuple[Any, Ex
     return list(zip(original.args, args, strict=True))
 
 
-class CvxpyValues:
-    """Values of CVXPY trees at one point, each node once, with nobody's variables set."""
-
-    def __init__(self, reader: Reader, leaves: Mapping[Expression, Any]) -> None:
-        self.reader, self.leaves = reader, leaves
-        self._memory: dict[int, Valued] = {}
-        self._alike: dict[Hashable, Valued] = {}
-
-    def __call__(self, node: Any) -> Valued:
-        if id(node) not in self._memory:
-            parts = [self(argument) for argument in node.args]
-            alike = signature(node, parts)  # with many labels, most have the same scores
-            if alike not in self._alike:
-                self._alike[alike] = self._found(node, parts)
-            self._memory[id(node)] = self._alike[alike]
-        return self._memory[id(node)]
-
-    def _found(self, node: Any, parts: list[Valued]) -> Valued:
-        read, values = self.reader.read_already(node), [part for part, _ in parts]
-        asked = read.atom.domain(read) if read.atom is not None else ()
-        # CVXPY has values for matrices that are not symmetric, of no meaning, and of norms of nearly the same order.
-        pairs = zip(asked, values, strict=False)
-        odd = any(want in ("symmetric", "semidefinite") and not np.array_equal(v, v.T) for want, v in pairs)
-        odd = odd or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))
-        value: Any = np.full(node.shape, np.nan)
-        if not parts:
-            value = self.leaves.get(read, node.value)
-        elif not odd:
-            with suppress(ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError, DPConvexError):
-                value = numeric(node, values)
+def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Valued]) -> Valued:
+    """Return the value of a CVXPY tree, NaN where CVXPY has none, with nobody's variables set; each node is computed once."""
+    if id(node) not in known:
+        parts = [cvxpy_value(argument, reader, leaves, known) for argument in node.args]
+        read, values = reader.read_already(node), [part for part, _ in parts]
+        value: Any = leaves.get(read, node.value) if not parts else np.full(node.shape, np.nan)
+        if parts and not odd(node, read, values):
+            with suppress(ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):
+                value = node.numeric(values)
         value = np.asarray(value.toarray() if sp.issparse(value) else value)
-        return value, max([0.0, float(np.abs(value).max(initial=0.0)), *(size for _, size in parts)])
+        known[id(node)] = value, max([0.0, float(np.abs(value).max(initial=0.0)), *(size for _, size in parts)])
+    return known[id(node)]
 
 
-def numeric(node: Any, values: list[Any]) -> Any:
-    with np.errstate(all="ignore"):
-        return node.numeric(values)
-
-
-def signature(node: Any, parts: list[Valued]) -> Hashable:
-    """Return what atoms of one class with the same options and the very same arguments share."""
-    key = (type(node), tuple(map(id, parts)), tuple((node.get_data() if parts else None) or ()))
-    try:
-        hash(key)
-    except TypeError:
-        return id(node)
-    return key if parts else id(node)
+def odd(node: Any, read: Expression, values: list[Any]) -> bool:
+    """Whether CVXPY has values of no meaning: of matrices that are not symmetric, and of norms of nearly the same order."""
+    asked = read.atom.domain(read) if read.atom is not None else ()
+    pairs = zip(asked, values, strict=False)
+    skew = any(want in ("symmetric", "semidefinite") and not np.array_equal(v, v.T) for want, v in pairs)
+    return skew or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))
 
 
 def public_point(variable: Variable, rng: np.random.Generator, positive: bool) -> Array:
     """Draw a value of a variable that respects its symmetry and its sign."""
-    value = rng.normal(size=variable.shape)
-    has = variable.attributes
-    if positive or has.get("nonneg") or has.get("pos"):
+    value, has = rng.normal(size=variable.shape), variable.attributes
+    negative = any(has.get(name) for name in ("nonpos", "neg", "NSD"))
+    if has.get("PSD") or has.get("NSD") or (positive and has.get("symmetric")):
+        value = value @ value.T
+    elif has.get("symmetric"):
+        value = (value + value.T) / 2
+    elif positive or negative or has.get("nonneg") or has.get("pos"):
         value = np.abs(value)
-    if has.get("nonpos") or has.get("neg"):
-        value = -np.abs(value)
-    definite = has.get("PSD") or has.get("NSD")
-    if definite or has.get("symmetric"):
-        value = np.asarray((value + value.T) / 2)
-        if positive or definite:
-            value = (-1.0 if has.get("NSD") else 1.0) * (value @ value.T)
-    return np.asarray(value)
+    return np.asarray(-value if negative else value)

@@ -175,9 +175,11 @@ class Record(Sealed):
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self.check_names(data)
-        lengths = {name: length_of_numbers(name, d.shape, data[name]) for name, d in self.continuous.items()}
+        lengths = {}
         for name, domain in self.continuous.items():
-            check_zeros(name, domain, data[name])
+            column = data[name]
+            lengths[name] = length_of_numbers(name, domain.shape, column)
+            check_zeros(name, domain, column)
         lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         check_lengths(lengths)
 

@@ -259,7 +259,7 @@ class Schema:
         if absent.any():
             raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
         if self.labels is not None:
-            return np.array(self.labels)[Categorical(self.labels).places(where, values)]
+            return np.array(self.labels)[Categorical(self.labels).codes(where, values)]
         assert self.label_bounds is not None
         return 2 * Numeric(*self.label_bounds).encode(where, values, clip)[:, 0]
 

@@ -30,6 +30,8 @@ class Column:
     # Bound on the sum of squares of the features: a record has the number or lacks it, and both count the same.
     square: ClassVar[float] = 0.25
     missing: Any
+    ends: tuple[float, float]  # as numbers
+    unknown = "is not a finite number"  # said of an entry that is no number
 
     def __post_init__(self) -> None:
         self._declared()
@@ -69,14 +71,14 @@ class Column:
         return encoded
 
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        lower, upper = self._ends()
+        lower, upper = self.ends
         return ((self._placed(where, values, clip) - lower) / (upper - lower) - 0.5)[:, None]
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         """Return entries as numbers between the ends, or refuse the first that is none of them."""
-        numbers, (lower, upper) = self._numbers(values), self._ends()
+        numbers, (lower, upper) = self._numbers(values), self.ends
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
-            raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self._unknown()}.")
+            raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self.unknown}.")
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
             ends = [text_of(getattr(self, field.name)) for field in fields(self)[:2]]  # type: ignore[arg-type]
@@ -89,16 +91,12 @@ class Column:
     def _declared(self) -> None:
         """Check the declaration."""
 
-    def _ends(self) -> tuple[float, float]:
-        raise NotImplementedError
-
     def _numbers(self, values: NDArray[Any]) -> Array:
-        """Return entries as numbers; NaN or infinity for what is none."""
-        raise NotImplementedError
+        return np.array([self._number(value) for value in values.tolist()], dtype=float)
 
-    def _unknown(self) -> str:
-        """Say what is wrong with an entry that is no number."""
-        return "is not a finite number"
+    def _number(self, value: Any) -> float:
+        """Return an entry as a number; NaN or infinity for what is none."""
+        return number(value)
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
@@ -142,33 +140,27 @@ class Numeric(Column):
 
     def _declared(self) -> None:
         lower, upper = interval("a number", (self.lower, self.upper))
-        self._set(lower=lower, upper=upper)
-
-    def _ends(self) -> tuple[float, float]:
-        return self.lower, self.upper
+        self._set(lower=lower, upper=upper, ends=(lower, upper))
 
     def _numbers(self, values: NDArray[Any]) -> Array:
-        return values.astype(float) if values.dtype.kind in "iuf" else np.array([number(v) for v in values.tolist()])
+        return values.astype(float) if values.dtype.kind in "iuf" else super()._numbers(values)
 
 
 class Levels(Column):
     """What levels share: an entry is the place of its text among them."""
 
     levels: Sequence[str]
+    places: Mapping[str, float]
 
     def _declared(self) -> None:
         self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
-
-    def _ends(self) -> tuple[float, float]:
-        return 0.0, len(self.levels) - 1.0
-
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        places = {level: float(place) for place, level in enumerate(self.levels)}
-        return np.array([places.get(text_of(value), math.nan) for value in values.tolist()])
-
-    def _unknown(self) -> str:
+        self._set(places={level: float(place) for place, level in enumerate(self.levels)})
         shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
-        return f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
+        said = f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
+        self._set(ends=(0.0, len(self.levels) - 1.0), unknown=said)
+
+    def _number(self, value: Any) -> float:
+        return self.places.get(text_of(value), math.nan)
 
 
 @dataclass(frozen=True)
@@ -211,6 +203,7 @@ class Boolean(Column):
     missing: str | bool | None = None
 
     kind: ClassVar[str] = "boolean"
+    places: ClassVar[Mapping[str, float]]
 
     def _declared(self) -> None:
         levels_of((self.false, self.true))
@@ -219,15 +212,11 @@ class Boolean(Column):
                 f"{self.false!r} as no and {self.true!r} as yes would be misread; declare them as Ordered."
             )
 
-    def _ends(self) -> tuple[float, float]:
-        return 0.0, 1.0
-
-    def _numbers(self, values: NDArray[Any]) -> Array:
         places = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
-        return np.array([places.get(text_of(value).casefold(), math.nan) for value in values.tolist()])
+        self._set(ends=(0.0, 1.0), unknown=f"was not declared; declared are {self.false}, {self.true}", places=places)
 
-    def _unknown(self) -> str:
-        return f"was not declared; declared are {self.false}, {self.true}"
+    def _number(self, value: Any) -> float:
+        return self.places.get(text_of(value).casefold(), math.nan)
 
 
 @dataclass(frozen=True)
@@ -252,6 +241,7 @@ class Date(Column):
     missing: Any = None
 
     kind: ClassVar[str] = "dates"
+    unknown = "is not a date such as 2020-01-31"
 
     def _declared(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
@@ -261,15 +251,10 @@ class Date(Column):
             self._set(**{name: datetime.date.fromordinal(int(number)).isoformat()})
         if not self.first < self.last:
             raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
+        self._set(ends=(day(self.first), day(self.last)))
 
-    def _ends(self) -> tuple[float, float]:
-        return day(self.first), day(self.last)
-
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        return np.array([day(value) for value in values.tolist()])
-
-    def _unknown(self) -> str:
-        return "is not a date such as 2020-01-31"
+    def _number(self, value: Any) -> float:
+        return day(value)
 
 
 @dataclass(frozen=True)
@@ -317,7 +302,7 @@ class Categorical(Levels):
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
         return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
 
-    def places(self, where: Where, values: NDArray[Any]) -> NDArray[np.int64]:
+    def codes(self, where: Where, values: NDArray[Any]) -> NDArray[np.int64]:
         """Return the place of each entry among the levels, behind them for others; or refuse what is none of them."""
         numbers = self._numbers(values)
         known = (
@@ -326,7 +311,7 @@ class Categorical(Levels):
         return known.astype(np.int64)
 
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        return np.eye(len(self.levels) + self.other)[self.places(where, values)]
+        return np.eye(len(self.levels) + self.other)[self.codes(where, values)]
 
 
 KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
