@@ -106,27 +106,8 @@ class Tree:
             nodes = [*sums, *nodes[2 * len(sums) :]]
         self.root = nodes[0] if nodes else None
 
-    def below(self, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the additions that need the terms of some partitions alone; see `of`."""
-        found, known, left = dict[int, tuple[int, int]](), set(numbers), list(numbers)
-        while left:
-            number = left.pop()
-            other, both = self.pairs.get(number, (number, number))
-            if other != number and other in known and both not in known:
-                found[number], found[other] = self.pairs[number], self.pairs[other]
-                known.add(both)
-                left.append(both)
-        return found
-
-    @classmethod
-    def of(cls, pairs: dict[int, tuple[int, int]]) -> Tree:
-        """Return a sum that makes some additions of another one: what is `waiting` in the end are terms for that one."""
-        some = cls(())
-        some.pairs = pairs
-        return some
-
     def add(self, number: int, term: Any) -> None:
-        """Add the term of a partition, or a sum of several; it is added to its neighbour as soon as that is there."""
+        """Add the term of a partition; it is added to its neighbour as soon as that is there."""
         while number in self.pairs:
             other, both = self.pairs[number]
             if other not in self.waiting:

@@ -231,15 +231,6 @@ def test_a_tree_adds_the_same_terms_in_the_same_order_whoever_comes_first() -> N
                 total.add(leaf, Term(((leaf, 0),)))
             assert (total.value is None) == (not leaves)
             orders.add(total.value.depths if leaves else ())
-        owner, total = rng.integers(3, size=len(sizes)), Tree(sizes)
-        for worker in range(3):  # who adds up what it has, and hands on the rest
-            own = [leaf for leaf in leaves if owner[leaf] == worker]
-            some = Tree.of(total.below(own))
-            for leaf in own:
-                some.add(leaf, Term(((leaf, 0),)))
-            for node, term in some.waiting.items():
-                total.add(node, term)
-        orders.add(total.value.depths if leaves else ())
         ((found),) = orders
         assert sorted(leaf for leaf, _ in found) == leaves
         assert all(depth <= np.ceil(np.log2(len(leaves))) for _, depth in found)
