@@ -18,6 +18,10 @@ from dpconvex.core.expression import Expression, Shape, constant, node
 ATOMS: dict[str, Atom] = {}
 
 
+def known_atom(name: str) -> Atom:
+    return ATOMS[name]
+
+
 def no_domain(expression: Expression) -> tuple[str | None, ...]:
     """Say that arguments may be anything."""
     return (None,) * len(expression.args)
@@ -109,7 +113,7 @@ class Atom:
         return f"<atom {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ATOMS.__getitem__, (self.name,)
+        return known_atom, (self.name,)
 
     def __call__(self, *args: Any, **options: Hashable) -> Expression:
         """Return the atom of arguments; of constants, the constant that it is."""
