@@ -31,10 +31,10 @@ class Partitions:
     Parameters
     ----------
     source : list, Dask data frame, or path of a folder
-        A list has one entry for each partition: a mapping of fields to columns, in which a column may be the path of an .npy file
-        or a memory map of one; a function without arguments that returns such a mapping; or a `dask.delayed` object or a future
-        of one.  With a schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files.  Of a folder, each
-        of its Parquet files is a partition.
+        A list has one entry for each partition: a mapping of fields to columns, in which a column may be the path of an .npy
+        file; a function without arguments that returns such a mapping; or a `dask.delayed` object or a future of one.  With a
+        schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files.  Of a folder, each of its Parquet
+        files is a partition.
     schema : Schema, optional
         Turns each partition, a table, into the fields x and y.
     keep : bool, optional
