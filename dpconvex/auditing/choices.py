@@ -5,9 +5,7 @@ from itertools import permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
-from dpconvex.auditing.laws import Masses
 from dpconvex.auditing.parts import gaussian_attack
 from dpconvex.auditing.report import Attack
 from dpconvex.language.privacy import Privacy
@@ -22,10 +20,7 @@ CANDIDATES = 3
 # The largest gap between two counts of mistakes, in units of the inverse rate: what is left is e to the minus this.
 GAP = 12.0
 # Numbers of runs that are counted; those beyond have this mass at most, and are taken to add nothing.
-TAIL = 1e-13
-MOST_RUNS = 200_000
-# Cells of a quadrature over scores.
-CELLS = 4001
+TAIL, MOST_RUNS = 1e-13, 200_000
 
 
 def choice_law(counts: Array, rate: float, how: str) -> Array:
@@ -36,20 +31,14 @@ def choice_law(counts: Array, rate: float, how: str) -> Array:
     chances = np.exp(-rate * (counts - counts.min()))
     if how == "exponential":
         return np.asarray(chances / chances.sum())
-    found = np.zeros(len(counts))
-    orders = list(permutations(range(len(counts))))
-    for order in orders:
-        left = 1.0
-        for candidate in order:
-            found[candidate] += left * chances[candidate]
-            left *= 1 - chances[candidate]
-    return found / len(orders)
+    orders = np.array(list(permutations(range(len(counts)))))
+    accepted = chances[orders] * np.cumprod(np.insert(1 - chances[orders], 0, 1.0, axis=1), axis=1)[:, :-1]
+    return np.bincount(orders.ravel(), weights=accepted.ravel()) / len(orders)
 
 
 def attack_selection(candidates: int, privacy: Privacy, how: str) -> Attack:
     """Attack a private choice by enumeration: all ways in which one record moves the counts of mistakes."""
-    rate = selection.rate(privacy.epsilon, privacy.adjacency)
-    m = min(candidates, CANDIDATES)
+    rate, m = selection.rate(privacy.epsilon, privacy.adjacency), min(candidates, CANDIDATES)
     gaps = np.unique(np.rint(np.append(0, np.geomspace(1, GAP / min(rate, 1.0) + 1, 8))))
     moves = [np.array(move) for move in product((-1.0, 0.0, 1.0), repeat=m)]
     if privacy.adjacency == "add-remove":
@@ -70,67 +59,23 @@ def attack_selection(candidates: int, privacy: Privacy, how: str) -> Attack:
 
 
 def attack_repetitions(repetitions: Repetitions, privacy: Privacy) -> Attack:
-    """Attack the best of a random number of runs, with the worst mechanism that a single run may be.
+    """Attack the best of a random number of runs, with the worst mechanism of a pure promise that a single run may be.
 
     With f the generating function of the number of runs, a result with probability w, better than all but a share a, is the
     best with probability ``f(a + w) - f(a)``: for small w, ``w f'(a)``.
     """
-    runs = RunLaw(repetitions)
-    if repetitions.accounting == "renyi":
-        return gaussian_runs(repetitions, privacy, runs)
     each = repetitions.each(privacy)
+    count = min(max(repetitions.quantile(1 - TAIL), 2), MOST_RUNS)
+    number, weight = np.arange(float(count)), repetitions.probabilities(count) * np.arange(1.0, count + 1)
     share = np.concatenate([np.geomspace(1e-12, 0.5, 1500), 1 - np.geomspace(1e-12, 0.5, 1500)])
     # What does not beat the result has the mass `share` with one data set, and as little as epsilon allows with the other.
     least = np.maximum(np.exp(-each.epsilon) * share, 1 - np.exp(each.epsilon) * (1 - share))
     most = np.minimum(np.exp(each.epsilon) * share, 1 - np.exp(-each.epsilon) * (1 - share))
-    up, down, here = (np.log(runs.slope(a)) for a in (most, least, share))
+    up, down, here = (np.log([weight @ np.power(a, number) for a in shares]) for shares in (most, least, share))
     found = each.epsilon + float(max((here - down).max(), (up - here).max()))
     note = f"Each run may cost epsilon = {each.epsilon:.6g}; the number of runs has the mean {repetitions.mean:g}."
     how = "the worst run with that epsilon, and the law of the number of runs"
     return Attack("best of all runs", privacy.epsilon, 0.0, found * (1 - 1e-9), 0.0, how, notes=(note,))
-
-
-class RunLaw:
-    """The law of the number of runs, from its probabilities."""
-
-    def __init__(self, repetitions: Repetitions) -> None:
-        count = min(max(repetitions.quantile(1 - TAIL), 2), MOST_RUNS)
-        self.probabilities = repetitions.probabilities(count)
-        self.number = np.arange(1.0, count + 1)
-
-    def slope(self, a: Array) -> Array:
-        found = np.empty(len(a))
-        for k, value in enumerate(a):
-            with np.errstate(divide="ignore"):
-                found[k] = float((self.probabilities * self.number) @ np.power(value, self.number - 1))
-        return found
-
-
-def gaussian_runs(repetitions: Repetitions, privacy: Privacy, runs: RunLaw) -> Attack:
-    """Attack the best of runs that are Gaussian releases, each of which is its own score."""
-    rho = repetitions.each_concentrated(privacy)
-    shift = math.sqrt(2 * rho)
-    edges = np.linspace(-12.0, 12.0 + shift, CELLS)
-    middle, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
-
-    def best(at: float) -> Array:
-        x = middle - at
-        return np.asarray(np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * width * runs.slope(np.exp(log_ndtr(-x))))
-
-    laws = best(0.0), best(shift)
-    forward, back = Masses(*laws, error=1e-6), Masses(*laws[::-1], error=1e-6)
-    worst = max((forward, back), key=lambda masses: masses.delta(privacy.epsilon))
-    note = f"Each run may be {rho:.6g}-zero-concentrated; Rényi accounting is not tight, so little may be found."
-    return Attack(
-        "best of all runs",
-        privacy.epsilon,
-        privacy.delta,
-        worst.epsilon_at(privacy.delta),
-        worst.delta(privacy.epsilon),
-        "exact law of the best of Gaussian runs",
-        masses=worst,
-        notes=(note,),
-    )
 
 
 def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:

@@ -36,7 +36,6 @@ RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
 # Random steps for each that is asked for.
 LONGER = 1.5
-LARGEST_HESSIAN, FLATTEST, NEAR = 400, 8, 1e-5
 
 NAMES = {
     "gradient_bound": "gradient bound G",
@@ -305,16 +304,6 @@ def observed_modulus(
     along = mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim))
     with double_precision():
         slope = jax.jit(jax.vmap(jax.grad(lambda theta: size * function(theta, {}))))
-        if dim <= LARGEST_HESSIAN:  # along the flattest direction of some Hessians, by differences
-            for k in range(FLATTEST):
-                near = here[k] + NEAR * max(float(np.linalg.norm(here[k])), 1.0) * np.concatenate(
-                    [0 * np.eye(1, dim), np.eye(dim)]
-                )
-                found = np.asarray(slope(near))
-                bend = (found[1:] - found[0]) / max(float((near[1] - near[0])[0]), 1e-300) + added * np.eye(dim)
-                if np.isfinite(bend).all():
-                    root = np.sqrt(shape)
-                    along[k] = np.linalg.eigh((bend + bend.T) / 2 / np.outer(root, root))[1][:, 0] / root
         if region.points is None:
             reach = np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2
             there = region.project(here + reach * unit(along))

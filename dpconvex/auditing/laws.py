@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import log_ndtr, ndtr, ndtri
-from scipy.stats import multivariate_t
+from scipy.special import log_ndtr, ndtr
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
@@ -33,8 +32,6 @@ OFFSET = 1.2345e-7
 # Of Poisson samples: outcomes beyond so many deviations are left out, which only lowers what is found; so is what rounding takes
 # off the loss of all steps together, and what transforms err by.
 REACH, ROUNDED, LARGEST, NOISE = 9.0, 0.004, 2**24, 1e-14
-# Of sampling: degrees of freedom of the proposal, how often it moves, how many points at once, and with what confidence.
-FREEDOM, ROUNDS, BLOCK, CONFIDENCE = 5.0, 8, 5000, 0.999
 
 
 def epsilon_at(delta_of: Callable[[float], float], delta: float) -> float:
@@ -140,12 +137,6 @@ def line_masses(
     return Masses(found[0], found[1], error)
 
 
-def gaussian_density(dimension: int, sigma: float) -> LogNoise:
-    """Return the log density of independent normal coordinates, shape (..., dimension) to (...)."""
-    constant = -dimension * np.log(sigma * np.sqrt(2 * np.pi))
-    return lambda b: np.asarray(constant - (b**2).sum(axis=-1) / (2 * sigma**2))
-
-
 def matrix_density(analysis: Analysis, certificate: Certificate) -> LogNoise:
     """Return the log density of matrix-shaped noise in the parameters' coordinates, shape (..., dim) to (...), up to a constant.
 
@@ -207,41 +198,3 @@ class SampledProfile:
 
     def epsilon(self, delta: float) -> float:
         return epsilon_at(self.delta, delta)
-
-
-def sampled_delta(
-    log_laws: Callable[[Array], tuple[Array, Array]],
-    epsilon: float,
-    center: Array,
-    spread: Array,
-    count: int,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Estimate ``integral (p - e^epsilon q)_+`` by importance sampling; also returns what it exceeds with confidence.
-
-    Student's law, with heavier tails than what it stands for, starts at `center`, with the root of a scale matrix `spread`, and
-    moves to where delta comes from.
-    """
-    least = 1e-4 * spread @ spread.T
-
-    def drawn(center: Array, scale: Array) -> tuple[Array, Array]:
-        proposal = multivariate_t(center, scale, df=FREEDOM)
-        points = proposal.rvs(BLOCK, random_state=rng).reshape(BLOCK, len(center))
-        first, second = log_laws(points)
-        with np.errstate(over="ignore", invalid="ignore"):
-            excess = np.maximum(-np.expm1(epsilon + second - first), 0.0)
-            value = np.exp(first - proposal.logpdf(points)) * excess
-        return points, np.nan_to_num(value, nan=0.0, posinf=0.0)
-
-    scale = spread @ spread.T
-    for _ in range(ROUNDS):
-        points, weight = drawn(center, scale)
-        if weight.any():
-            share = np.minimum(weight, np.quantile(weight[weight > 0], 0.98))
-            share = share / share.sum()
-            center = share @ points
-            gap = points - center
-            scale = 1.5 * (gap * share[:, None]).T @ gap + least
-    values = np.concatenate([drawn(center, scale)[1] for _ in range(max(count // BLOCK, 1))])
-    found = float(values.mean())
-    return found, max(found - float(ndtri(CONFIDENCE) * values.std(ddof=1)) / math.sqrt(len(values)), 0.0)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.laws import Masses, gaussian_density, grid, line_masses, matrix_density, sampled_delta
+from dpconvex.auditing.laws import Masses, grid, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import POOL, Candidates, Goal, Search, diagonal, leak, unit
+from dpconvex.auditing.search import POOL, Candidates, Goal, Search, diagonal, leak, opposite, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
@@ -30,8 +30,6 @@ ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
 LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ravel())
 # Answers are this far from the faces of K, and singular values below this fraction of the largest are rounding.
 INSIDE, RANK = 1e-6, 1e-9
-# Alternating projections, and the distance at which a point counts as reached.
-ROUNDS, CLOSE = 60, 1e-6
 COARSE = 1200
 
 
@@ -44,12 +42,11 @@ class Effort:
     finalists: int = 6
     trials: int = 24
     cells: int = 8000
-    points: int = 100_000
 
     @classmethod
     def of(cls, level: float) -> Effort:
         """Return the default effort, multiplied."""
-        least = {"pool": 4, "steps": 8, "finalists": 4, "trials": 6, "points": 5000}
+        least = {"pool": 4, "steps": 8, "finalists": 4, "trials": 6}
         return cls(**{name: max(round(getattr(cls, name) * level), few) for name, few in least.items()})
 
 
@@ -60,11 +57,15 @@ class Restricted:
     one: Candidates
     lift: Array  # shape (dim, r): orthonormal
     curvature: Array  # shape (r, r): of everything but the two records
-    # shape (r,): the answer, the noise that leads there from the first data set, and the gradient of the rest of the
-    # data at 0
-    point: Array
-    noise: Array
-    shift: Array
+    point: Array  # shape (r,): the answer
+    noise: Array  # shape (r,): what leads there from the first data set
+    shift: Array  # shape (r,): the gradient of the rest of the data at 0
+    difference: Array  # shape (r,): of the gradients there
+    jump: float  # of the logarithms of the determinants there
+
+    @property
+    def on_the_line(self) -> bool:
+        return len(self.point) == 1
 
 
 class Objective:
@@ -75,9 +76,9 @@ class Objective:
         self.form, moduli = analysis.form, diagonal(analysis, certificate.size, certificate.added)
         check_projection(analysis)
         self.search = Search(self.form, moduli, rng, rest=True)
-        self.noise, self.scale = certificate.noise, certificate.noise_scale
+        self.gaussian, self.scale = certificate.is_gaussian, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
-        self.delta = certificate.noise_delta if certificate.is_gaussian else 0.0
+        self.delta = certificate.noise_delta if self.gaussian else 0.0
         self.free, dim = self.form.feasible.is_space, self.form.space.dim
         self.everything = self.form.noise_dimension == dim
         self.basis = np.eye(dim) if self.everything else self.form.basis.toarray()
@@ -87,20 +88,26 @@ class Objective:
     def attack(self) -> Attack:
         """Attack all pairs of kinds of records, and report the worst."""
         goal = Goal({"difference": 1 / self.scale, "jump": 1.0})
-        if self.noise == "gaussian":
+        if self.gaussian:
             goal = Goal(gaussian=(self.scale, self.epsilon))
         found: list[Restricted] = []
         for pair in self.search.pairs(self.certificate.privacy.adjacency):
             best = self.search.found([goal], pair, self.effort.pool, self.effort.steps)[0]
-            found.extend(self.restricted(best.take(slice(k, k + 1))) for k in range(self.effort.finalists))
-        attacks = [self.integrated(case) if self.noise == "gaussian" else self.pointwise(case) for case in found]
-        worst = int(np.argmax([(attack.strength if self.delta else attack.found_epsilon) for attack in attacks]))
-        case, attack = found[worst], attacks[worst]
-        if self.noise == "gaussian":
-            return self.integrated(case, last=True)
-        if not self.free and case.lift.shape == (1, 1) and self.noise == "gamma":
-            attack = max(attack, self.integrated(case, last=True), key=lambda one: one.found_epsilon)
-        return attack
+            some = [best.take(slice(k, k + 1)) for k in range(self.effort.finalists)]
+            if self.gaussian and None not in pair:  # opposite records move the answer along a line
+                some += [replace(one, second=opposite(one.first, self.search.domains)) for one in some]
+            found.extend(self.restricted(one) for one in some)
+        if not self.gaussian:
+            case, attack = max(((one, self.pointwise(one)) for one in found), key=lambda both: both[1].found_epsilon)
+            if not self.free and case.lift.shape == (1, 1) and self.certificate.noise == "gamma":
+                attack = max(attack, self.integrated(case, last=True), key=lambda one: one.found_epsilon)
+            return attack
+        line = [case for case in found if case.on_the_line]
+        if not line:
+            attack = self.report(found[0], "no two records were found that differ along a line", math.nan, math.nan)
+            return replace(attack, notes=("Laws are integrated on the line only; dp.falsify attacks the constants.",))
+        attacks = [self.integrated(case) for case in line]
+        return self.integrated(line[int(np.argmax([attack.ratio for attack in attacks]))], last=True)
 
     def restricted(self, one: Candidates) -> Restricted:
         """Reduce a candidate to the directions that matter, and choose the rest of the data."""
@@ -111,7 +118,7 @@ class Objective:
                 self.rng.normal(size=(64, len(theta))) * max(float(np.linalg.norm(theta)), 1.0)
             )
             theta = theta + INSIDE * (corners.mean(axis=0) - theta)
-        elif self.noise == "gaussian":
+        elif self.gaussian:
             rows = np.concatenate([side.rows(len(theta))[0][0] for side in (one.first, one.second)]) @ self.basis
             values = np.linalg.eigvalsh(self.public)
             parts = [unit(rows)]
@@ -123,37 +130,33 @@ class Objective:
         curvature, point = frame.T @ self.public @ frame + c * np.eye(frame.shape[1]), lift.T @ theta
         (g, h), (other, bend) = (side.slopes_at(point[None], lift) for side in (one.first, one.second))
         difference = (g - other)[0]
-        jump = np.linalg.slogdet(curvature + h[0])[1] - np.linalg.slogdet(curvature + bend[0])[1]
+        jump = float(np.linalg.slogdet(curvature + h[0])[1] - np.linalg.slogdet(curvature + bend[0])[1])
         noise = np.zeros(len(point))
-        if self.noise == "gaussian":
+        if self.gaussian:
             length = float(np.linalg.norm(difference))
             far = leak(np.array(length / self.scale), np.array(jump), self.epsilon)[1]
             noise = float(far) * self.scale * unit(difference[None])[0]
-        return Restricted(one, lift, curvature, point, noise, -(curvature @ point + g[0] + noise))
+        return Restricted(one, lift, curvature, point, noise, -(curvature @ point + g[0] + noise), difference, jump)
 
     def pointwise(self, case: Restricted) -> Attack:
         """Report the largest privacy loss at one answer."""
-        (g, h), (other, bend) = (
-            side.slopes_at(case.point[None], case.lift) for side in (case.one.first, case.one.second)
-        )
-        jump = np.linalg.slogdet(case.curvature + h[0])[1] - np.linalg.slogdet(case.curvature + bend[0])[1]
-        difference, worst = (g - other)[0], -math.inf
-        if self.inside((case.lift @ case.point)[None])[0]:
-            worst = float(np.linalg.norm(difference)) / self.scale + jump
-            if self.noise == "matrix":
-                log_noise, along = matrix_density(self.analysis, self.certificate), case.lift @ difference
+        worst = -math.inf
+        if self.inside(case.lift @ case.point):
+            worst = float(np.linalg.norm(case.difference)) / self.scale + case.jump
+            if self.certificate.noise == "matrix":
+                log_noise, along = matrix_density(self.analysis, self.certificate), case.lift @ case.difference
                 b = self.scale * LENGTHS[:, None] * unit(along[None])
-                worst = float((log_noise(b) - log_noise(b + along)).max()) + jump
+                worst = float((log_noise(b) - log_noise(b + along)).max()) + case.jump
         how = "largest ratio of densities"
         return self.report(case, how, max(worst, 0.0), 0.0 if worst <= self.epsilon else math.nan)
 
+    def inside(self, theta: Array) -> bool:
+        """Whether no face of K is active at a point of K, as far as the noise can tell."""
+        beyond = theta[None] * (1 + 1e-9)
+        return self.free or not self.everything or bool((self.search.region.project(beyond) == beyond).all())
+
     def integrated(self, case: Restricted, last: bool = False) -> Attack:
-        """Report the largest delta (for Gamma noise, epsilon) on the line, or by sampling."""
-        if len(case.point) > 1:
-            count = self.effort.points if last else self.effort.points // 10
-            estimate, least = self.sampled(case, count)
-            attack = self.report(case, "importance sampling, with 99.9 % confidence", math.nan, least)
-            return replace(attack, estimate=estimate)
+        """Report the largest delta (for Gamma noise, epsilon) on the line."""
         masses = self.masses(case, COARSE)
         trials = [case.shift + step * case.noise for step in ALONG]
         for k in range(len(ALONG) + self.effort.trials):  # first along the worst noise, then at random
@@ -167,7 +170,7 @@ class Objective:
         return self.report(case, "exact law on the line", masses.epsilon_at(self.delta), delta, masses)
 
     def value(self, masses: Masses) -> float:
-        return masses.delta(self.epsilon) if self.noise == "gaussian" else masses.epsilon
+        return masses.delta(self.epsilon) if self.gaussian else masses.epsilon
 
     def masses(self, case: Restricted, count: int) -> Masses:
         """Return the laws of the answer for both data sets, on cells of the line."""
@@ -176,7 +179,7 @@ class Objective:
         if not self.free and self.everything:
             low, high = self.search.region.project(np.array([[-ENDLESS], [ENDLESS]]))[:, 0].tolist()
             lower, upper = (low if low > -ENDLESS / 2 else lower), (high if high < ENDLESS / 2 else upper)
-        reach = (FAR[self.noise] * self.scale + self.certificate.gradient_bound) / curvature
+        reach = (FAR[self.certificate.noise] * self.scale + self.certificate.gradient_bound) / curvature
         sides = (case.one.first, case.one.second)
         rows = np.concatenate([side.rows(len(case.lift))[0][0] for side in sides]) @ case.lift
         feature = 0.3 / max(float(np.abs(rows).max(initial=0.0)), 1e-9)
@@ -186,38 +189,7 @@ class Objective:
             lambda t, side=side: np.nan_to_num(side.slopes_at(t[:, None], case.lift)[0][:, 0]) + curvature * t + shift
             for side in sides
         ]
-        return line_masses(points, slopes[0], slopes[1], self.noise, self.scale)
-
-    def sampled(self, case: Restricted, count: int) -> tuple[float, float]:
-        """Estimate delta in more than one dimension; faces of K are left out, which makes what is found smaller."""
-        log_noise = gaussian_density(len(case.point), self.scale)
-
-        def log_laws(points: Array) -> tuple[Array, Array]:
-            logs = []
-            for side in (case.one.first, case.one.second):
-                gradient, hessian = (np.nan_to_num(part) for part in side.slopes_at(points, case.lift))
-                noise = -(gradient + points @ case.curvature + case.shift)
-                logs.append(log_noise(noise) + np.linalg.slogdet(hessian + case.curvature)[1])
-            counts = logs[0] > self.epsilon + logs[1]  # only these contribute, and have to be answers
-            counts[counts] = self.inside(points[counts] @ case.lift.T)
-            return np.where(counts, logs[0], -np.inf), np.where(counts, logs[1], 0.0)
-
-        spread = np.asarray(self.scale * np.linalg.inv(case.curvature), dtype=float)
-        return sampled_delta(log_laws, self.epsilon, case.point, spread, count, self.rng)
-
-    def inside(self, theta: Array) -> NDArray[np.bool_]:
-        """Whether points are answers at which no face of K is active (for a part of K: can be answers), shape (m,)."""
-        if self.free:
-            return np.ones(len(theta), dtype=bool)
-        project = self.search.region.project
-        if self.everything:
-            return np.asarray((project(theta * (1 + 1e-9)) == theta * (1 + 1e-9)).all(axis=1))
-        trial, gap = theta.copy(), theta
-        for _ in range(ROUNDS):  # is there a point of K with these coordinates?
-            nearest = project(trial)
-            gap = (theta - nearest) @ self.basis
-            trial = nearest + gap @ self.basis.T
-        return np.asarray(np.linalg.norm(gap, axis=1) <= CLOSE * np.maximum(np.linalg.norm(theta, axis=1), 1.0))
+        return line_masses(points, slopes[0], slopes[1], self.certificate.noise, self.scale)
 
     def report(self, case: Restricted, how: str, epsilon: float, delta: float, masses: Masses | None = None) -> Attack:
         """Describe a case."""

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from dpconvex.auditing.laws import profile_delta, profile_epsilon
 from dpconvex.auditing.parts import attack_cover, attack_vectors
+from dpconvex.auditing.records import Records
 from dpconvex.auditing.report import Attack
+from dpconvex.auditing.search import POOL, Candidates, Goal, Search
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments
 from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.batch import Batch
@@ -21,8 +24,8 @@ from dpconvex.release.verify import form_of
 
 Array = NDArray[np.float64]
 
-# Pairs that the search starts from, those that are improved, and steps of that.
-PAIRS, KEPT, STEPS = 400, 20, 150
+# Steps of the search.
+STEPS = 150
 
 
 def attack_statistics(
@@ -32,7 +35,7 @@ def attack_statistics(
     mechanism, cover = mechanism_of(certificate, form_of(template)), certificate.cover
     assert cover is not None
     moments = mechanism.moments(form_of(template), certificate.privacy.adjacency)
-    pair, distance = farthest(template, moments, certificate.privacy.adjacency == "replace-one", rng)
+    pair, distance = farthest(template, moments, certificate.privacy.adjacency, rng)
     shift, epsilon = distance / certificate.noise_scale, certificate.noise_epsilon
     gaussian = certificate.is_gaussian
     delta = certificate.privacy.delta - cover.delta if gaussian else 0.0
@@ -44,48 +47,37 @@ def attack_statistics(
     count = max(draws // certificate.noise_dimension, 200)
     zeros, source = np.zeros(certificate.noise_dimension), system_generator()
     vectors = np.array([mechanism.perturbed(zeros, certificate, source) for _ in range(count)])
-    return [exact, attack_vectors(None, certificate, vectors), attack_cover(cover)]
+    return [exact, attack_vectors(certificate, vectors), attack_cover(cover)]
+
+
+class Statistics(Search):
+    """The search for records whose statistics are far apart: parameters and values of leaves play no part."""
+
+    def __init__(self, form: LossForm, moments: Moments, rng: np.random.Generator) -> None:
+        super().__init__(form, np.ones(form.space.dim), rng)
+        self.moments = moments
+
+    def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
+        """Return how far the statistics of the two records are apart."""
+        labels = np.array(self.form.labels)
+        first, second = (
+            np.zeros((len(some), 1))
+            if side.losses is None
+            else record_moments(self.moments, Batch(side.fields, labels[side.group]))
+            for side in (some.first, some.second)
+        )
+        return {"difference": np.linalg.norm(first - second, axis=1)}
+
+    def _parameters(
+        self, first: Records, second: Records, values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]
+    ) -> tuple[Array, Array]:
+        return theta, values
 
 
 def farthest(
-    template: Template, moments: Moments, replaced: bool, rng: np.random.Generator
-) -> tuple[tuple[dict[str, Any], dict[str, Any] | None], float]:
-    """Return two records (or one and none) whose statistics differ much, and by how much: the best of many pairs, improved."""
-    record = template.record
-
-    def apart(sides: list[Batch]) -> Array:
-        first, second = (record_moments(moments, side) for side in sides)
-        return np.asarray(np.linalg.norm(first - second if replaced else first, axis=1))
-
-    sides = [record.sample(PAIRS, rng) for _ in range(2)]
-    for name in record.continuous:  # many worst pairs are opposite, or equal but for one field
-        sides[1].fields[name][: PAIRS // 4] = record.continuous[name].project(-sides[0].fields[name][: PAIRS // 4])
-        alike = rng.random(PAIRS) < 1 / 4
-        sides[1].fields[name][alike] = sides[0].fields[name][alike]
-    best = np.argsort(-apart(sides))[:KEPT]
-    sides = [Batch({name: v[best] for name, v in side.fields.items()}, side.group[best]) for side in sides]
-    values = apart(sides)
-    for step in range(STEPS):
-        size = 0.5 ** (10 * step / STEPS)
-        trial = [moved(template, side, size, rng) for side in sides]
-        better = (found := apart(trial)) > values
-        for name in record.continuous:
-            for side, other in zip(sides, trial, strict=True):
-                side.fields[name][better] = other.fields[name][better]
-        values = np.maximum(values, found)
-    k = int(np.argmax(values))
-    named = [
-        {name: side.fields[name][k] for name in record.continuous} | record.combinations[side.group[k]]
-        for side in sides
-    ]
-    return (named[0], named[1] if replaced else None), float(values[k])
-
-
-def moved(template: Template, side: Batch, size: float, rng: np.random.Generator) -> Batch:
-    """Return records at a random distance from others, in their domain."""
-    fields = {}
-    for name, domain in template.record.continuous.items():
-        values = side.fields[name]
-        step = size * domain.norm_bound * rng.standard_normal(values.shape) / math.sqrt(math.prod(domain.shape))
-        fields[name] = domain.project(values + step)
-    return Batch(fields, side.group)
+    template: Template, moments: Moments, adjacency: str, rng: np.random.Generator
+) -> tuple[tuple[dict[str, Any] | None, dict[str, Any] | None], float]:
+    """Return two records (or one and none) whose statistics differ much, and by how much."""
+    search, goal = Statistics(form_of(template), moments, rng), Goal({"difference": 1.0})
+    one = search.found([goal], search.pairs(adjacency)[0], POOL, STEPS)[0].take(slice(0, 1))
+    return (search.named(one.first), search.named(one.second)), float(search.measure(one, False)["difference"][0])

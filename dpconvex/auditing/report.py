@@ -44,8 +44,6 @@ class Attack:
         Of the rest of the data: ``curvature/2 ||theta||^2`` is added to the linear term.
     answer : dict of str to ndarray
         Parameters at which the loss of privacy is large.
-    estimate : float or None
-        Where sampling was needed, the estimate of delta, of which `found_delta` is a lower confidence bound.
     masses : Masses or None
         The two laws of the answer, for the whole profile.
     notes : tuple of str
@@ -63,7 +61,6 @@ class Attack:
     slope: Mapping[str, Array] = field(default_factory=dict)
     curvature: float = 0.0
     answer: Mapping[str, Array] = field(default_factory=dict)
-    estimate: float | None = None
     masses: Masses | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
@@ -74,13 +71,6 @@ class Attack:
         if claimed > 0:
             return found / claimed
         return math.inf if found > 0 else 1.0
-
-    @property
-    def strength(self) -> float:
-        """How near the attack came, or how far beyond; the best estimate, not the bound, where sampling was needed."""
-        if self.estimate is not None and self.delta > 0:
-            return self.estimate / self.delta
-        return self.ratio
 
     @property
     def holds(self) -> bool:
@@ -106,8 +96,6 @@ class Attack:
         if self.answer:
             yield "seen at", written(self.answer)
         yield "by", self.how
-        if self.estimate is not None:
-            yield "estimate of delta", f"{self.estimate:.4g}"
         for note in self.notes:
             yield "note", note
 

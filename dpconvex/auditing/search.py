@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.auditing.records import BATCH, Losses, Records, losses_of
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.atoms.arrangement import vec
-from dpconvex.core.atoms.norms import sum_squares
-from dpconvex.core.atoms.sums import add
-from dpconvex.core.expression import Field, constant
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.to_cvxpy import ConicProgram
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.convex_sets import Spectral
 
@@ -35,9 +30,8 @@ POOL, ROUNDS, FEWER = 16, 12, 3
 TOLERANCE = 1e-13
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
-# Directions in which a feasible set without a projection is explored, and how far its points are pulled inside, so that
-# the accuracy of the solver that found them does not matter.
-EXPLORED, INSIDE = 24, 1e-6
+# Directions in which a feasible set without a projection is explored.
+EXPLORED = 24
 
 # What needs no Hessian, and what needs the neighbour.
 FLAT, PAIRED = ("gradient", "difference", "distance"), ("difference", "distance", "jump")
@@ -158,11 +152,11 @@ class Search:
         common, apart, edge = rng.integers(0, 5, size=count), rng.random(count) < 0.3, rng.random(count) < 0.5
         for name, domain in self.domains.items():
             one, other = domain.sample(count, rng), domain.sample(count, rng)
-            one = np.where(shaped(edge, one), project_field(domain, 10 * one), one)
-            opposite = project_field(domain, sum(domain.bounds) - one)
-            near = project_field(domain, one + shaped(10.0 ** rng.uniform(-3, 0, size=count), one) * (other - one))
+            one = np.where(shaped(edge, one), domain.project(10 * one), one)
+            opposite = domain.project(sum(domain.bounds) - one)
+            near = domain.project(one + shaped(10.0 ** rng.uniform(-3, 0, size=count), one) * (other - one))
             relation = np.where(apart, rng.integers(0, 5, size=count), common)
-            choices = [one, opposite, near, other, project_field(domain, 10 * other)]
+            choices = [one, opposite, near, other, domain.project(10 * other)]
             here[name], there[name] = one, np.stack(choices)[relation, np.arange(count)]
         sides = [
             Records(losses, rng.integers(0, self.losses.count, size=count), fields)
@@ -229,7 +223,7 @@ class Search:
                 old, aim = side.fields[name], domain.sample(count, rng)
                 step = size * rng.random(count) * rng.choice([1.0, -1.0, 3.0], count)
                 move = np.where(shaped(others, old), 0.7 * (old[a] - old[b]), shaped(step, old) * (aim - old))
-                fields[name] = project_field(domain, old + np.where(shaped(still, old), 0.0, move))
+                fields[name] = domain.project(old + np.where(shaped(still, old), 0.0, move))
             sides.append(replace(side, fields=fields))
         values, theta = now.values, now.theta
         some = rng.random(values.shape) < rng.random((count, 1))
@@ -329,20 +323,10 @@ class Region:
 
 def explore(form: LossForm, rng: np.random.Generator) -> Array:
     """Return points of a feasible set that has no projection, shape (m, dim)."""
-    space = form.space
-    goals = {name: Field.of((block.dim,), f"goal for {name}") for name, block in space.blocks.items()}
-    distances = [
-        sum_squares(constant(block.lift.T) @ vec(block.variable) - goals[name]) for name, block in space.blocks.items()
-    ]
-    program = ConicProgram(add(*distances), form.constraints)
-    aims = unit(rng.normal(size=(EXPLORED, space.dim))) * 10.0 ** rng.uniform(-1, 3, size=(EXPLORED, 1))
-    aims[0] = 0.0
-    tried = [program.solve({goal: aim[space.blocks[name].slice] for name, goal in goals.items()}) for aim in aims]
-    points = [space.pack(found) for found in tried if found is not None]
-    if not points:
+    if form.feasible.obstacle is not None:
         raise NotConverged(f"falsify: no point of the feasible set was found: {form.feasible.describe()}")
-    table = np.stack(points)
-    return np.asarray(table + INSIDE * (table.mean(axis=0) - table))
+    aims = unit(rng.normal(size=(EXPLORED, form.space.dim))) * 10.0 ** rng.uniform(-1, 3, size=(EXPLORED, 1))
+    return np.stack([form.feasible.project(aim) for aim in np.append(0 * aims[:1], aims[1:], axis=0)])
 
 
 def unit(vectors: Array) -> Array:
@@ -351,16 +335,10 @@ def unit(vectors: Array) -> Array:
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
 
 
-def project_field(domain: Ball | Box, values: Array) -> Array:
-    """Project values of a field on its domain, in the Euclidean norm."""
-    if isinstance(domain, Box) or domain.norm != 1:
-        return domain.project(values)
-    # Held, Wolfe & Crowder 1974: shrink all coordinates by the amount that makes the remaining sum the radius.
-    sizes = -np.sort(-np.abs(values), axis=1)
-    shrink = (np.cumsum(sizes, axis=1) - domain.radius) / np.arange(1, values.shape[1] + 1)
-    last = (sizes > shrink).sum(axis=1, keepdims=True) - 1
-    amount = np.maximum(np.take_along_axis(shrink, np.maximum(last, 0), axis=1), 0.0)
-    return np.asarray(np.sign(values) * np.maximum(np.abs(values) - amount, 0.0))
+def opposite(records: Records, domains: Mapping[str, Ball | Box]) -> Records:
+    """Return records of the same labels whose fields lie on the other side of their domains."""
+    fields = {name: domain.project(sum(domain.bounds) - records.fields[name]) for name, domain in domains.items()}
+    return replace(records, fields=fields)
 
 
 def shaped(factors: Any, values: Any) -> Any:

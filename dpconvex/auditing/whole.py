@@ -161,7 +161,8 @@ def audit_repeated(
         plan = planned(candidate, privacy, repetitions, size, Method(mechanism))
         found = attack_certificate(candidate, plan.fit.certificate, mechanism, work, rng)
         attacks.extend(named([*found, attack_cover(plan.score, "noise of the score")], k))
-    attacks.append(attack_repetitions(repetitions, privacy))
+    if repetitions.accounting != "renyi":
+        attacks.append(attack_repetitions(repetitions, privacy))
     return Audit(privacy, f"the best of {repetitions.mean:g} runs on average", tuple(attacks))
 
 
@@ -184,7 +185,7 @@ def attack_certificate(
         found = [attack_output(analysis, certificate, work, rng)]
     else:
         found = [Objective(analysis, certificate, work, rng).attack()]
-    if certificate.noise_dimension:
+    if certificate.noise_dimension and certificate.noise != "matrix":
         found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
     if certificate.cover is not None:
         found.append(attack_cover(certificate.cover))

@@ -74,28 +74,6 @@ def variable_like(variable: Variable) -> cp.Variable:
     return cp.Variable(variable.shape, name=variable.name, **attributes)
 
 
-class ConicProgram:
-    """A small convex program without data, whose answers need proofs of their own."""
-
-    def __init__(self, goal: Expression, constraints: Sequence[Constraint]) -> None:
-        self._writer = Writer()
-        smallest = cp.Minimize(self._writer.expression(goal))
-        self._problem = cp.Problem(smallest, [self._writer.constraint(constraint) for constraint in constraints])
-
-    def solve(self, fields: Mapping[Expression, Any]) -> dict[str, Any] | None:
-        """Return the variables where the goal is least, by name, for some values of its fields; None if there is no answer."""
-        leaves = self._writer.leaves
-        for leaf, value in fields.items():
-            leaves[leaf].value = value
-        try:
-            self._problem.solve(solver=cp.CLARABEL)
-        except cp.SolverError:
-            return None
-        if self._problem.status != cp.OPTIMAL:
-            return None
-        return {leaf.name: leaves[leaf].value for leaf in leaves if isinstance(leaf, Variable)}
-
-
 def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable, Writer, list[Any]]:
     """Write the attributes of the variables and constraints on the coordinates of a space."""
     theta = cp.Variable(space.dim)

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.auditing.search import Search, project_field
+from dpconvex.auditing.search import Search
 from dpconvex.core.atoms.exponentials import LOGISTIC
 from dpconvex.release.verify import analyse
 
@@ -128,20 +128,6 @@ def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch: pytest.Monk
 
 
 # Where it looks
-
-
-@pytest.mark.parametrize("norm", [1, 2, np.inf])
-def test_records_are_projected_on_the_nearest_of_their_domain(norm: float) -> None:
-    rng = np.random.default_rng(1)
-    ball = dp.Ball(4, radius=1.5, norm=norm)
-    values = rng.normal(scale=2.0, size=(200, 4))
-    nearest = project_field(ball, values)
-    assert ball.excess(nearest).max() <= 1e-12
-    # The nearest point of a convex set is the one from which no other one lies ahead.
-    for other in ball.sample(100, rng):
-        assert np.einsum("ni,ni->n", values - nearest, other - nearest).max() <= 1e-9
-    inside = ball.sample(50, rng)
-    assert np.allclose(project_field(ball, inside), inside, rtol=0, atol=1e-12)
 
 
 def constrained(constraints: Callable[[cp.Variable], list[cp.Constraint]]) -> dp.Template:

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import norm
 
-from dpconvex.auditing.laws import (
-    gaussian_density,
-    grid,
-    line_masses,
-    profile_delta,
-    profile_epsilon,
-    sampled_delta,
-)
+from dpconvex.auditing.laws import grid, line_masses, profile_delta, profile_epsilon
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 SIGMA, MODULUS = 0.7, 2.0
@@ -54,21 +47,3 @@ def test_the_line_has_mass_one_and_what_is_cut_off_lies_at_the_ends(noise: str, 
     assert masses.second.sum() == pytest.approx(1.0, rel=1e-12)
     if np.isfinite(ends[0]) and noise == "gaussian":
         assert masses.first[0] == pytest.approx(norm.cdf(2 * points[0] / SIGMA), rel=1e-9)
-
-
-@pytest.mark.parametrize("dimension", [2, 6])
-def test_sampling_finds_a_delta_of_a_millionth_to_a_per_cent(dimension: int) -> None:
-    shift = np.zeros(dimension)
-    shift[0] = 0.25
-    epsilon = profile_epsilon(1e-6, 0.25)
-    density = gaussian_density(dimension, 1.0)
-    estimate, least = sampled_delta(
-        lambda t: (density(t), density(t + shift)),
-        epsilon,
-        np.eye(dimension)[0] * 4.0,
-        np.eye(dimension),
-        100_000,
-        np.random.default_rng(0),
-    )
-    assert estimate == pytest.approx(1e-6, rel=0.03)
-    assert 0.9e-6 < least <= 1.01e-6

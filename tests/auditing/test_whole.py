@@ -43,14 +43,11 @@ def test_gaussian_objective_perturbation_spends_its_delta(problem: str) -> None:
     assert found["exact answer"].ratio >= 0.85, str(found)
 
 
-@pytest.mark.slow
-def test_more_dimensions_are_sampled() -> None:
+def test_where_no_line_is_found_it_says_so() -> None:
     template = dp.load("softmax_regression", features=2, classes=3)
-    found = dp.audit(template, dp.Privacy(1.0, 1e-5), GAUSSIAN, size=1000, effort=0.2, seed=1)
-    attack = found["exact answer"]
+    found = dp.audit(template, dp.Privacy(1.0, 1e-5), GAUSSIAN, size=1000, effort=0.05, seed=1)
     assert found.holds
-    assert attack.estimate is not None
-    assert 0 < attack.found_delta <= attack.estimate
+    assert "on the line only" in str(found)
 
 
 def regression(noise: str, dimension: int, ends: str) -> tuple[dp.Template, Any]:
@@ -62,10 +59,9 @@ def regression(noise: str, dimension: int, ends: str) -> tuple[dp.Template, Any]
     return template, dp.ObjectivePerturbation(noise)
 
 
-@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
 @pytest.mark.parametrize(
-    ("dimension", "ends"),
-    [(1, "ball"), pytest.param(2, "ball", marks=SLOW), pytest.param(3, "box", marks=SLOW)],
+    ("noise", "dimension", "ends"),
+    [("gamma", 1, "ball"), ("gaussian", 1, "ball"), pytest.param("gamma", 3, "box", marks=SLOW)],
 )
 def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
     template, mechanism = regression(noise, dimension, ends)

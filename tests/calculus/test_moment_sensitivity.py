@@ -59,8 +59,8 @@ def test_no_two_records_are_farther_apart_and_some_nearly_are(name: str, residua
     template = templates()[name]
     moments, length, apart = moments_of(template, 1.2, residuals)
     rng = np.random.default_rng(5)
-    _, alone = farthest(template, moments, False, rng)
-    _, found = farthest(template, moments, True, rng)
+    _, alone = farthest(template, moments, "add-remove", rng)
+    _, found = farthest(template, moments, "replace-one", rng)
     assert alone <= length * (1 + 1e-12)
     assert found <= apart * (1 + 1e-12)
     assert alone >= 0.97 * length or name in ("weights", "labels")  # an l1 ball has fewer corners than its hull
