@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
@@ -29,22 +28,6 @@ SMALLEST, ACCURATE = 1e-280, 1e-6
 ROUNDING, LEAST = 1e-15, 1e-12
 # No cell begins or ends at a number that a declaration would name, such as a kink at 0.
 OFFSET = 1.2345e-7
-# Of Poisson samples: outcomes beyond so many deviations are left out, which only lowers what is found; so is what rounding takes
-# off the loss of all steps together, and what transforms err by.
-REACH, ROUNDED, LARGEST, NOISE = 9.0, 0.004, 2**24, 1e-14
-
-
-def epsilon_at(delta_of: Callable[[float], float], delta: float) -> float:
-    """Return the epsilon at which a falling delta reaches a value, rounded down."""
-    low, high = 0.0, 1.0
-    if delta_of(0.0) <= delta:
-        return 0.0
-    while delta_of(high) > delta and high < 700:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
-    return low
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,20 +58,18 @@ class Masses:
         return float(ratio.max())
 
     def epsilon_at(self, delta: float) -> float:
-        return max(self.epsilon, 0.0) if delta <= 0 else epsilon_at(self.delta, delta)
-
-
-def profile_delta(epsilon: float, shift: float) -> float:
-    """Return the exact delta of unit Gaussian noise for answers `shift` apart (Balle & Wang 2018), not rounded up."""
-    if shift <= 0:
-        return 0.0
-    first, second = log_ndtr(shift / 2 - epsilon / shift), epsilon + log_ndtr(-shift / 2 - epsilon / shift)
-    return float(np.exp(first) * -np.expm1(second - first)) if second < first else 0.0
-
-
-def profile_epsilon(delta: float, shift: float) -> float:
-    """Return the epsilon of unit Gaussian noise at a delta."""
-    return epsilon_at(lambda epsilon: profile_delta(epsilon, shift), delta)
+        """Return the epsilon at which the falling delta reaches a value, rounded down."""
+        if delta <= 0:
+            return max(self.epsilon, 0.0)
+        if self.delta(0.0) <= delta:
+            return 0.0
+        low, high = 0.0, 1.0
+        while self.delta(high) > delta and high < 700:
+            low, high = high, 2 * high
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
+        return low
 
 
 def grid(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
@@ -159,42 +140,3 @@ def matrix_density(analysis: Analysis, certificate: Certificate) -> LogNoise:
         return np.asarray(-order * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2))[1])
 
     return log_density
-
-
-class SampledProfile:
-    """Lower bounds on delta for each epsilon, where one record takes part in each step with a probability.
-
-    Its part of a sum is `shift` deviations of the noise long, and points the same way in all steps.  The losses of all steps are
-    added up on a grid, rounded down.
-    """
-
-    def __init__(self, shift: float, rate: float, steps: int) -> None:
-        self.shift, self.rate, self.steps = shift, rate, steps
-        ends = np.array([-REACH, REACH + shift])
-        low, high = np.log1p(rate * np.expm1(shift * ends - shift**2 / 2))
-        self.width = max(ROUNDED / steps, steps * (high - low) / LARGEST)
-        edges = self.width * np.arange(np.floor(low / self.width), np.ceil(high / self.width) + 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inside = np.log1p(np.expm1(edges) / rate)
-        points = np.where(np.isnan(inside), -np.inf, (inside + shift**2 / 2) / shift)
-        without, there = ndtr(points), ndtr(points - shift)
-        mixed = (1 - rate) * np.diff(without) + rate * np.diff(there)
-        # With the record against without it, and the other way round, where losses change their signs.
-        self.laws = self._composed(mixed, edges[0]), self._composed(np.diff(without)[::-1], -edges[-1])
-
-    def _composed(self, masses: Array, start: float) -> tuple[Array, Array]:
-        """Return the losses of all steps and their masses; each mass lies at the lower edge of its cell."""
-        count = self.steps * (len(masses) - 1) + 1
-        size = next_fast_len(count, real=True)
-        total = irfft(rfft(masses, size) ** self.steps, size)[:count]
-        return self.steps * start + self.width * np.arange(count), np.where(total > NOISE, total, 0.0)
-
-    def delta(self, epsilon: float) -> float:
-        """Return the larger delta of the two orders."""
-        return max(
-            float((masses[losses > epsilon] * -np.expm1(epsilon - losses[losses > epsilon])).sum())
-            for losses, masses in self.laws
-        )
-
-    def epsilon(self, delta: float) -> float:
-        return epsilon_at(self.delta, delta)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, gamma
 
-from dpconvex.auditing.laws import Masses, SampledProfile, profile_delta, profile_epsilon
+from dpconvex.auditing.laws import Masses
 from dpconvex.auditing.objective import Effort, check_projection
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import Candidates, Goal, Search, diagonal
@@ -17,6 +17,8 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.certificate_kinds import DescentCertificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.noise.gaussian_profiles import gaussian_delta, profile_epsilon
+from dpconvex.noise.loss_distributions import sampled_delta
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.whitening import second_moment
 
@@ -99,8 +101,8 @@ def attack_gradients(
     if rate == 1:
         return shifted(search, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
     found = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
-    profile = SampledProfile(difference / certificate.noise_scale, rate, steps)
-    return replace(found, found_epsilon=profile.epsilon(found.delta), found_delta=profile.delta(found.epsilon))
+    delta = sampled_delta(found.epsilon, certificate.noise_scale / max(difference, 1e-300), rate, steps)
+    return replace(found, found_epsilon=math.nan, found_delta=delta)
 
 
 def shortened(gradient: Array, clip: float) -> Array:
@@ -120,8 +122,8 @@ def shifted(
         part="exact answer" if certificate.minimises else "noisy gradients",
         epsilon=epsilon,
         delta=delta,
-        found_epsilon=profile_epsilon(delta, ratio) if gaussian else ratio,
-        found_delta=profile_delta(epsilon, ratio) if gaussian else lost,
+        found_epsilon=profile_epsilon(ratio, delta) if gaussian else ratio,
+        found_delta=float(gaussian_delta(epsilon, ratio)) if gaussian else lost,
         how=how,
         record=search.named(one.first),
         neighbour=search.named(one.second),
@@ -131,7 +133,8 @@ def shifted(
 
 
 def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str) -> Attack:
-    return Attack(part, epsilon, delta, profile_epsilon(delta, shift), profile_delta(epsilon, shift), how)
+    found = profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift))
+    return Attack(part, epsilon, delta, *found, how)
 
 
 def attack_whitening(certificate: Certificate) -> list[Attack]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.laws import profile_delta, profile_epsilon
 from dpconvex.auditing.parts import attack_cover, attack_vectors
 from dpconvex.auditing.records import Records
 from dpconvex.auditing.report import Attack
@@ -19,6 +18,7 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
+from dpconvex.noise.gaussian_profiles import gaussian_delta, profile_epsilon
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.verify import form_of
 
@@ -42,7 +42,7 @@ def attack_statistics(
     how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
     exact = Attack("exact statistics", epsilon, delta, shift, math.nan, how, record=pair[0], neighbour=pair[1])
     if gaussian:
-        found = profile_epsilon(delta, shift), profile_delta(epsilon, shift)
+        found = profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift))
         exact = replace(exact, found_epsilon=found[0], found_delta=found[1])
     count = max(draws // certificate.noise_dimension, 200)
     zeros, source = np.zeros(certificate.noise_dimension), system_generator()

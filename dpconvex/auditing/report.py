@@ -78,12 +78,11 @@ class Attack:
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield (name, claimed, found, ratio)."""
-        if not math.isnan(self.found_epsilon):
-            share = f"{self.found_epsilon / self.epsilon:.4f}" if self.epsilon > 0 else ""
-            yield f"{self.part}: {self.what}", f"{self.epsilon:.6g}", f"{self.found_epsilon:.6g}", share
-        if self.found_delta > 0 or (self.delta > 0 and not math.isnan(self.found_delta)):
-            share = f"{self.found_delta / self.delta:.4f}" if self.delta > 0 else ""
-            yield f"{self.part}: delta", f"{self.delta:.6g}", f"{self.found_delta:.6g}", share
+        pairs = (self.what, self.epsilon, self.found_epsilon), ("delta", self.delta, self.found_delta)
+        for name, claimed, found in pairs:
+            if not math.isnan(found) and (name != "delta" or claimed > 0 or found > 0):
+                share = f"{found / claimed:.4f}" if claimed > 0 else ""
+                yield f"{self.part}: {name}", f"{claimed:.6g}", f"{found:.6g}", share
 
     def places(self) -> Iterator[tuple[str, str]]:
         """Yield (name, where the worst case lies)."""
@@ -96,8 +95,7 @@ class Attack:
         if self.answer:
             yield "seen at", written(self.answer)
         yield "by", self.how
-        for note in self.notes:
-            yield "note", note
+        yield from (("note", note) for note in self.notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,14 +166,11 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the laws as JSON-able data."""
-        places = ("record", "neighbour", "slope", "answer")
-        listed = []
-        for attack in self.attacks:
-            entry = {name: finite(value) for name, value in vars(attack).items() if name not in (*places, "masses")}
-            for name in places:
-                place = getattr(attack, name)
-                entry[name] = None if place is None else {key: plain(value) for key, value in place.items()}
-            listed.append({**entry, "ratio": finite(attack.ratio), "holds": attack.holds})
+        listed = [
+            {name: plain(value) for name, value in vars(attack).items() if name != "masses"}
+            | {"ratio": plain(attack.ratio), "holds": attack.holds}
+            for attack in self.attacks
+        ]
         found = {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism}
         return {**found, "attacks": listed}
 
@@ -202,22 +197,19 @@ def written(place: Mapping[str, Any] | None) -> str:
     """Write a record or parameters in one line."""
     if place is None:
         return "no such record"
-    return ", ".join(f"{key} = {short(value)}" for key, value in place.items()) or "nothing"
-
-
-def short(value: Any) -> str:
-    """Write a value in a few digits."""
-    if isinstance(value, np.ndarray):
-        return np.array2string(value, precision=5, threshold=12).replace("\n", "")
-    return repr(value)
+    short = {
+        key: np.array2string(value, precision=5, threshold=12).replace("\n", "")
+        if isinstance(value, np.ndarray)
+        else repr(value)
+        for key, value in place.items()
+    }
+    return ", ".join(f"{key} = {value}" for key, value in short.items()) or "nothing"
 
 
 def plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def finite(value: Any) -> Any:
-    """Return what JSON has, or None."""
-    if isinstance(value, tuple):
-        return list(value)
+    """Return what JSON has; None for numbers that it has not."""
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic | tuple):
+        return plain(value.tolist()) if isinstance(value, np.generic) else np.asarray(value).tolist()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -110,19 +110,15 @@ def audit(
     >>> found.holds, bool(found["exact answer"].ratio > 0.95)
     (True, True)
     """
-    check_options(effort, runs, selection, repetitions)
+    check_options(effort, runs, selection, repetitions, size)
     if whitening not in (None, False) and (runs or repetitions is not None or share is not None):
         raise TemplateError("audit: with whitening, leave out runs, repetitions and share.")
     if runs or repetitions is not None:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
-    rng = np.random.default_rng(seed)
-    work = Effort.of(float(effort))
-    candidates = [template] if isinstance(template, Template) else list_of(template)
+    rng, work = np.random.default_rng(seed), Effort.of(float(effort))
+    candidates, tuned = list_of(template), not isinstance(template, Template)
     if repetitions is not None:
         return audit_repeated(candidates, privacy, mechanism or Automatic(), int(size), repetitions, work, rng)
-    tuned = not isinstance(template, Template)
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-        raise TemplateError(f"audit: size must be a positive integer, not {size!r}.")
     each = int(size) // (len(candidates) + 1) if tuned else int(size)
     if each < 1:
         raise TemplateError(f"audit: {size} records cannot be split into {len(candidates) + 1} parts.")
@@ -167,7 +163,6 @@ def audit_repeated(
 
 
 def named(attacks: list[Attack], number: int) -> list[Attack]:
-    """Say which candidate's fit was attacked."""
     return [replace(attack, part=f"candidate {number}, {attack.part}") for attack in attacks]
 
 
@@ -195,25 +190,27 @@ def attack_certificate(
     return found
 
 
-def list_of(templates: Sequence[Template] | Mapping[str, Template]) -> list[Template]:
+def list_of(templates: Template | Sequence[Template] | Mapping[str, Template]) -> list[Template]:
     found: Any = list(templates.values()) if isinstance(templates, Mapping) else templates
-    if not isinstance(found, list | tuple) or not found:
-        raise TemplateError(f"audit: expected a Template or several, not {type(templates).__name__}.")
-    for one in found:
-        if not isinstance(one, Template):
-            raise TemplateError(f"audit: expected Templates, not {type(one).__name__}.")
+    found = [found] if isinstance(found, Template) else found
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(one, Template) for one in found):
+        raise TemplateError(f"audit: expected a Template or several, not {templates!r}.")
     return list(found)
 
 
-def check_options(effort: float, runs: int, selection: str, repetitions: Repetitions | None) -> None:
+def check_options(effort: float, runs: int, selection: str, repetitions: Repetitions | None, size: int) -> None:
     """Refuse options that make no sense."""
+
+    def whole(number: Any) -> bool:
+        return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
     real = isinstance(effort, int | float) and not isinstance(effort, bool)
-    if not (real and 0 < effort < 1e6):
-        raise TemplateError(f"audit: effort must be a positive number, not {effort!r}.")
-    whole = isinstance(runs, int | np.integer) and not isinstance(runs, bool)
-    if not (whole and (runs == 0 or runs >= FEWEST_RUNS)):
-        raise TemplateError(f"audit: runs must be 0, or at least {FEWEST_RUNS} fits, not {runs!r}.")
-    if selection not in SELECTIONS:
-        raise TemplateError(f"audit: selection must be one of {SELECTIONS}, not {selection!r}.")
-    if repetitions is not None and not isinstance(repetitions, Repetitions):
-        raise TemplateError(f"audit: repetitions must be a Repetitions, not {repetitions!r}.")
+    for fine, said, given in (
+        (real and 0 < effort < 1e6, "effort must be a positive number", effort),
+        (whole(runs) and (runs == 0 or runs >= FEWEST_RUNS), f"runs must be 0, or at least {FEWEST_RUNS} fits", runs),
+        (selection in SELECTIONS, f"selection must be one of {SELECTIONS}", selection),
+        (repetitions is None or isinstance(repetitions, Repetitions), "repetitions must be a Repetitions", repetitions),
+        (whole(size) and size >= 1, "size must be a positive integer", size),
+    ):
+        if not fine:
+            raise TemplateError(f"audit: {said}, not {given!r}.")

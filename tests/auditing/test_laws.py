@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import norm
 
-from dpconvex.auditing.laws import grid, line_masses, profile_delta, profile_epsilon
+from dpconvex.auditing.laws import grid, line_masses
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 SIGMA, MODULUS = 0.7, 2.0
@@ -20,11 +20,8 @@ def test_a_shift_has_the_profile_of_the_gaussian_mechanism(epsilon: float, shift
     claimed = float(gaussian_delta(epsilon, shift))
     found = masses.delta(epsilon)
     assert found <= claimed * (1 + 1e-9) + 1e-300
-    assert profile_delta(epsilon, shift) <= claimed * (1 + 1e-12) + 1e-300
     if claimed > 1e-15:
         assert found == pytest.approx(claimed, rel=1e-2)
-        assert profile_delta(epsilon, shift) == pytest.approx(claimed, rel=1e-6)
-        assert profile_epsilon(claimed, shift) == pytest.approx(epsilon, rel=1e-3)
 
 
 def test_a_shift_of_laplace_noise_costs_its_length() -> None:

@@ -22,26 +22,13 @@ def check(promise: Promise, most: int, places: int) -> None:
 
 
 @settings(max_examples=25)
-@given(promises(1))
+@given(promises())
 def test_promises_on_the_line(promise: Promise) -> None:
     check(promise, 16, 2)
 
 
-@settings(max_examples=6)
-@given(promises(2))
-def test_promises_in_the_plane(promise: Promise) -> None:
-    check(promise, 2, 1)
-
-
 @pytest.mark.slow
 @settings(max_examples=3500)
-@given(promises(1))
+@given(promises())
 def test_many_promises_on_the_line(promise: Promise) -> None:
     check(promise, 40, 3)
-
-
-@pytest.mark.slow
-@settings(max_examples=1500)
-@given(promises(2))
-def test_many_promises_in_the_plane(promise: Promise) -> None:
-    check(promise, 10, 2)
