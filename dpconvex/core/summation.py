@@ -9,7 +9,7 @@ are added in pieces of 32 terms, and these in pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,51 +76,14 @@ class Pairwise:
         return total
 
 
-class Tree:
-    """A sum of one term for each of several partitions: neighbours in pairs, and their sums in pairs, whoever comes first.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Number of records of each partition; those without records are left out.
-
-    Examples
-    --------
-    >>> total = Tree([100, 1, 100])
-    >>> for number in (2, 0, 1):  # whatever the order, the first two are added first
-    ...     total.add(number, [0.5, 2.0, 4.0][number])
-    >>> total.value
-    6.5
-    """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.pairs: dict[int, tuple[int, int]] = {}  # of a node: the other of its pair, and the node of their sum
-        self.waiting: dict[int, Any] = {}
-        nodes, count = [number for number, size in enumerate(sizes) if size], len(sizes)
-        while len(nodes) > 1:
-            sums = []
-            for left, right in zip(nodes[::2], nodes[1::2], strict=False):
-                self.pairs[left], self.pairs[right] = (right, count), (left, count)
-                sums.append(count)
-                count += 1
-            nodes = [*sums, *nodes[2 * len(sums) :]]
-        self.root = nodes[0] if nodes else None
-
-    def add(self, number: int, term: Any) -> None:
-        """Add the term of a partition; it is added to its neighbour as soon as that is there."""
-        while number in self.pairs:
-            other, both = self.pairs[number]
-            if other not in self.waiting:
-                break
-            found = self.waiting.pop(other)
-            term = term + found if number < other else found + term
-            number = both
-        self.waiting[number] = term
-
-    @property
-    def value(self) -> Any:
-        """The sum, when all terms are there; None without records."""
-        return None if self.root is None else self.waiting[self.root]
+def summed(terms: Iterable[Any]) -> Any:
+    """Sum in pairs; None if a term is."""
+    total, missing = Pairwise(0.0), False
+    for term in terms:
+        missing = missing or term is None
+        if not missing:
+            total.add(term)
+    return None if missing else total.value
 
 
 def public_norms(data: float, noise: float, quadratic: float, whole: float, regularizer: float) -> float:

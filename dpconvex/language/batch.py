@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.read_only import frozen
-from dpconvex.core.summation import Tree
+from dpconvex.core.summation import summed
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import checksum, chosen
 
@@ -82,7 +82,7 @@ class Place(Protocol):
     def each(
         self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in any order."""
+        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in their order."""
         ...
 
     def mapped(
@@ -128,7 +128,7 @@ class PartitionedBatch(Batch):
     def each(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers of partitions with records, and ``function(batch, shared, *arguments, own)`` of each, in any order.
+        """Yield the numbers of partitions with records, and ``function(batch, shared, *arguments, own)`` of each, in their order.
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
@@ -138,13 +138,8 @@ class PartitionedBatch(Batch):
     def added_up(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Any:
-        """Return the sum of what `each` yields; None if any of it is."""
-        tree, missing = Tree(self.sizes), False
-        for number, part in self.each(function, shared, *arguments, own=own):
-            missing = missing or part is None
-            if not missing:
-                tree.add(number, part)
-        return None if missing else tree.value
+        """Return the sum of what `each` yields; None if any of it is, or without records."""
+        return summed(part for _, part in self.each(function, shared, *arguments, own=own)) if self.size else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         own = [()] * len(self.sizes)

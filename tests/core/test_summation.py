@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product as pairs
 from typing import Any
@@ -16,7 +15,7 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.calculus.record_sums import longest_product, longest_sum
 from dpconvex.core.contraction import contracted
-from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, Pairwise, Tree, pairwise
+from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, Pairwise, pairwise, summed
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.clipping import product_apart
 from dpconvex.evaluation.derivatives import LANES
@@ -212,25 +211,6 @@ def test_a_long_noise_vector_counts_with_its_rounding() -> None:
         assert 0 < error <= composite.gradient_error(theta, gradient)
 
 
-def test_a_tree_adds_the_same_terms_in_the_same_order_whoever_comes_first() -> None:
-    @dataclass(frozen=True)
-    class Term:
-        depths: tuple[tuple[int, int], ...]  # which leaves, in their order, and how often each was added
-
-        def __add__(self, other: Term) -> Term:
-            return Term(tuple((leaf, depth + 1) for leaf, depth in (*self.depths, *other.depths)))
-
-    rng = np.random.default_rng(3)
-    for _ in range(50):
-        sizes = rng.choice([0, 1, 2, 5, 100, 10**6], rng.integers(1, 40)).tolist()
-        leaves = [k for k, size in enumerate(sizes) if size]
-        orders = set()
-        for _ in range(2):
-            total = Tree(sizes)
-            for leaf in rng.permutation(leaves).tolist():
-                total.add(leaf, Term(((leaf, 0),)))
-            assert (total.value is None) == (not leaves)
-            orders.add(total.value.depths if leaves else ())
-        ((found),) = orders
-        assert sorted(leaf for leaf, _ in found) == leaves
-        assert all(depth <= np.ceil(np.log2(len(leaves))) for _, depth in found)
+def test_a_sum_without_one_of_its_terms_is_none() -> None:
+    assert summed([1.0, None, 2.0]) is None
+    assert summed([1.0, 2.0, 3.5]) == 6.5
