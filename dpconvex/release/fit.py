@@ -69,9 +69,6 @@ class Fit:
         self.record = templates[0].record if record is None else record
         self.protected = privacy.adjacency == "add-remove"
 
-    def prove(self, template: Template) -> Proved:
-        return self.method.prove(template, self.privacy, self.size)
-
     def check(self, *fits: Proved) -> None:
         """Refuse, before anything is paid, what would fail whatever the values are."""
         self.record.check_form(self.data, empty=self.protected)

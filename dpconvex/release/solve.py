@@ -84,7 +84,7 @@ def solve(
     """
     method = Method(mechanism, cover, whitening)
     fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)
-    found = fit.prove(template)
+    found = method.prove(template, privacy, fit.size)
     fit.check(found)
     fit.pay(found.certificate.event)
     return fit.run(found)
@@ -148,7 +148,7 @@ def statistics(
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     method = Method(chosen, cover, whitening)
     fit = Fit(data, privacy, [template], method, None, size, clip, budget, label, seed)
-    found = fit.prove(template)
+    found = method.prove(template, privacy, fit.size)
     fit.check(found)
     fit.pay(found.certificate.event)
     return released_statistics(found, fit.data, fit.source, clip)

@@ -157,7 +157,7 @@ class Method:
         if self.cover is not None and not isinstance(self.cover, Cover):
             raise TemplateError(f"verify: cover must be a Cover, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))
-        found = found or prove(template, privacy, int(size), *way, self.cover or Cover())
+        found = found or certified(template, privacy, int(size), *way, self.cover or Cover())
         if self.mechanism is not None or self.whitening not in (None, "auto"):
             return found
         said = why(found.mechanism, way[1], form_of(template), privacy, int(size))
@@ -173,13 +173,13 @@ class Method:
         *better, last = ways(self.whitening, self.mechanism, *known, privacy, size)
         for way in better:
             try:
-                return prove(template, privacy, size, *way, self.cover or Cover()), way
+                return certified(template, privacy, size, *way, self.cover or Cover()), way
             except (DPConvexError, OverflowError):
                 continue
         return None, last
 
 
-def prove(
+def certified(
     template: Template,
     privacy: Privacy,
     size: int,
@@ -195,7 +195,7 @@ def prove(
         if not isinstance(mechanism, Automatic) or first is not None:
             raise
         try:  # of a quadratic loss, gradients need not be bounded
-            found = prove(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
+            found = certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
             return replace(found, mechanism=mechanism)
         except DPConvexError:
             pass  # the first reason is the one to know
