@@ -73,12 +73,8 @@ def cluster(
 
     Raises
     ------
-    TemplateError
-        If there is no such field, or a number is out of range.
-    DomainError
-        If a record is outside its declared domain.
-    BudgetExceeded
-        If the ledger has not enough left.
+    TemplateError, DomainError, BudgetExceeded
+        As for `solve`; also if there is no such field, or a number is out of range.
     """
     check_privacy("cluster", privacy)
     method = method_of(clustering)

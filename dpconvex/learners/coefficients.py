@@ -32,15 +32,14 @@ HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coefficients:
-    """Estimates of a linear regression, and how far they can be from the truth.
+    """Estimates of a linear regression, and how far they can be from the truth; it prints.
 
     Attributes
     ----------
     names : tuple of str
         Such as ``w[0]``.
-    estimates, standard_errors : ndarray, shape (coefficients,)
-    noise_errors : ndarray, shape (coefficients,)
-        The part of the standard errors that the noise for privacy makes.
+    estimates, standard_errors, noise_errors : ndarray, shape (coefficients,)
+        The last are the part of the standard errors that the noise for privacy makes.
     lower, upper : ndarray, shape (coefficients,)
         Ends of the confidence intervals.
     confidence : float
@@ -107,16 +106,10 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     confidence : float
         Of each interval by itself.
 
-    Returns
-    -------
-    Coefficients
-
     Raises
     ------
-    TemplateError
-        If the statistics leave the residuals out, or there are several responses.
-    NotConverged
-        If the noise is too large for standard errors to mean anything.
+    TemplateError, NotConverged
+        If the statistics leave the residuals out, there are several responses, or the noise is too large for standard errors.
 
     Examples
     --------

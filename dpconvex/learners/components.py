@@ -159,11 +159,6 @@ class Components:
         -------
         ndarray of int, shape (n,)
             Exact, whatever the order of the records.
-
-        Raises
-        ------
-        DomainError
-            If the features are not finite numbers within the domain, or a label was not declared.
         """
         values = np.asarray(numbers("x", x), dtype=float)
         if values.ndim == 0:

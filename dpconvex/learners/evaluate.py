@@ -109,16 +109,10 @@ def evaluate(
     data, clip, budget, seed
         As for `solve`.
 
-    Returns
-    -------
-    Evaluation
-
     Raises
     ------
-    TemplateError
-        If the fields cannot be compared, or the release cannot predict.
-    DomainError, BudgetExceeded
-        As for `solve`.
+    TemplateError, DomainError, BudgetExceeded
+        As for `solve`; also if the fields cannot be compared, or the release cannot predict.
     """
     check_privacy("evaluate", privacy)
     largest, top = error_bound(template, features, label)

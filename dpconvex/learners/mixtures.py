@@ -79,18 +79,7 @@ def verify_mixture(
     component: str = "m",
     whitening: Whitened = None,
 ) -> Certificate:
-    """Prove private what `solve_mixture` does, without data; parameters as there.
-
-    Returns
-    -------
-    Certificate
-        Of the clustering and the fit together.
-
-    Raises
-    ------
-    NotPrivate, MissingRule, TemplateError
-        As for `verify`.
-    """
+    """Prove private what `solve_mixture` does, without data; parameters as there, and errors as for `verify`."""
     plan = Plan(template, privacy, clustering, share, features, group, component)
     return plan.whole(Method(mechanism, cover, whitening).prove(template, plan.rest, size).certificate)
 
@@ -136,16 +125,10 @@ def solve_mixture(
     mechanism, backend, size, clip, budget, label, seed, cover, whitening
         Of the fit, as for `solve`; components are learnt from original records.
 
-    Returns
-    -------
-    Mixture
-
     Raises
     ------
-    NotPrivate, DomainError, NotConverged, BudgetExceeded
-        As for `solve`.
-    TemplateError
-        If the template has no such fields, the share is out of range, or the centres do not fit.
+    NotPrivate, DomainError, NotConverged, BudgetExceeded, TemplateError
+        As for `solve`; also if the template has no such fields, the share is out of range, or the centres do not fit.
 
     Examples
     --------

@@ -90,11 +90,8 @@ def sweep(
 
     Raises
     ------
-    NotPrivate, DomainError, NotConverged, BudgetExceeded
+    NotPrivate, DomainError, NotConverged, BudgetExceeded, TemplateError
         As for `solve`; no data are read before every combination is proved private.
-    TemplateError
-        If records in partitions, which are summed where they lie, are to be fitted by workers; or the number of records is no
-        longer the one that a `total` was proved for.
 
     Examples
     --------

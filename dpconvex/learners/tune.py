@@ -106,16 +106,10 @@ def tune(
     data, backend, size, clip, budget, seed, workers
         As for `sweep`.
 
-    Returns
-    -------
-    Tuning
-
     Raises
     ------
-    NotPrivate, DomainError, NotConverged, BudgetExceeded
-        As for `solve`.
-    TemplateError
-        If there are fewer records than parts, a candidate cannot predict, their records differ, or an option is wrong.
+    NotPrivate, TemplateError, DomainError, NotConverged, BudgetExceeded
+        As for `solve`; also if there are fewer records than parts, a candidate cannot predict, or their records differ.
 
     Notes
     -----

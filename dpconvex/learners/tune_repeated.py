@@ -83,11 +83,6 @@ def tune_repeated(
     candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
         As for `tune`.
 
-    Returns
-    -------
-    Tuning
-        With the noisy count of mistakes, which is part of what was paid for.
-
     Raises
     ------
     NotPrivate, TemplateError, DomainError, NotConverged, BudgetExceeded

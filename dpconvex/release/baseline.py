@@ -67,12 +67,10 @@ def minimize(
 
     Parameters
     ----------
-    template : Template
-    data : mapping of str to array_like
+    template, data, clip
+        As for `solve`.
     backend : str or object, optional
         For objectives that are smooth and strongly convex.
-    clip : bool
-        Project records onto their declared domain instead of raising.
     tolerance : float
         Largest distance from the exact minimiser, where that is proved.
     start : mapping of str to array_like, optional

@@ -31,20 +31,14 @@ SLACK = 1 + 1e-9
 
 @dataclass(frozen=True)
 class RiskBound:
-    """A bound on the excess risk of a release.
+    """A bound on the excess risk of a release, in units of the mean loss; it prints.
 
     Attributes
     ----------
-    mechanism : str
-    size : int
-        Number of records; under add-remove, the bound is for at most so many, and is divided by the nominal number.
-    probability : float
-        The bound fails with at most this probability over the noise of one release, whatever the data.
-    bound : float
-        On the mean loss plus the regularizer.
+    bound, probability : float
+        The bound fails with at most this probability over the noise of one release, whatever the data of at most `size` records.
     expected : float
-        Bound on the mean over the noise, in the same unit; leaving out the event, of probability at most 2^-100, that the noise
-        exceeds the cap of its certificate.
+        Bound on the mean over the noise, but for the event, of probability at most 2^-100, that it exceeds its cap.
     comparator_norm : float
         The norm up to which comparators are allowed, or for which a public bound on the exact minimiser's norm was found.
     noise_norm : float
@@ -97,11 +91,6 @@ def risk_bound(
     comparator_norm : float, optional
         Norm of the parameters to be compared with.  By default the exact minimiser of the declared objective, with a bound on its
         norm that holds for all data.  It matters where a quadratic was added.
-
-    Returns
-    -------
-    RiskBound
-        In units of the *mean* loss.
 
     Raises
     ------
@@ -225,11 +214,9 @@ def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
 
 
 def mean_square(certificate: Certificate) -> float:
-    """Return the mean square of the norm of the noise."""
     law = SPHERICAL.get(certificate.noise)
-    if law is None:
-        return certificate.expected_noise**2
-    return law.square(certificate.noise_dimension, certificate.noise_scale)
+    p, scale = certificate.noise_dimension, certificate.noise_scale
+    return certificate.expected_noise**2 if law is None else law.square(p, scale)
 
 
 def displacement(certificate: Certificate, probability: float) -> Moved:

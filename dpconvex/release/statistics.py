@@ -67,17 +67,11 @@ class Statistics(Released):
     Attributes
     ----------
     values : ndarray, shape (statistics,)
-        Noisy sums over the records, on a fixed grid.
-    moments : Moments
-        What was summed up.
+        Noisy sums over the records, on a fixed grid; `moments` says of what.
     fields : str
         The declared fields of the record, which a template must share.
-    certificate : Certificate
-        The proof.
-    spent : Privacy or None
-        The promise that was kept; None if the release is not private.
-    not_private_because : str
-        Why there is none.
+    certificate, spent, not_private_because
+        The proof, and the promise that was kept, or why there is none.
     template : Template or None
         The template that the statistics were released for.
     whitening : Whitening or None
@@ -129,17 +123,10 @@ class Statistics(Released):
         ridge : float, optional
             What to add to Q, in sum form, instead.  Whitened records weigh 1 or less, and Q is theirs.
 
-        Returns
-        -------
-        Release
-            With the promise that the statistics kept.
-
         Raises
         ------
-        TemplateError
-            If the template needs other statistics.
-        NotConverged
-            If there is no single minimiser.
+        TemplateError, NotConverged
+            If the template needs other statistics, or there is no single minimiser.
         """
         chosen = self.matching(template)
         if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
@@ -208,21 +195,7 @@ class Statistics(Released):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
-        """Read saved statistics; no code in the file is run.
-
-        Parameters
-        ----------
-        path : str or path
-        template : Template, optional
-            What `fit` fits unless it is told otherwise.
-
-        Raises
-        ------
-        DPConvexError
-            If the file is damaged or holds something else.
-        FileNotFoundError
-            If there is none.
-        """
+        """Read saved statistics, for `template` to be what `fit` fits; errors are those of `Release.load`."""
         return cls.from_bytes(content_of(path), template, name=path)
 
     @classmethod
