@@ -82,13 +82,13 @@ def cluster(
     noise = grouping.calibrated(method, privacy, components)
     source = NoiseSource(seed)
     protected = privacy.adjacency == "add-remove"
-    part = replace(grouping, record=Record(**grouping.fields))
-    columns = picked(list(part.record.fields), Partitions(data) if is_frame(data) else data)
+    record = Record(**grouping.fields)
+    columns = picked(list(record.fields), Partitions(data) if is_frame(data) else data)
     check_clip(clip)
-    part.record.check_form(columns, empty=protected)
+    record.check_form(columns, empty=protected)
     pay(budget, privacy, label)
-    batch = part.record.validate(columns, clip=clip, empty=protected)
-    return part.released(method, noise, batch, privacy, source)
+    batch = record.validate(columns, clip=clip, empty=protected)
+    return replace(grouping, record=record).released(method, noise, batch, privacy, source)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.accounting.events import Composition, Event, Gaussian, Pure
+from dpconvex.accounting.events import Composition, Gaussian, Pure
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.double_precision import quietly
@@ -188,57 +188,53 @@ class Plan:
                 f"solve_mixture: the record has no Choice {component!r} for the component; its fields are "
                 f"{list(template.record.fields)}."
             )
-        self.names, self.component = choice.values, component
-        self.template, self.privacy, self.rest = template, privacy, privacy
-        self.part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
+        self.template, self.privacy, self.names, self.component = template, privacy, choice.values, component
         self.others = Record(**fields)
         self.grouping = Grouping.of(self.others, features, group)
-        self.noise: ClusteringNoise | None = None
+        self.part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
         self.fixed: Components | None = None
+        self.noise: ClusteringNoise | None = None
         if isinstance(clustering, Components):
             self.fixed = fitting(clustering, self.grouping, len(self.names))
-        elif len(self.names) == 1:
-            self.fixed = trivial(self.grouping)
+        elif len(self.names) == 1:  # the one centre for each class needs no data
+            middle, radius = self.grouping.extent
+            classes = self.grouping.classes
+            self.fixed = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
         else:
             self.method = method_of(clustering)
-            self.rest = privacy.minus(self.part)
             self.noise = self.grouping.calibrated(self.method, self.part, len(self.names))
+        self.rest = privacy if self.noise is None else privacy.minus(self.part)
 
     def whole(self, fit: Certificate) -> Certificate:
-        if self.noise is None:
+        """Return the certificate of the clustering and the fit together."""
+        noise, event = self.noise, fit.event
+        if noise is None:
             return fit
-        steps = self.method.derive(self.noise, self.privacy.adjacency), fit.derivation
+        if event is not None:
+            gaussian = noise.noise == "gaussian"
+            level = math.sqrt(noise.rounds) * noise.sensitivity / noise.scale * (1 + 1e-12)
+            event = Composition((Gaussian(level) if gaussian else Pure(noise.epsilon), event))
+        steps = self.method.derive(noise, self.privacy.adjacency), fit.derivation
         return replace(
             fit,
             privacy=self.privacy,
-            clustering=self.noise,
+            clustering=noise,
             derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),
             assumptions=(*fit.assumptions, ASSUMED),
-            event=self.event(fit),
+            event=event,
         )
 
-    def event(self, fit: Certificate) -> Event | None:
-        """Return what clustering and fit are for accounting."""
-        noise = self.noise
-        if fit.event is None or noise is None:
-            return fit.event
-        if noise.noise == "gaussian":
-            labels: Event = Gaussian(math.sqrt(noise.rounds) * noise.sensitivity / noise.scale * (1 + 1e-12))
-        else:
-            labels = Pure(noise.epsilon)
-        return Composition((labels, fit.event))
-
     def components(self, batch: Batch, source: NoiseSource) -> Components:
-        """Return the centres."""
-        if self.noise is None:
-            assert self.fixed is not None
+        if self.fixed is not None:
             return self.fixed
+        assert self.noise is not None
         return self.grouping.released(self.method, self.noise, batch, self.part, source)
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
-        record = self.template.record
+        """Return the records with a group that says their component, too."""
+        known = self.template.record.combinations
         groups = [
-            [record.combinations.index({**others, self.component: name}) for name in self.names]
+            [known.index({**others, self.component: name}) for name in self.names]
             for others in self.others.combinations
         ]
         made = self.grouping, components, np.array(groups)
@@ -246,7 +242,6 @@ class Plan:
 
 
 def labelled(batch: Batch, made: tuple[Grouping, Components, NDArray[np.int64]]) -> Batch:
-    """Return records whose group says their component, too."""
     grouping, components, groups = made
     with one_blas_thread():
         found = Records(grouping, batch, components.step).assigned(components)
@@ -269,9 +264,3 @@ def fitting(components: Components, grouping: Grouping, count: int) -> Component
             f"and must have {wanted} for {classes!r}."
         )
     return replace(components, radius=radius, middle=middle, step=0.0)
-
-
-def trivial(grouping: Grouping) -> Components:
-    """Return the one centre for each class that needs no data."""
-    middle, radius = grouping.extent
-    return Components(np.tile(middle, (len(grouping.classes) or 1, 1, 1)), grouping.classes, radius, middle)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.double_precision import quietly
-from dpconvex.core.record_domains import Box, Choice
+from dpconvex.core.record_domains import Box
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import Chunks
@@ -120,8 +120,7 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    named = named_templates(candidates, data, features)
-    check(named, features, label)
+    named = named_templates(candidates, data, features, label)
     method, fields = Method(mechanism, None, whitening), (features, label)
     call = Fit(data, privacy, list(named.values()), method, backend, size, clip, budget, "tune", seed, workers)
     if not split:
@@ -221,17 +220,40 @@ def scored(
 
 
 def named_templates(
-    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str
+    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str, label: str
 ) -> dict[str, Template]:
-    """Return the candidates by name; an estimator stands for its template."""
+    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
     table(data)
     if not isinstance(features, str):
         raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
-    named = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
-    return {name: declared(name, candidate, data, features) for name, candidate in named.items()}
+    given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
+    if not named:
+        raise TemplateError("tune: there is no candidate to choose from.")
+    first, reference = next(iter(named.items()))
+    for name, template in named.items():
+        record = template.record
+        if template.predict is None:
+            raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
+        if features not in record.continuous:
+            raise TemplateError(f"tune: candidate {name!r} has no field {features!r} of numbers to predict from.")
+        if not isinstance(label, str) or label not in record.discrete:
+            raise TemplateError(
+                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
+            )
+        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
+        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
+        check_predictions("tune", record, trial, features, strict=False)
+        if comparable(template) != comparable(reference):
+            raise TemplateError(
+                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
+                f"{reference.record!r} and {record!r}."
+            )
+    return named
 
 
 def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
+    """Return a candidate's template; an estimator stands for the one that it fits."""
     if isinstance(candidate, Template):
         return candidate
     build = getattr(candidate, "template", None)
@@ -247,53 +269,19 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
             f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
         )
     template = build(shape[1])
-    if not isinstance(template, Template) or shape_of(template, features) != shape[1:]:
+    if not isinstance(template, Template) or template.record.continuous[features].shape != shape[1:]:
         raise TemplateError(
             f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
         )
     return template
 
 
-def shape_of(template: Template, field: str) -> tuple[int, ...] | None:
-    return getattr(template.record.continuous.get(field), "shape", None)
-
-
-def check(named: Mapping[str, Template], features: str, label: str) -> None:
-    """Refuse an empty list, candidates whose mistakes cannot be counted, and those that speak of other records."""
-    if not named:
-        raise TemplateError("tune: there is no candidate to choose from.")
-    for name, template in named.items():
-        if template.predict is None:
-            raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
-        if features not in template.record.continuous:
-            raise TemplateError(f"tune: candidate {name!r} has no field {features!r} of numbers to predict from.")
-        if not isinstance(label, str) or label not in template.record.discrete:
-            raise TemplateError(
-                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
-            )
-        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
-        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
-        check_predictions("tune", template.record, trial, features, strict=False)
-    (first, reference), *others = ((name, declaration(template)) for name, template in named.items())
-    for name, other in others:
-        if other != reference:
-            raise TemplateError(
-                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
-                f"{named[first].record!r} and {named[name].record!r}."
-            )
-
-
-def declaration(template: Template) -> dict[str, Any]:
+def comparable(template: Template) -> dict[str, Any]:
     """Return what a template declares about a record, to be compared."""
-    said: dict[str, Any] = {}
-    for name, domain in template.record.fields.items():
-        if isinstance(domain, Choice):
-            said[name] = frozenset(domain.values)
-        elif isinstance(domain, Box):
-            said[name] = domain.shape, domain.lower.tolist(), domain.upper.tolist()
-        else:
-            said[name] = domain
-    return said
+    boxes = {name: d for name, d in template.record.continuous.items() if isinstance(d, Box)}
+    choices = {name: frozenset(domain.values) for name, domain in template.record.discrete.items()}
+    bounds = {name: (d.shape, d.lower.tolist(), d.upper.tolist()) for name, d in boxes.items()}
+    return {**template.record.continuous, **bounds, **choices}
 
 
 def whole(name: str, column: Any) -> Any:

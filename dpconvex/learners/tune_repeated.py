@@ -20,7 +20,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar, fitted
-from dpconvex.learners.tune import Tuning, check, named_templates, of_the_best, scored
+from dpconvex.learners.tune import Tuning, named_templates, of_the_best, scored
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
@@ -98,8 +98,7 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    named = named_templates(candidates, data, features)
-    check(named, features, label)
+    named = named_templates(candidates, data, features, label)
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")

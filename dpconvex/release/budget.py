@@ -257,13 +257,11 @@ class Budget:
     def _check(self, item: Entry) -> None:
         if not self._rule.fits([*self._seen, item]):
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
-            how = self._rule.refusal(self._seen, item)
             left = self._rule.left(self._seen)
             none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
             raise BudgetExceeded(
-                f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
-                f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "
-                f"{sum_text(left)}{none} is left{how}. Nothing was spent."
+                f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}, {sum_text(left)}"
+                f"{none} is left{self._rule.refusal(self._seen, item)}. Nothing was spent."
             )
 
     def _refresh(self, descriptor: int) -> None:
@@ -318,7 +316,7 @@ def file_of(path: str | os.PathLike[str]) -> Path:
         raise TemplateError(f"Budget: the path of a ledger must be a text or a path, not {path!r}.") from error
 
 
-def sum_text(amount: Amount) -> str:
+def sum_text(amount: Amount | Privacy) -> str:
     """Write an amount; a delta of 0 goes without saying."""
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 

@@ -10,16 +10,14 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.release.outputs import clear, drafted, force_name, is_at
+from dpconvex.release.outputs import clear, drafted, force_name, is_at, lock, unlock
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
-    file_locks()
     try:
         clear(path)
         if path.exists():
@@ -49,7 +47,6 @@ def locked(path: Path) -> Iterator[int]:
     A ledger that is not there is an error and not a new ledger: that would forget what it held.  Whoever waits for the lock may
     find that the file was replaced meanwhile, and that the lock is on one that nobody will read again: then it begins anew.
     """
-    fcntl = file_locks()
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
@@ -60,7 +57,7 @@ def locked(path: Path) -> Iterator[int]:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                lock(descriptor, wait=True)
             except OSError as error:
                 raise DPConvexError(
                     f"{path}: the ledger cannot be locked ({reason(error)}); keep it on a disk of this machine."
@@ -76,7 +73,7 @@ def locked(path: Path) -> Iterator[int]:
             return
         finally:
             with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
+                unlock(descriptor)  # closing is not enough if a thread forked meanwhile
             os.close(descriptor)
 
 
@@ -125,14 +122,6 @@ def mend(descriptor: int, path: Path) -> str:
         return tail.decode("utf-8", errors="backslashreplace")
     write(descriptor, b"\n", path)
     return ""
-
-
-def file_locks() -> ModuleType:
-    try:
-        import fcntl
-    except ImportError as error:
-        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
-    return fcntl
 
 
 def content_of(descriptor: int) -> bytes:

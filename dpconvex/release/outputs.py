@@ -10,6 +10,11 @@ from pathlib import Path
 
 from dpconvex.errors import DPConvexError, TemplateError
 
+try:
+    import fcntl
+except ImportError:  # no POSIX
+    fcntl = None  # type: ignore[assignment]
+
 # Hexadecimal digits in the name of a draft.
 DIGITS = 16
 
@@ -28,10 +33,8 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(0, "the file there may not be written to")
         draft = draft_of(Path(os.path.realpath(file)))
-        try:
-            draft.touch(exist_ok=False)
-        finally:
-            draft.unlink(missing_ok=True)
+        draft.touch(exist_ok=False)
+        draft.unlink()
     except OSError as error:
         raise TemplateError(f"{path}: no file can be made there ({error.strerror}); name another file.") from error
     return file
@@ -148,11 +151,14 @@ def clear(path: Path) -> None:
 
 def lock(descriptor: int, wait: bool = False) -> None:
     """Lock an open file, or raise `OSError` if that cannot be done; the lock goes with the process."""
-    try:
-        import fcntl
-    except ImportError as error:
-        raise OSError("this platform has no POSIX file locks") from error
+    if fcntl is None:
+        raise OSError("this platform has no POSIX file locks; keep a budget without a path")
     fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def unlock(descriptor: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def is_at(descriptor: int, path: Path) -> bool:
