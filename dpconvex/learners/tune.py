@@ -269,7 +269,10 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
             f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
         )
     template = build(shape[1])
-    if not isinstance(template, Template) or template.record.continuous[features].shape != shape[1:]:
+    if (
+        not isinstance(template, Template)
+        or getattr(template.record.continuous.get(features), "shape", None) != shape[1:]
+    ):
         raise TemplateError(
             f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
         )

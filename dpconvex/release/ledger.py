@@ -10,34 +10,36 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.release.outputs import clear, drafted, force_name, is_at, lock, unlock
+from dpconvex.release.outputs import draft_of, force_name
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
+    file_locks()
+    draft = draft_of(path)
     try:
-        clear(path)
         if path.exists():
             return
         if path.is_symlink():
             raise DPConvexError(f"{path}: this is a link to {os.readlink(path)}, which is not there; name a file.")
-        draft, descriptor = drafted(path, 0o644)
-    except (OSError, ValueError) as error:
-        raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
-    try:
-        append(descriptor, first, draft)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            append(descriptor, first, draft)
+        finally:
+            os.close(descriptor)
         os.link(draft, path)
         force_name(path)
     except FileExistsError:
         return  # another process was first
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
     finally:
-        os.close(descriptor)
-        draft.unlink(missing_ok=True)
+        with suppress(OSError, ValueError):
+            draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -47,6 +49,7 @@ def locked(path: Path) -> Iterator[int]:
     A ledger that is not there is an error and not a new ledger: that would forget what it held.  Whoever waits for the lock may
     find that the file was replaced meanwhile, and that the lock is on one that nobody will read again: then it begins anew.
     """
+    fcntl = file_locks()
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
@@ -57,7 +60,7 @@ def locked(path: Path) -> Iterator[int]:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")
             try:
-                lock(descriptor, wait=True)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 raise DPConvexError(
                     f"{path}: the ledger cannot be locked ({reason(error)}); keep it on a disk of this machine."
@@ -73,7 +76,7 @@ def locked(path: Path) -> Iterator[int]:
             return
         finally:
             with suppress(OSError):
-                unlock(descriptor)  # closing is not enough if a thread forked meanwhile
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
             os.close(descriptor)
 
 
@@ -122,6 +125,22 @@ def mend(descriptor: int, path: Path) -> str:
         return tail.decode("utf-8", errors="backslashreplace")
     write(descriptor, b"\n", path)
     return ""
+
+
+def file_locks() -> ModuleType:
+    try:
+        import fcntl
+    except ImportError as error:
+        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
+    return fcntl
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one that a path leads to."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
 
 
 def content_of(descriptor: int) -> bytes:

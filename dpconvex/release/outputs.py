@@ -1,7 +1,6 @@
 """Where a command may write: found out before anything is paid, and never over what it reads."""
 
 import os
-import re
 import secrets
 import stat
 from collections.abc import Mapping
@@ -9,14 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpconvex.errors import DPConvexError, TemplateError
-
-try:
-    import fcntl
-except ImportError:  # no POSIX
-    fcntl = None  # type: ignore[assignment]
-
-# Hexadecimal digits in the name of a draft.
-DIGITS = 16
 
 
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
@@ -92,82 +83,26 @@ def is_within(file: Path, folder: Path) -> bool:
 
 def draft_of(file: Path) -> Path:
     """Return a fresh name beside a file, to write it under at first."""
-    return file.with_name(f".{file.name}.{secrets.token_hex(DIGITS // 2)}")
+    return file.with_name(f".{file.name}.{secrets.token_hex(8)}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all; the file that a link leads to, and with the permissions that it had."""
     file = Path(os.path.realpath(path))
-    clear(file)
     kept = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
-    draft, descriptor = drafted(file, 0o600 if kept is not None else 0o666, needs_lock=False)
+    draft = draft_of(file)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kept is not None else 0o666)
     try:
-        if kept is not None:
-            os.fchmod(descriptor, kept)
-        with os.fdopen(os.dup(descriptor), "wb") as stream:
+        with os.fdopen(descriptor, "wb") as stream:
+            if kept is not None:
+                os.fchmod(descriptor, kept)
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
+            os.fsync(descriptor)
         os.replace(draft, file)
         force_name(file)
     finally:
         draft.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def drafted(path: Path, mode: int, needs_lock: bool = True) -> tuple[Path, int]:
-    """Make and lock a file beside one that it is to become; some disks have no locks."""
-    while True:
-        draft = draft_of(path)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            lock(descriptor, wait=True)
-        except OSError:
-            if needs_lock:
-                os.close(descriptor)
-                draft.unlink(missing_ok=True)
-                raise
-        if is_at(descriptor, draft):
-            return draft, descriptor
-        os.close(descriptor)  # it was cleared away before it was locked
-
-
-def clear(path: Path) -> None:
-    """Remove drafts of a file that nobody has locked: whoever made them came to a sudden end."""
-    found = list[str]()
-    with suppress(OSError):  # a folder that may not be listed is none that cannot hold a file
-        found = os.listdir(path.parent)
-    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}")
-    for draft in (path.with_name(name) for name in found if mine.fullmatch(name)):
-        with suppress(OSError):
-            descriptor = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                lock(descriptor)
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    draft.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def lock(descriptor: int, wait: bool = False) -> None:
-    """Lock an open file, or raise `OSError` if that cannot be done; the lock goes with the process."""
-    if fcntl is None:
-        raise OSError("this platform has no POSIX file locks; keep a budget without a path")
-    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-
-
-def unlock(descriptor: int) -> None:
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one that a path leads to."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), found)
 
 
 def force_name(path: Path) -> None:

@@ -327,23 +327,6 @@ def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> N
     os.waitpid(child, 0)
 
 
-def test_drafts_of_processes_that_died_are_cleared_away_and_no_others(path: Path) -> None:
-    dead, alive = (path.with_name(f".{path.name}.{digit * 16}") for digit in "ab")
-    others = [path.with_name(f".{path.name}.kept"), path.with_name(f".another{path.name}.{'c' * 16}")]
-    for file in (dead, alive, *others):
-        file.write_text("{}")
-    with alive.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        Budget(Privacy(1), path).spend(Privacy(1), "a")
-        assert {file.name for file in path.parent.iterdir()} == {path.name, alive.name, *(file.name for file in others)}
-    Budget(Privacy(1), path)
-    assert not alive.exists()
-    # A draft that had become the ledger already is only a second name of it.
-    os.link(path, dead)
-    assert Budget(Privacy(1), path).spent == Amount(1.0, 0.0)
-    assert not dead.exists()
-
-
 def test_adjacencies_do_not_mix() -> None:
     budget = Budget(Privacy(1))
     with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):

@@ -1,10 +1,7 @@
 """Files appear whole, where a path leads, with the permissions that they had, and nothing is left beside them."""
 
 import os
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,39 +55,3 @@ def test_links_stay_and_what_they_lead_to_is_written(tmp_path: Path, save: Calla
     assert target.stat().st_size > 10
     assert not there or mode(target) == 0o600
     assert os.listdir(tmp_path / "store") == ["model.npz"]
-
-
-KILLED = """
-import os, sys
-import dpconvex as dp
-release = dp.Release({"w": [0.5]}, not_private_because="no noise was added")
-def stop(*a):
-    print("writing", flush=True)
-    sys.stdin.read()
-os.replace = stop
-release.save(sys.argv[1])
-"""
-
-
-def test_drafts_of_processes_that_were_killed_go_with_the_next_save(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
-    running = []
-    for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "writing\n"
-        running.append(process)
-    foreign = [tmp_path / ".model.npz.notes", tmp_path / ".other.npz.0123456789abcdef"]
-    for file in foreign:
-        file.touch()
-    assert len(os.listdir(tmp_path)) == 4  # the second did not take the draft of the first, which lives
-    running[0].send_signal(signal.SIGKILL)
-    running[0].communicate()
-    RELEASE.save(path)
-    assert len(os.listdir(tmp_path)) == 4  # the file, and the draft of the one that lives
-    running[1].kill()
-    running[1].communicate()
-    RELEASE.save(path)
-    assert set(os.listdir(tmp_path)) == {"model.npz", *(file.name for file in foreign)}
