@@ -81,9 +81,9 @@ class Coefficients:
         return f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
 
     def __str__(self) -> str:
-        wide = max(len(name) for name in (*self.names, HEAD[0]))
-        lines = [f"{name:<{wide}}" + "".join(f"{v:>12.4g}" for v in values) for name, *values in self.rows()]
-        return "\n".join([f"{HEAD[0]:<{wide}}" + "".join(f"{word:>12}" for word in HEAD[1:]), *lines, self._foot])
+        rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
+        wide = max(len(row[0]) for row in rows)
+        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), self._foot])
 
     def _repr_html_(self) -> str:
         rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]

@@ -5,7 +5,7 @@ A record is a mistake or it is none, so a count of mistakes moves by at most one
 """
 
 import math
-from collections.abc import Iterator, Mapping, Set as AbstractSet
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,18 +187,18 @@ class Errors:
 
     def total(self, batch: Batch) -> int:
         """Return the sum over all records, in steps."""
-        if not isinstance(batch, PartitionedBatch):
-            return sum(int(found.sum()) for found in self.each(batch))
-        sent = replace(self, release=replace(self.release, certificate=None, schema=None))
-        return int(batch.added_up(total_of, batch.place.share(sent)) or 0)
+        if isinstance(batch, PartitionedBatch):
+            sent = replace(self, release=replace(self.release, certificate=None, schema=None))
+            return int(batch.added_up(total_of, batch.place.share(sent)) or 0)
+        return sum(int(found.sum()) for found in self.each(batch))
 
     def each(self, batch: Batch) -> Iterator[NDArray[np.int64]]:
         """Yield the errors of blocks of records, each between 0 and the largest one."""
-        domain = self.record.fields[self.label]
-        known = self.record.values(batch, self.label) if isinstance(domain, Choice) else batch.fields[self.label]
+        choice = isinstance(self.record.fields[self.label], Choice)
+        known = self.record.values(batch, self.label) if choice else batch.fields[self.label]
         for block, truth in zip(blocks(batch.fields[self.features], BLOCK), blocks(known, BLOCK), strict=True):
             if len(truth):  # a learner's predict need not know what to do with nothing
-                yield self._of_block(frozen(dense(block)), truth if isinstance(domain, Choice) else dense(truth))
+                yield self._of_block(frozen(dense(block)), truth if choice else dense(truth))
 
     def _of_block(self, x: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.int64]:
         """Return the errors of some records: whatever one of them does to a prediction, it counts for one record, in full."""
@@ -210,20 +210,23 @@ class Errors:
         return np.concatenate([full if row is None else row for row in rows])
 
     def _counted(self, x: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.int64] | None:
-        """Return errors; None where there is no prediction of the right form for each of the records."""
-        domain = self.record.fields[self.label]
+        """Return errors; None where there is no prediction of the right form for each of the records.
+
+        Arrays have one type, and one record's prediction may have changed that of all.
+        """
+        domain, several = self.record.fields[self.label], len(truth) > 1
         try:
             predicted = self.release.predict(x)
+            kind = predicted.dtype.kind
             if predicted.shape != truth.shape:
                 return None
             if isinstance(domain, Choice):
-                declared: set[str] = {np.asarray(value).dtype.kind for value in domain.values}
-                # Arrays have one type, and one record's prediction may have changed that of all.
-                if len(truth) > 1 and not (predicted.dtype.kind == "O" or alike({predicted.dtype.kind}, declared)):
+                kinds = {kind, *(np.asarray(value).dtype.kind for value in domain.values)}
+                if several and not (kind == "O" or kinds <= set("biuf") or kinds == {"U"}):
                     return None
                 wrong = np.asarray(predicted != truth)
                 return wrong.astype(np.int64) if wrong.shape == truth.shape and wrong.dtype == bool else None
-            if predicted.dtype.kind not in "biufc" and len(truth) > 1:
+            if kind not in "biufc" and several:
                 return None
             values = predicted.astype(complex)
         except (Exception, SystemExit):  # a function of somebody else's, which may do anything
@@ -235,10 +238,9 @@ class Errors:
         return np.rint(np.clip(np.where(usable, shares, 1.0), 0, 1) * STEPS).astype(np.int64)
 
 
-def alike(kinds: AbstractSet[str], others: AbstractSet[str]) -> bool:
-    """Say whether types of arrays are all numbers, or all texts."""
-    both = kinds | others
-    return both <= set("biuf") or both == {"U"}
+def total_of(batch: Batch, errors: Errors) -> int:
+    with one_blas_thread():
+        return errors.total(batch)
 
 
 def check_predictions(caller: str, record: Record, release: Release, features: str, strict: bool = True) -> None:
@@ -257,9 +259,3 @@ def check_predictions(caller: str, record: Record, release: Release, features: s
         raise TemplateError(f"{caller}: the release does not predict for records of {domain!r} ({error}).") from error
     if shape != (2,):
         raise TemplateError(f"{caller}: predict must return one value for each record, shape (2,) for 2, not {shape}.")
-
-
-def total_of(batch: Batch, errors: Errors) -> int:
-    """Return the sum over a partition."""
-    with one_blas_thread():
-        return errors.total(batch)

@@ -80,25 +80,24 @@ class Whitening:
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
-        found = [self._whitened(block) for block in self._blocks(column)]
-        return np.concatenate(found) if found else np.zeros((0, d))
+        found = [np.zeros((0, d))]
+        for block in self._blocks(column):
+            turned, lengths, least = self._turned(block)
+            longest = np.maximum(lengths, least)
+            found.append(turned * (self.radius * INSIDE / np.where(longest > 0, longest, 1.0))[:, None])
+        return np.concatenate(found)
 
     def weights(self, column: Any) -> Array:
         """Return the weights of records, shape (n,), between 0 and 1."""
-        found = []
+        found = [np.zeros(0)]
         for block in self._blocks(column):
             _, lengths, least = self._turned(block)
             found.append(np.where(lengths > least, least / np.where(lengths > 0, lengths, 1.0), 1.0))
-        return np.concatenate(found) if found else np.zeros(0)
+        return np.concatenate(found)
 
     def _blocks(self, column: Any) -> Iterator[Any]:
         """Yield blocks of records; sparse ones of any format as rows."""
         return blocks(sp.csr_array(column) if sp.issparse(column) else column, max(BLOCK // len(self.matrix), 1))
-
-    def _whitened(self, block: Any) -> Array:
-        turned, lengths, least = self._turned(block)
-        longest = np.maximum(lengths, least)
-        return turned * (self.radius * INSIDE / np.where(longest > 0, longest, 1.0))[:, None]
 
     def _turned(self, block: Any) -> tuple[Array, Array, Array]:
         """Return A x in whole levels, how long that is, and the least length in these levels."""
