@@ -104,30 +104,21 @@ class Block:
         z[0] = np.maximum(z[0], least * (1 + 2 * (ROOM + len(z)) * EXTENDED))
         return z
 
-    def half_space(self, z: Array, x: Array, modulus: float) -> HalfSpace:
-        """Return what a vector near the dual cone says of K, with what is left of it at x.
-
-        Parts are left out if a gap costs more than a residual, for a function with a modulus of strong convexity.
-        """
+    def half_space(self, z: Array, x: Array) -> HalfSpace:
+        """Return what a vector near the dual cone says of K, with what is left of it at x."""
         value, error = self.at(x), self.rounding(x)
-        size, _, _, norms = self._sizes
+        size = self._sizes[0]
         side = 0
         if self.kind == SEMIDEFINITE:
             # Exactly semidefinite is what given vectors and weights make.
             weight, vector = np.linalg.eigh(smat(np.asarray(z, dtype=float)))
             left = np.maximum(np.einsum("ik,ik->k", vector, smat(value) @ vector), 0.0).astype(float)
-            steep = float((norms**2).sum())
-            weight = np.where(weight * steep > modulus * left, weight, 0.0)
-            side = len(vector)
+            weight, side = np.maximum(weight, 0.0), len(vector)
             z = svec((vector * weight) @ vector.T)
             room = 2 * float(np.linalg.norm(error)) + 8 * side * EXTENDED * size_of(value)
             gap = float(weight @ left) + 1.01 * float(weight.sum()) * room
         else:
             z = self.dual(z)
-            if self.kind == NONNEGATIVE:
-                z = np.where(z * norms**2 > modulus * value, z, 0.0)
-            elif z[0] * (norms**2).sum() <= modulus * self.margins(x)[0][0]:
-                z = np.zeros_like(z)
             gap = float(z @ value) + float(np.abs(z) @ error) + 4 * EXTENDED * len(z) * float(np.abs(z) @ np.abs(value))
         row = -np.asarray(self.matrix.T @ z, dtype=float)
         widest = float(np.linalg.norm((size.T @ np.abs(z)).astype(float)))

@@ -92,7 +92,7 @@ def certified_distance(
         duals = shared_out(blocks, duals or [], function.costs)
         if duals is None:
             return np.inf
-    spaces = [block.half_space(z, x, 0.0 if count else mu) for block, z in zip(blocks, duals or [], strict=True)]
+    spaces = [block.half_space(z, x) for block, z in zip(blocks, duals or [], strict=True)]
     whole = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
         if not (np.abs(whole[-count:]) <= 1e-9 * function.costs).all():

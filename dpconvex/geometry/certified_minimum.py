@@ -289,7 +289,7 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
     if found is None or not float(np.abs(found[0]).max(initial=0.0)) < FAR:
         return nothing
     point = region.bring_in((x + found[0]).astype(float))
-    spaces = [block.half_space(block.dual(z), point, 0.0) for block, z in zip(blocks, found[1], strict=True)]
+    spaces = [block.half_space(block.dual(z), point) for block, z in zip(blocks, found[1], strict=True)]
     rest = goal - sum((space.row for space in spaces), np.zeros(dim))
     fixed = region.system[0].any(axis=0)
     # What equations and fixed coordinates have of the rest is everywhere what it is at the point.

@@ -14,10 +14,9 @@ from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, POWER
+from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.atoms.sums import NEGATE
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.discipline import sign
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Block as Coordinates, Space
 from dpconvex.errors import MissingRule, TemplateError
@@ -284,15 +283,10 @@ class Conditions:
                 bent |= np.diff(factors.indptr) > 0
             straight.append((-now.matrix[~bent], -now.offset[~bent]))
             for row in np.flatnonzero(bent):
-                one = now.take(np.array([row]))
-                powers = self._below_power(one)
-                cone = None if powers is not None else self._cone(one)
-                if powers is not None:
-                    waiting.append(powers)
-                elif cone is not None:
-                    cones.append(cone)
-                else:
+                cone = self._cone(now.take(np.array([row])))
+                if cone is None:
                     return False
+                cones.append(cone)
         for matrix, offset in straight:
             self._not_negative(matrix, offset)
         for kind, level, inner in cones:
@@ -301,18 +295,6 @@ class Conditions:
             else:
                 self._norm(kind, level, inner)
         return True
-
-    def _below_power(self, sums: Sums) -> Sums | None:
-        """Bound what a constant bounds a power of."""
-        (part, factors), *others = sums.curved.items()
-        weight, inner = float(factors.data[0]), part.args[0]
-        if part.atom is not POWER or others or factors.nnz > 1 or sums.matrix.nnz or weight < 0:
-            return None
-        if not (part.option("p") >= 1 and sign(inner) == 1 and not inner.is_affine) or sums.offset[0] > 0:
-            return None
-        found = Sums.of(inner, self.space).take(factors.indices)
-        root = (-sums.offset[0] / weight) ** (1 / part.option("p"))
-        return Sums(found.matrix, found.offset - root, found.curved)
 
     def _cone(self, sums: Sums) -> tuple[str, Affine, Affine] | None:
         """Read one sum that is not positive as a cone: its kind, what bounds, and what is bounded."""

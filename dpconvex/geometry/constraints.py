@@ -1,6 +1,7 @@
 """What constraints say by themselves: whether they are public and convex, where they have kinks and domains."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,19 +49,39 @@ def check(constraint: Constraint, space: Space) -> None:
         raise TemplateError(f"the constraint {text} is not convex by the rules of DCP; rewrite it with convex atoms.")
 
 
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """What the domain of an atom asks of one of its arguments."""
+
+    atom: Expression
+    argument: Expression
+    kind: str
+
+
+def domains(expression: Expression) -> Iterator[Condition]:
+    """Yield the conditions of all atoms in a tree."""
+    for node in postorder([expression]):
+        if node.atom is None:
+            continue
+        for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
+            # At the end of its domain, a function of one argument is infinite: to close the domain adds no point.
+            if kind is not None:
+                yield Condition(node, argument, "not negative" if kind == "positive" and len(node.args) == 1 else kind)
+
+
+def not_negative(argument: Expression) -> Constraint:
+    return Constraint("inequality", (repeated(0.0, argument.shape), argument))
+
+
 def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
     """Add where the atoms in constraints are defined, as constraints of their own."""
-    found = list(dict.fromkeys(constraints))
+    found = list(constraints)
     for constraint in constraints:
-        roots = list(constraint.args)
-        if constraint.kind == "exponential cone":
-            roots.append(rel_entr(*constraint.args[1:]))
-        for node in postorder(roots):
-            if node.atom is None or node.is_constant:
-                continue
-            for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
-                if kind in ("not negative", "positive") and argument.variables and is_concave(argument):
-                    found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
-                elif kind == "semidefinite" and argument.variables:
-                    found.append(Constraint("semidefinite", (argument,)))
+        more = [rel_entr(*constraint.args[1:])] if constraint.kind == "exponential cone" else []
+        for condition in (one for root in (*constraint.args, *more) for one in domains(root)):
+            argument = condition.argument
+            if condition.kind in ("not negative", "positive") and argument.variables and is_concave(argument):
+                found.append(not_negative(argument))
+            elif condition.kind == "semidefinite" and argument.variables:
+                found.append(Constraint("semidefinite", (argument,)))
     return list(dict.fromkeys(found))

@@ -4,49 +4,25 @@ CVXPY keeps such domains implicitly: ``power(w, 3)`` is convex because w is not 
 So each domain must contain K, or it becomes a part of K.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 
-from dpconvex.core.atoms.arrangement import repeated
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, sign
-from dpconvex.core.evaluate import postorder
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+from dpconvex.geometry.constraints import Condition, domains, not_negative
 from dpconvex.geometry.feasible_set import FeasibleSet
 
 # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
 SYMMETRIC = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class Condition:
-    """What the domain of an atom asks of one of its arguments."""
-
-    atom: Expression
-    argument: Expression
-    kind: str
-
-
-def conditions(expression: Expression) -> Iterator[Condition]:
-    """Yield the conditions of all atoms in a tree."""
-    for node in postorder([expression]):
-        if node.atom is None:
-            continue
-        for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
-            # At the end of its domain, a function of one argument is infinite: to close the domain adds no point.
-            if kind is not None:
-                yield Condition(node, argument, "not negative" if kind == "positive" and len(node.args) == 1 else kind)
-
-
 def implicit_constraints(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> list[Constraint]:
     """Return the domains of a regularizer's atoms that do not contain K, as constraints."""
     found: list[Constraint] = []
-    for condition in conditions(regularizer):
+    for condition in domains(regularizer):
         argument = condition.argument
         if condition.kind in ("symmetric", "semidefinite"):
             check_symmetric(condition, expander)
@@ -68,7 +44,7 @@ def implicit_constraints(regularizer: Expression, expander: Expander, feasible: 
                 condition.atom,
                 "write an argument whose sign follows from its parts, or constrain the variables",
             )
-        found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
+        found.append(not_negative(argument))
     return found
 
 

@@ -6,8 +6,6 @@ becomes a part of K, below heights (`epigraph`).
 """
 
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +18,7 @@ from dpconvex.core.atoms.sums import total
 from dpconvex.core.discipline import is_convex, sign
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.remembered import once
 from dpconvex.geometry.closed_forms import ball, plain_matrix
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices, svec
 from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough
@@ -138,22 +137,13 @@ class Kinks:
         return 4 * UNIT * norm + sum(term.error(norm, step) for term in self.terms)
 
 
-_SPLITS: WeakKeyDictionary[Space, dict[tuple[Any, ...], tuple[Expression, Kinks | None]]] = WeakKeyDictionary()
-
-
+@once
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     """Split a regularizer into the rest and terms that have a proximal map together with K; None if there are no such terms.
 
     What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If other kinks do, all become
-    inequalities (`epigraph`).  Done once for each K, also where there are several copies of it.
+    inequalities (`epigraph`).
     """
-    known, key = _SPLITS.setdefault(feasible.space, {}), (regularizer, feasible.constraints)
-    if key not in known:
-        known[key] = split(feasible, regularizer)
-    return known[key]
-
-
-def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     if not is_convex(regularizer):
         return regularizer, None
     parts = unfolded(regularizer)
@@ -198,12 +188,11 @@ def proximal_terms(
         if term is None or not fits(term, feasible):
             left[part] = row
         elif isinstance(term, Absolute):
-            old = centers[term.support]
-            together = np.full(len(centers), np.nan)
+            old, together = centers[term.support], centers.copy()
             together[term.support] = term.centers
             if (together[term.support] == term.centers).all() and (np.isnan(old) | (old == term.centers)).all():
                 np.add.at(weights, term.support, term.weights)
-                centers[term.support] = term.centers
+                centers = together
             else:
                 left[part] = row
         else:
@@ -232,10 +221,10 @@ def fits(term: Term, feasible: FeasibleSet) -> bool:
         return not near
     # Bounds on eigenvalues can be clipped to afterwards.
     (piece, *others) = near
-    clips = isinstance(piece, Spectral) and isinstance(piece.inner, Interval) and not others and term.is_symmetric
-    if not (clips and isinstance(piece, Spectral)) or set(piece.coordinates.tolist()) != inside:
+    if others or not isinstance(piece, Spectral) or not isinstance(piece.inner, Interval) or not term.is_symmetric:
         return False
-    return not (term.shift.any() or (piece.shift != piece.shift[0, 0] * np.eye(len(piece.shift))).any())
+    level = piece.shift[0, 0] * np.eye(len(piece.shift))
+    return set(piece.coordinates.tolist()) == inside and not (term.shift.any() or (piece.shift != level).any())
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
@@ -247,10 +236,10 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
         return None
     matrix, offset = affine_map(inner, space)
     if part.atom is NORM_NUC:
-        found = plain_matrix((matrix, offset), inner.shape)
-        if found is None:
+        plain = plain_matrix((matrix, offset), inner.shape)
+        if plain is None:
             return None
-        coordinates, scale, shift, is_symmetric = found
+        coordinates, scale, shift, is_symmetric = plain
         return Nuclear(coordinates, float(weights[0]) * abs(scale), shift, is_symmetric)
     if is_absolute(part):
         weights = weights if part.atom is ABS else weights[groups(part)]
@@ -263,11 +252,11 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
         return Absolute(matrix.indices.astype(np.int64), slopes, -offset[asked] / matrix.data)
     if part.option("p") != 2 or offset.any():
         return None
-    rounds = [(k, groups(part) == k) for k in np.flatnonzero(weights)]
-    found_balls = [(k, ball(sp.csr_array(matrix[here]), 1.0, offset[here])) for k, here in rounds]
-    balls = [(weights[k], one) for k, one in found_balls if one is not None]
-    support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for _, one in balls)])
-    if len(balls) < len(rounds) or len(set(support.tolist())) < len(support):
+    kept = np.flatnonzero(weights)
+    balls = [ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
+    found = [one for one in balls if one is not None]
+    support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for one in found)])
+    if len(found) < len(balls) or len(set(support.tolist())) < len(support):
         return None
-    labels = np.repeat(np.arange(len(balls)), [len(one.coordinates) for _, one in balls])
-    return Groups(support, labels, np.array([float(weight) / one.radius for weight, one in balls]))
+    labels = np.repeat(np.arange(len(found)), [len(one.coordinates) for one in found])
+    return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]))

@@ -34,7 +34,7 @@ CLOSED: dict[str, Case] = {
     "slab": ([X], [cp.sum(X) <= 1, -2 * X[0] - 2 * cp.sum(X[1:]) <= 2]),
     "bounds": ([X], [cp.abs(X) <= 1, X[0] == 0.5, cp.maximum(X[1], X[2] + 0.25) <= 0.5, cp.min(X) >= -0.25]),
     "equations": ([S, X], [cp.trace(S) == 1, X[0] + X[1] == 1, X[1] - X[2] == 0.5]),
-    "squares": ([X, S], [cp.sum(cp.square(X - 0.5)) <= 0.4, cp.square(cp.norm(S, "fro")) <= 0.09]),
+    "squares": ([X, S], [cp.sum(cp.square(X - 0.5)) <= 0.4, cp.sum_squares(S) <= 0.09]),
     "l1 ball": ([X], [cp.sum(cp.multiply([1, 2, 0.5, 1], cp.abs(X - 1))) + 0.5 <= 1.5]),
     "quarter of an l1 ball": ([X], [cp.norm(X, 1) <= 1, X[:2] >= 0]),
     "simplex": ([X], [cp.sum(X) == 1, X >= 0, X <= 1]),
@@ -68,6 +68,7 @@ CONIC: dict[str, Case] = {
     "one matrix for all, in bounds": ([P, Q], [P == Q, P << 0.7 * np.eye(3), cp.trace(Q) <= 1]),
     "tied numbers": ([W], [W[0] == W[3], W[1] == W[4], cp.norm(W[:2]) <= 0.5]),
     "sum of norms": ([X], [cp.norm(X, 2) + cp.norm(X[1:], 2) <= 1]),
+    "a squared norm": ([X], [cp.square(cp.norm(X, 2)) <= 0.3]),
 }
 
 

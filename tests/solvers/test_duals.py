@@ -95,7 +95,7 @@ def test_bounds_hold_whatever_the_multipliers_are(name: str) -> None:
             bound = certified_distance(function, region, point, gradient, blocks, multipliers)
             assert np.linalg.norm(point.astype(float) - exact.point) <= bound + exact.distance
             for block, z in zip(blocks, multipliers, strict=True):
-                half = block.half_space(z, point, 0.0)
+                half = block.half_space(z, point)
                 assert all(half.row @ (y - point) <= half.gap + 1e-12 * (1 + np.abs(half.row).sum()) for y in members)
 
 
