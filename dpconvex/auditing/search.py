@@ -19,7 +19,6 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.convex_sets import Spectral
 
 Array = NDArray[np.float64]
 Pair = tuple[Losses | None, Losses | None]
@@ -310,15 +309,7 @@ class Region:
 
     def project(self, theta: Array) -> Array:
         """Project every row on K, shape (B, dim)."""
-        theta = theta.copy()
-        for piece in self.feasible.pieces:
-            part = theta[:, piece.coordinates]
-            if isinstance(piece, Spectral):
-                part = Spectral.project_all([piece] * len(theta), part)
-            else:
-                part = np.stack([piece.project(row) for row in part])
-            theta[:, piece.coordinates] = part
-        return theta
+        return theta if self.feasible.is_space else np.stack([self.feasible.project(row) for row in theta])
 
 
 def explore(form: LossForm, rng: np.random.Generator) -> Array:

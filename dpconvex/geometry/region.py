@@ -18,12 +18,7 @@ from dpconvex.core.evaluate import bent, over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.blocks import (
-    EXTENDED,
-    NONNEGATIVE,
-    ROOM,
-    Block,
-)
+from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, ROOM, Block
 from dpconvex.geometry.conditions import Conditions
 from dpconvex.geometry.constraints import has_kinks
 from dpconvex.geometry.convex_sets import UNIT
@@ -97,11 +92,8 @@ class Region(Conditions):
 
     def leaves(self, x: Array) -> dict[Variable, Array]:
         """Values of all variables at a point."""
-        found = {}
-        for block in self.space.blocks.values():
-            part = block.lift @ x[block.slice] if block.symmetric else x[block.slice]
-            found[block.variable] = np.asarray(part).reshape(block.variable.shape, order="F")
-        return found
+        values = self.space.unpack(x)
+        return {block.variable: values[name] for name, block in self.space.blocks.items()}
 
     def _evaluate(self, root: Expression, x: Array) -> dict[Expression, Array]:
         leaves: dict[Expression, Array] = {leaf: value[..., None] for leaf, value in self.leaves(x).items()}
@@ -120,19 +112,22 @@ class Region(Conditions):
         flat = np.broadcast_to(np.where(np.isnan(value), np.inf, value), root.shape).reshape(-1, order="F")
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
 
+    def _margins(self, x: Array) -> tuple[Array, Array]:
+        """By how much each condition holds, and what rounding does to that."""
+        pairs = [(np.zeros(0), np.zeros(0)), *(block.margins(x) for block in self.blocks)]
+        pairs.extend((-value, error) for value, error in (self.curved_at(root, x) for root in self.curved))
+        margin, error = (np.concatenate([pair[k] for pair in pairs]) for k in range(2))
+        return margin, error
+
     def excess(self, x: Array) -> Array:
         """Bounds on by how much conditions are missed: where none is positive, the point lies in K but for `off_hull`."""
-        parts = [np.zeros(0)]
-        parts.extend(error - value for value, error in (block.margins(x) for block in self.blocks))
-        parts.extend(value + error for value, error in (self.curved_at(root, x) for root in self.curved))
-        whole = np.concatenate(parts).astype(float)
-        return np.where(np.isnan(whole), np.inf, whole)
+        margin, error = self._margins(x)
+        missed = (error - margin).astype(float)
+        return np.where(np.isnan(missed), np.inf, missed)
 
     def rounding(self, x: Array) -> Array:
         """What rounding does to all conditions, in the order of `excess`."""
-        parts = [np.zeros(0), *(block.margins(x)[1] for block in self.blocks)]
-        parts.extend(self.curved_at(root, x)[1] for root in self.curved)
-        return np.concatenate(parts).astype(float) + self.off_hull(x)
+        return self._margins(x)[1].astype(float) + self.off_hull(x)
 
     @cached_property
     def conic(self) -> ConicForm:
