@@ -49,6 +49,7 @@ def test_the_reference_lists_the_public_names() -> None:
     assert "further" not in written, "give the new names a page in docs/build_api.py"
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
@@ -86,16 +87,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_public_names_that_a_page_mentions_exist(page: Path) -> None:
-    for name in re.findall(r"`dp\.(\w+)", page.read_text(encoding="utf-8")):
+def test_public_names_and_files_that_a_page_mentions_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`dp\.(\w+)", text):
         assert hasattr(dp, name), f"{page.name} mentions dp.{name}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_mentions_exist(page: Path) -> None:
-    for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page.read_text(encoding="utf-8")):
-        places = (ROOT, ROOT / "dpconvex")
-        assert any((place / name).is_file() for place in places), f"{page.name} mentions {name}"
+    for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
+        assert any((place / name).is_file() for place in (ROOT, ROOT / "dpconvex")), f"{page.name} mentions {name}"
 
 
 def test_pitfalls_are_rated_and_complete() -> None:

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.estimators.classifiers import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
 from dpconvex.language.columns import Chunks
-from dpconvex.solvers.backend import solve
 
 PROTECTED = dp.Privacy(2.0, adjacency="add-remove")
 DELTA = dp.Privacy(2.0, 1e-6, "add-remove")
@@ -36,10 +35,10 @@ def learner() -> dp.Template:
     ],
     ids=["array", "single precision", "list", "one axis", "csr", "coo", "no chunks", "an empty chunk"],
 )
-@pytest.mark.parametrize("y", [np.zeros(0, dtype=int), [], np.array([], dtype=object)], ids=["int", "list", "objects"])
-def test_columns_without_records_are_fitted(x: Any, y: Any) -> None:
-    release = dp.solve(learner(), {"x": x, "y": y}, PROTECTED, size=30)
-    assert np.isfinite(release["w"]).all()
+def test_columns_without_records_are_fitted(x: Any) -> None:
+    for y in (np.zeros(0, dtype=int), [], np.array([], dtype=object)):
+        release = dp.solve(learner(), {"x": x, "y": y}, PROTECTED, size=30)
+        assert np.isfinite(release["w"]).all()
 
 
 @pytest.mark.parametrize(
@@ -52,46 +51,19 @@ def test_every_mechanism_fits_nothing(mechanism: Any, backend: str) -> None:
     assert dp.solve(learner(), NOTHING, DELTA, mechanism, backend, size=30).certificate is not None
 
 
-def test_a_fit_on_nothing_is_the_minimiser_of_noise_and_regularizer() -> None:
-    seen: list[Any] = []
-
-    class Spy:
-        def solve(self, problem: Any, tolerance: float) -> Any:
-            seen.append(problem)
-            return solve(problem, None, tolerance)
-
-    release = dp.solve(
-        learner(),
-        NOTHING,
-        PROTECTED,
-        dp.ObjectivePerturbation(),
-        Spy(),
-        size=30,
-        seed=1,
-        cover=dp.Cover(tolerance=1e-6),
-    )
-    (problem,) = seen
-    weight = problem.size * 1e-6 + problem.added
-    assert release["w"] == pytest.approx(-problem.linear / weight, abs=1e-3)
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 12])
+@pytest.mark.parametrize("size", [0, 1])
 def test_tuning_releases_whatever_the_number_of_records(size: int) -> None:
-    rng = np.random.default_rng(size)
-    data = {"x": rng.uniform(-0.5, 0.5, (size, 3)), "y": rng.choice([-1, 1], size)}
-    five = {str(k): learner() for k in range(5)}
-    for _ in range(3):
-        assert dp.tune(five, data, PROTECTED, size=30).choice in five
+    data = {"x": np.full((size, 3), 0.5), "y": np.ones(size, dtype=int)}
+    assert dp.tune(GRID, data, PROTECTED, size=30).choice in GRID
     assert dp.tune_repeated(GRID, data, PROTECTED, size=30, repetitions=dp.Repetitions(mean=2)).choice in GRID
     assert len(list(dp.sweep(learner(), data, [PROTECTED, DELTA], size=30))) == 2
 
 
 def test_mixtures_and_clusters_of_nothing() -> None:
     mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
-    for x in (np.zeros((0, 2)), [], Chunks([])):
-        data = {"x": x, "y": []}
-        assert dp.cluster(mixture, data, PROTECTED, components=2).count == 2
-        assert dp.solve_mixture(mixture, data, dp.Privacy(4.0, adjacency="add-remove"), size=50).release is not None
+    data: dict[str, Any] = {"x": np.zeros((0, 2)), "y": []}
+    assert dp.cluster(mixture, data, PROTECTED, components=2).count == 2
+    assert dp.solve_mixture(mixture, data, dp.Privacy(4.0, adjacency="add-remove"), size=50).release is not None
 
 
 @pytest.mark.parametrize("estimator", [LogisticRegression, KernelSVC, LargeMarginGaussianMixture])
@@ -132,16 +104,13 @@ EMPTY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["first-order", "conic"])
 @pytest.mark.parametrize("x", EMPTY.values(), ids=EMPTY)
-def test_sparse_columns_with_nothing_in_them_are_fitted(x: Any, backend: str) -> None:
+def test_sparse_columns_with_nothing_in_them_are_fitted(x: Any) -> None:
     """Whether there is a release must not show that all entries are 0."""
     y = np.where(np.arange(x.shape[0]) % 2, 1, -1)
-    for name in ("logistic_regression", "huber_svm"):
-        for mechanism in (None, dp.ObjectivePerturbation(), dp.OutputPerturbation()):
-            template = dp.load(name, features=3)
-            release = dp.solve(template, {"x": x, "y": y}, PROTECTED, mechanism, size=40, backend=backend)
-            assert np.isfinite(release["w"]).all()
+    for backend, mechanism in (("first-order", None), ("conic", None), ("first-order", dp.OutputPerturbation())):
+        release = dp.solve(learner(), {"x": x, "y": y}, PROTECTED, mechanism, size=40, backend=backend)
+        assert np.isfinite(release["w"]).all()
     many = dp.load("softmax_regression", features=3, classes=3)
-    release = dp.solve(many, {"x": x, "y": np.arange(x.shape[0]) % 3}, DELTA, size=40, backend=backend)
+    release = dp.solve(many, {"x": x, "y": np.arange(x.shape[0]) % 3}, DELTA, size=40)
     assert all(np.isfinite(value).all() for value in release.values())

@@ -35,9 +35,15 @@ MECHANISMS = [
     dp.NoisyGradientDescent(steps=3),
 ]
 EXTREME = [
-    (5e-324, 0.0), (1e-300, 0.0), (1e300, 0.0), (1.7e308, 0.0), (1e-300, 1e-6), (1e300, 1e-6), (1.0, 5e-324), (1.0, 1e-320),
-    (1.0, 1e-300), (1e-300, 1e-300), (1e300, 1e-300), (1e-99, 1e-99), (1e-10, 1e-30), (1e99, 0.0), (1e-99, 0.0),
-]  # fmt: skip
+    (5e-324, 0.0),
+    (1.7e308, 0.0),
+    (1e-300, 1e-6),
+    (1e300, 1e-6),
+    (1.0, 5e-324),
+    (1.0, 1e-300),
+    (1e-99, 1e-99),
+    (1e99, 0),
+]
 
 
 @pytest.mark.parametrize("promise", EXTREME, ids=str)
@@ -88,25 +94,10 @@ def test_sizes_that_make_no_sense_are_refused(size: Any) -> None:
 
 
 BAD: list[Any] = [
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1.5,
-        1e300,
-        -1e300,
-        1e-320,
-        float("nan"),
-        float("inf"),
-        10**400,
-        10**13,
-        np.float64("nan"),
-        3 + 1j,
-    ),
+    *(None, True, -1, 0, 1.5, 1e300, -1e300, 1e-320, float("nan"), float("inf"), 10**400, 10**13, np.float64("nan"), 3 + 1j),
     *("x", "", b"x", [], [1], {}, {"a": 1}, (), [[1], 2], range(3), np.zeros(3), np.array("x"), sp.eye_array(3)),
     *(object(), lambda *a, **k: 1, type, int),
-]
+]  # fmt: skip
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Privacy": (dp.Privacy, {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}),
     "Ball": (dp.Ball, {"dim": 3, "radius": 1, "norm": 2}),

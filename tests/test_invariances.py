@@ -67,39 +67,26 @@ Ways = Mapping[str, Callable[[cp.Variable, Any, Any], Any]]
 LOGISTIC: Ways = {
     "atom": lambda w, x, y: cp.logistic(-y * (x @ w)),
     "log-sum-exp of 0": lambda w, x, y: cp.log_sum_exp(cp.hstack([0, -y * (x @ w)])),
-    "log-sum-exp last 0": lambda w, x, y: cp.log_sum_exp(cp.vstack([-y * (x @ w), 0])),
-    "log-sum-exp of a constant": lambda w, x, y: cp.log_sum_exp(cp.hstack([0.7, 0.7 - y * (x @ w)])),
     "symmetric": lambda w, x, y: cp.log_sum_exp(cp.hstack([x @ w, -(x @ w)]) / 2) - y * (x @ w) / 2,
     "less its margin": lambda w, x, y: cp.logistic(x @ w) - (1 + y) / 2 * (x @ w),
     "both signs": lambda w, x, y: (1 + y) / 2 * cp.logistic(-x @ w) + (1 - y) / 2 * cp.logistic(x @ w),
-    "products": lambda w, x, y: cp.logistic(-y * cp.sum(cp.multiply(x, w))),
     "entries": lambda w, x, y: cp.logistic(sum(-y * x[i] * w[i] for i in range(D))),
-    "matrix": lambda w, x, y: cp.sum(cp.logistic(-y * (cp.reshape(x, (1, D), order="F") @ w))),
-    "and nothing": lambda w, x, y: cp.logistic(-y * (x @ w)) + 0 * cp.square(w[0]),
-    "and a number": lambda w, x, y: cp.logistic(-y * (x @ w)) + 5,
     "and the record": lambda w, x, y: cp.logistic(-y * (x @ w)) + cp.sum_squares(x),
-    "there and back": lambda w, x, y: cp.logistic(1 - y * (x @ w) - 1),
 }
 HINGE: Ways = {
     "atom": lambda w, x, y: dp.huber_hinge(1 - y * (x @ w), 0.5),
     "scaled": lambda w, x, y: 0.5 * cp.huber(cp.pos(1.5 - y * (x @ w)), 1.0),
-    "zero first": lambda w, x, y: 0.5 * cp.huber(cp.maximum(0, 1.5 - y * (x @ w)), 1.0),
     "in other units": lambda w, x, y: 0.125 * cp.huber(cp.pos(3 - 2 * y * (x @ w)), 2.0),
-    "negative part": lambda w, x, y: 0.5 * cp.huber(cp.neg(y * (x @ w) - 1.5), 1.0),
 }
 HUBER: Ways = {
     "atom": lambda w, x, y: cp.huber(x @ w - y, 0.5),
-    "turned": lambda w, x, y: cp.huber(y - x @ w, 0.5),
     "halves": lambda w, x, y: 0.5 * cp.huber(x @ w - y, 0.5) + 0.5 * cp.huber(y - w @ x, 0.5),
     "scaled": lambda w, x, y: cp.huber(4 * (x @ w - y), 2) / 16,
 }
 SOFTMAX: Ways = {
     "atom": lambda W, x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
-    "margins": lambda W, x, y: cp.log_sum_exp(cp.hstack([x @ W[:, j] - x @ W[:, y] for j in range(C)])),
     "less its own": lambda W, x, y: cp.log_sum_exp(x @ W) - x @ W[:, y],
     "chosen": lambda W, x, y: cp.log_sum_exp(x @ W) - cp.sum(cp.multiply(np.eye(C)[y], x @ W)),
-    "transposed": lambda W, x, y: cp.log_sum_exp(W.T @ x) - (W.T @ x)[y],
-    "twice": lambda W, x, y: (2 * cp.log_sum_exp(x @ W) - 2 * (x @ W)[y]) / 2,
     "halves": lambda W, x, y: 0.5 * cp.log_sum_exp(x @ W - x @ W[:, y]) + 0.5 * (cp.log_sum_exp(x @ W) - x @ W[:, y]),
     "centred": lambda W, x, y: cp.log_sum_exp(x @ (W @ (np.eye(C) - 1 / C))) - x @ W @ (np.eye(C) - 1 / C)[:, y],
 }
@@ -148,29 +135,23 @@ POOL: dict[str, Callable[[cp.Variable, Any], Any]] = {
     "logistic": lambda w, x: cp.logistic(-x @ w),
     "hinge": lambda w, x: dp.huber_hinge(1 + x @ w, 0.5),
     "huber": lambda w, x: 0.2 * cp.huber(x @ w - 1, 1),
-    "small": lambda w, x: 0.1 * cp.logistic(x[0] * w[0]),
+    "none": lambda w, x: 0 * (x @ w),
+    "of no variable": lambda w, x: cp.sum_squares(x),
 }
 
 
-@pytest.mark.parametrize("names", list(itertools.combinations(POOL, 2)))
-def test_the_order_of_labels_changes_no_constant(names: tuple[str, str]) -> None:
-    first, second = (mixed(order) for order in (names, names[::-1]))
-    check(constants(first), constants(second))
-
-
-def mixed(names: Sequence[str], extra: Loss | None = None) -> dp.Template:
-    """A loss of its own for each label."""
+def mixed(*names: str) -> Constants:
+    """Return the constants of a template with a loss of its own for each label."""
     w = cp.Variable(D, name="w")
-    losses = {**POOL, "extra": extra or (lambda w, x: 0)}
-    return learner(lambda x, y: losses[y](w, x), [w], x=dp.Ball(D), y=dp.Choice(list(names)))
+    return constants(learner(lambda x, y: POOL[y](w, x), [w], x=dp.Ball(D), y=dp.Choice(list(names))))
 
 
-@pytest.mark.parametrize("name", POOL)
-@pytest.mark.parametrize("nothing", [lambda w, x: 0, lambda w, x: 0 * (x @ w), lambda w, x: cp.sum_squares(x)])
-def test_a_label_without_a_loss_changes_no_constant(name: str, nothing: Loss) -> None:
-    known = constants(mixed([name]))
-    check(known, constants(mixed([name, "extra"], nothing)))
-    check(known, constants(mixed(["extra", name], nothing)))
+def test_the_order_of_labels_and_labels_without_a_loss_change_no_constant() -> None:
+    check(mixed("logistic", "hinge"), mixed("hinge", "logistic"))
+    check(mixed("huber", "hinge", "logistic"), mixed("hinge", "logistic", "huber"))
+    for name in ("logistic", "hinge"):
+        check(mixed(name), mixed(name, "none"))
+        check(mixed(name), mixed("of no variable", name))
 
 
 @given(order=st.permutations(range(3)))
@@ -191,7 +172,7 @@ def test_the_order_of_coordinates_changes_no_constant(order: list[int]) -> None:
     check(constants(template([0, 1, 2])), constants(template(order)))
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(C))))
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1)])
 def test_the_order_of_classes_changes_no_constant(order: tuple[int, ...]) -> None:
     weights = np.array([1.0, 0.5, 2.0])
 
@@ -232,20 +213,20 @@ def test_rotating_a_ball_changes_no_constant(angle: float) -> None:
 
 FORMS: list[Callable[[cp.Variable, Any], Any]] = [
     lambda P, x: x @ P @ x,
-    lambda P, x: x @ P.T @ x,
     lambda P, x: cp.trace(P @ cp.outer(x, x)),
     lambda P, x: cp.sum(cp.multiply(P, cp.outer(x, x))),
     lambda P, x: P[0, 0] * x[0] ** 2 + P[1, 1] * x[1] ** 2 + 2 * P[0, 1] * x[0] * x[1],
 ]
 
 
-@pytest.mark.parametrize("form", FORMS[1:])
-def test_another_way_to_write_a_quadratic_form_changes_no_constant(form: Any) -> None:
-    def template(form: Any) -> dp.Template:
+def test_another_way_to_write_a_quadratic_form_changes_no_constant() -> None:
+    def found(form: Any) -> Constants:
         P, Q = (cp.Variable((D, D), name=name, PSD=True) for name in "PQ")
-        return learner(lambda x: dp.huber_hinge(1 + form(P, x) - form(Q, x), 0.5), [P, Q], x=dp.Ball(D))
+        return constants(learner(lambda x: dp.huber_hinge(1 + form(P, x) - form(Q, x), 0.5), [P, Q], x=dp.Ball(D)))
 
-    check(constants(template(FORMS[0])), constants(template(form)))
+    known = found(FORMS[0])
+    for form in FORMS[1:]:
+        check(known, found(form))
 
 
 @given(scale=st.floats(1e-6, 1e6), family=st.sampled_from(["logistic", "hinge", "huber", "softmax"]))
@@ -263,7 +244,6 @@ SETS: dict[str, Callable[[cp.Variable, Any], list[Any]]] = {
     "ball": lambda w, t: [cp.norm(w - t) <= 1],
     "box": lambda w, t: [w - t >= -0.5, w - t <= 1],
     "cone in a ball": lambda w, t: [cp.norm(w - t) <= 1, w >= t],
-    "strip and bound": lambda w, t: [cp.abs(w[0] - t[0]) <= 1, cp.abs(w[1] - t[1]) <= 0.5],
 }
 BOUNDED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "square": lambda w, x, y: cp.square(x @ w - y),
@@ -286,7 +266,7 @@ def translated(loss: Any, feasible: Any, shift: Any) -> dp.Template:
 @pytest.mark.parametrize("loss", BOUNDED)
 def test_translation_changes_no_constant(loss: str, feasible: str) -> None:
     known = constants(translated(BOUNDED[loss], SETS[feasible], np.zeros(D)))
-    for shift, accuracy in (([3.0, -2.0], 1e-9), ([1e5, 7.0], 1e-9), ([1e6, -1e6], 1e-7)):
+    for shift, accuracy in (([3.0, -2.0], 1e-9), ([1e6, -1e6], 1e-7)):
         check(known, constants(translated(BOUNDED[loss], SETS[feasible], np.array(shift))), accuracy=accuracy)
 
 

@@ -12,7 +12,6 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NEEDS = {"adult": "adult.csv.gz"}  # data that are not shipped
-QUICK, SLOW = "from_a_data_frame", pytest.mark.slow
 # Jupyter's own packages warn about each other; what the notebooks warn about is checked in their output.
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -33,10 +32,6 @@ def complaints(notebook: Any) -> list[str]:
     return found
 
 
-def test_there_are_notebooks() -> None:
-    assert NOTEBOOKS
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_committed_as_it_ran(path: Path) -> None:
     notebook = read(path)
@@ -47,9 +42,8 @@ def test_a_notebook_is_committed_as_it_ran(path: Path) -> None:
     assert complaints(notebook) == []
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=[] if path.stem == QUICK else SLOW, id=path.stem) for path in NOTEBOOKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, shared_data: Callable[[str], Path]) -> None:
     folder = {"DPCONVEX_DATA": str(shared_data(NEEDS[path.stem]).parent)} if path.stem in NEEDS else {}
     notebook = read(path)
@@ -57,11 +51,3 @@ def test_a_notebook_runs(path: Path, shared_data: Callable[[str], Path]) -> None
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}})
     client.execute(env={**os.environ, **folder, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"})
     assert complaints(notebook) == []
-
-
-def test_a_complaint_is_seen() -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("")])
-    warning = nbformat.v4.new_output("stream", name="stderr", text="a warning")
-    mistake = nbformat.v4.new_output("error", ename="E", evalue="v", traceback=["a mistake"])
-    notebook.cells[0].outputs = [warning, nbformat.v4.new_output("stream", name="stdout", text="fine"), mistake]
-    assert complaints(notebook) == ["a warning", "a mistake"]

@@ -1,10 +1,11 @@
-"""What `verify` accepts, `solve` releases: forty learners over all kinds of K and regularizers.
+"""What `verify` accepts, `solve` releases: thirty learners over all kinds of K and regularizers.
 
 Each is verified, fitted privately, and compared with a reference that a conic solver finds to about twelve digits.
 """
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -26,20 +27,14 @@ VECTOR_SETS: dict[str, Callable[[Any], list[Any]]] = {
     "box": lambda w: [w >= -0.3, w <= 0.2],
     "orthant": lambda w: [w >= 0],
     "ball": lambda w: [cp.norm(w) <= 0.3],
-    "ball about a point": lambda w: [cp.norm(w - np.full(D, 0.2)) <= 0.3],
     "simplex": lambda w: [w >= 0, cp.sum(w) == 1],
-    "below a simplex": lambda w: [w >= 0, cp.sum(w) <= 0.5],
     "weighted simplex": lambda w: [w >= 0, np.array([1.0, 2.0, 0.5]) @ w == 1],
     "l1 ball": lambda w: [cp.norm1(w) <= 0.3],
-    "half-space": lambda w: [cp.sum(w) <= -0.2],
     "half-space and box": lambda w: [cp.sum(w) >= 0.2, cp.abs(w) <= 0.3],
-    "two half-spaces": lambda w: [cp.sum(w) <= 0.1, w[0] - w[1] >= 0.2],
     "ball and half-space": lambda w: [cp.norm(w) <= 0.4, cp.sum(w) >= 0.2],
-    "monotone": lambda w: [w[:-1] <= w[1:]],
     "monotone in a box": lambda w: [w[:-1] <= w[1:], w >= -0.2, w <= 0.4],
     "equation": lambda w: [cp.sum(w) == 0],
     "second-order cone": lambda w: [cp.norm(w[:2]) <= w[2]],
-    "cone of an affine map": lambda w: [cp.norm(w[:2] - w[1:]) <= 0.2 + w[0]],
     "ellipsoid": lambda w: [cp.quad_form(w, np.diag([1.0, 4.0, 9.0])) <= 0.1],
     "exponential cone": lambda w: [cp.exp(w[0]) + w[1] <= 1],
 }
@@ -47,24 +42,16 @@ MATRIX_SETS: dict[str, tuple[dict[str, Any], Callable[[Any], list[Any]]]] = {
     "semidefinite": ({"PSD": True}, lambda P: []),
     "eigenvalues between bounds": ({"symmetric": True}, lambda P: [P >> 0.1 * np.eye(D), P << 0.5 * np.eye(D)]),
     "semidefinite with bounded trace": ({"PSD": True}, lambda P: [cp.trace(P) <= 0.5]),
-    "density matrices": ({"PSD": True}, lambda P: [cp.trace(P) == 1]),
     "nuclear ball": ({}, lambda P: [cp.normNuc(P) <= 0.5]),
-    "spectral ball": ({}, lambda P: [cp.sigma_max(P) <= 0.3]),
-    "semidefinite and one entry fixed": ({"PSD": True}, lambda P: [P[0, 1] == 0.1]),
     "correlation matrices": ({"PSD": True}, lambda P: [cp.diag(P) == 1]),
 }
 REGULARIZERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "ridge and l1": (D, lambda w: 0.05 * cp.norm1(w)),
-    "group norm": (D, lambda w: 0.05 * cp.norm(w[:2])),
     "row norms": ((D, 2), lambda W: 0.05 * cp.sum(cp.norm(W, axis=1))),
     "largest absolute entry": (D, lambda w: 0.05 * cp.norm_inf(w)),
-    "largest entry": (D, lambda w: 0.05 * cp.max(w)),
     "nuclear norm": ((D, 2), lambda W: 0.05 * cp.normNuc(W)),
     "huber": (D, lambda w: 0.05 * cp.sum(cp.huber(w, 0.1))),
-    "linear": (D, lambda w: 0.2 * cp.sum(w)),
-    "differences": (D, lambda w: 0.05 * cp.norm1(w[1:] - w[:-1])),
     "differences and l1": (D, lambda w: 0.05 * cp.norm1(cp.diff(w)) + 0.02 * cp.norm1(w)),
-    "total variation": ((D, D), lambda W: 0.05 * cp.tv(W)),
     "overlapping groups": (D, lambda w: 0.05 * (cp.norm(w[:2]) + cp.norm(w[1:]))),
     "hinges and the largest size": (D, lambda w: 0.03 * cp.sum(cp.pos(w[1:] - w[:-1] - 0.1)) + 0.05 * cp.norm_inf(w)),
     "largest sizes": (D, lambda w: 0.05 * cp.sum_largest(cp.abs(w), 2)),
@@ -86,33 +73,33 @@ TOGETHER: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
 }
 
 
-def matrix_learner(attributes: dict[str, Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
-    P = cp.Variable((D, D), name="P", **attributes)
+def logistic(
+    shape: Any,
+    score: Callable[[Any, Any], Any],
+    regularizer: Callable[[Any], Any] = lambda w: 0,
+    constraints: Callable[[Any], list[Any]] = lambda w: [],
+    **attributes: Any,
+) -> dp.Template:
+    """Return a template of which a variable's logistic loss of scores is taken."""
+    w = cp.Variable(shape, name="w", **attributes)
     return dp.Template(
         dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ P @ x)),
-        0.1 * cp.sum_squares(P),
-        constraints(P),
-    )
-
-
-def regularized_learner(shape: Any, regularizer: Callable[[Any], Any]) -> dp.Template:
-    W = cp.Variable(shape, name="W")
-    return dp.Template(
-        dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * cp.sum(x @ W)) if len(W.shape) == 1 else cp.log_sum_exp(-y * (x @ W)),
-        0.1 * cp.sum_squares(W) + regularizer(W),
-    )
-
-
-def learner_of_both(regularizer: Callable[[Any], Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
-    w = cp.Variable(D, name="w")
-    return dp.Template(
-        dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ w)),
+        lambda x, y: cp.log_sum_exp(cp.hstack([0, -y * score(w, x)])),
         0.1 * cp.sum_squares(w) + regularizer(w),
         constraints(w),
     )
+
+
+def of_vectors(regularizer: Callable[[Any], Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
+    return logistic(D, lambda w, x: x @ w, regularizer, constraints)
+
+
+def regularized(shape: Any, regularizer: Callable[[Any], Any]) -> dp.Template:
+    return logistic(shape, lambda w, x: x @ w, regularizer)
+
+
+def of_matrices(attributes: dict[str, Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
+    return logistic((D, D), lambda P, x: x @ P @ x, constraints=constraints, **attributes)
 
 
 def log_det() -> dp.Template:
@@ -139,10 +126,10 @@ def gaussians() -> dp.Template:
 
 
 LEARNERS: dict[str, Callable[[], dp.Template]] = {
-    **{f"K: {name}": (lambda build=build: learner_of_both(lambda w: 0, build)) for name, build in VECTOR_SETS.items()},
-    **{f"K: {name}": (lambda parts=parts: matrix_learner(*parts)) for name, parts in MATRIX_SETS.items()},
-    **{f"regularizer: {n}": (lambda parts=parts: regularized_learner(*parts)) for n, parts in REGULARIZERS.items()},
-    **{f"both: {name}": (lambda parts=parts: learner_of_both(*parts)) for name, parts in TOGETHER.items()},
+    **{f"K: {name}": partial(of_vectors, lambda w: 0, build) for name, build in VECTOR_SETS.items()},
+    **{f"K: {name}": partial(of_matrices, *parts) for name, parts in MATRIX_SETS.items()},
+    **{f"regularizer: {name}": partial(regularized, *parts) for name, parts in REGULARIZERS.items()},
+    **{f"both: {name}": partial(of_vectors, *parts) for name, parts in TOGETHER.items()},
     "regularizer: log-det": log_det,
     "Gaussians with three more constraints": gaussians,
 }
@@ -189,11 +176,11 @@ def test_intersections_are_certified_as_exactly_as_other_sets() -> None:
 @pytest.mark.parametrize("name", ["square of a kink", "p-norm below 2", "nuclear norm and rows"])
 def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name: str) -> None:
     if name == "square of a kink":
-        template = regularized_learner(D, lambda w: 0.05 * cp.square(cp.norm1(w)))
+        template = regularized(D, lambda w: 0.05 * cp.square(cp.norm1(w)))
     elif name == "p-norm below 2":
-        template = regularized_learner(D, lambda w: 0.05 * cp.pnorm(w, 1.5))
+        template = regularized(D, lambda w: 0.05 * cp.pnorm(w, 1.5))
     else:
-        template = regularized_learner((D, D), lambda W: 0.05 * (cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))))
+        template = regularized((D, D), lambda W: 0.05 * (cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))))
     budget = dp.Budget(PROMISE)
     with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
         dp.solve(template, drawn(template), PROMISE, budget=budget)

