@@ -70,17 +70,6 @@ def test_records_come_last(name: str) -> None:
 
 
 @EVERY
-def test_jax_computes_the_same(name: str) -> None:
-    for case in full(name):
-        jax = pytest.importorskip("jax")
-        point = [part[..., None] for part in case.point(np.random.default_rng(3))]
-        expression = case.expression()
-        with jax.enable_x64(True):
-            found = case.atom.value(jax.numpy, expression, *(jax.numpy.asarray(part) for part in point))
-            np.testing.assert_allclose(found, case.atom.value(np, expression, *point), rtol=1e-12, atol=1e-12)
-
-
-@EVERY
 def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name: str) -> None:
     for case in full(name):
         rng = np.random.default_rng(4)
@@ -109,31 +98,6 @@ def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name: str) -> No
 def sign_of(part: np.ndarray) -> int:
     """Sign of numbers, 0 if they differ."""
     return 1 if (part >= 0).all() else -1 if (part <= 0).all() else 0
-
-
-@EVERY
-def test_derivatives_are_limits_of_differences(name: str) -> None:
-    for case in full(name):
-        rng = np.random.default_rng(5)
-        expression, point = case.expression(), case.point(rng)
-        assert case.atom.pull is not None, f"{case.atom.name} has no derivative"
-        parts = [part[..., None] for part in point]
-        value = case.atom.value(np, expression, *parts)
-        slope = rng.normal(size=value.shape)
-        found = case.atom.pull(expression, value, slope, *parts)
-        for k, part in enumerate(point):
-            direction = rng.normal(size=part.shape)
-            if case.atom.domain(expression)[k] in ("symmetric", "semidefinite"):
-                direction = direction + direction.T
-            step = 1e-6
-            moved = []
-            for sign in (1.0, -1.0):
-                shifted = [*point]
-                shifted[k] = part + sign * step * direction
-                moved.append(at(case, shifted))
-            difference = float(np.sum((moved[0] - moved[1]) * slope[..., 0])) / (2 * step)
-            analytic = 0.0 if found[k] is None else float(np.sum(np.reshape(found[k], part.shape) * direction))
-            assert analytic == pytest.approx(difference, rel=1e-4, abs=1e-5)
 
 
 def test_texts_are_mathematics() -> None:

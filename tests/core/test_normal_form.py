@@ -82,10 +82,8 @@ def curved(expression: Expression) -> list[str]:
     [
         lse(x @ W - x @ W[:, 0]),
         0.5 * dp.huber_hinge(1 + lse(cp.hstack([m, k])), 0.5) + cp.sum(cp.huber(x @ W)),
-        logistic(m) + cp.huber(m) - m / 3,
         cp.abs(m) + cp.abs(m * (1 + 1e-15)),
         logistic(m) - (1 + 1e-15) * m,
-        logistic(m) - 2 * cp.huber(m) + logistic(m),
         lse(cp.hstack([cp.log(m), 0])) - m,
         1e-200 * (1e-200 * logistic(m)) + logistic(k) + logistic(k),
     ],
@@ -100,10 +98,8 @@ ATOMS: list[Callable[[Any], Any]] = [
     cp.huber,
     cp.square,
     lambda z: lse(cp.hstack([z, 0.5])),
-    lambda z: lse(cp.hstack([z, -z])),
     lambda z: lse(x @ W + z),
     lambda z: -cp.minimum(z, 1),
-    lambda z: cp.norm(cp.hstack([z, 1])),
     lambda z: dp.huber_hinge(lse(cp.hstack([z, 0])) + z, 0.5),
 ]
 AFFINE = [m, k, -m, m - k, 2 * m + 1, x @ W[:, 0], w[0], cp.Constant(0.5), t]

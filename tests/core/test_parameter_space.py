@@ -36,9 +36,6 @@ def test_unpacking_is_an_isometry_and_packing_its_inverse(seed):
     ("variable", "message"),
     [
         (lambda: cp.Variable(2, complex=True, name="c"), "'c' is declared complex"),
-        (lambda: cp.Variable(2, integer=True, name="i"), "'i' is declared integer"),
-        (lambda: cp.Variable(2, boolean=True, name="b"), "'b' is declared boolean"),
-        (lambda: cp.Variable((2, 2), hermitian=True, name="h"), "'h' is declared hermitian"),
         (lambda: cp.Variable((2, 2), diag=True, name="d"), "'d' is declared diag"),
         (lambda: cp.Variable((2, 2, 2), name="t"), "'t' has 3 axes"),
     ],
