@@ -100,14 +100,18 @@ def built(
             "declare a continuous function, whose derivative is that of its values (no rounding, no detours by numpy.where)",
         )
     if np.isfinite(lower):
-        if not (slope[0] <= 0 <= slope[1] and bound[0] <= room and bound[-1] >= -room):
+        first, last = curvature * np.diff(nodes)[[0, -1]]
+        level = -room <= bound[-1] and bound[0] <= room and bound[1] <= first and -bound[-2] <= last
+        if not (slope[0] <= 0 <= slope[1] and level):
             raise Broken("is not bounded below, as declared: its slopes have one sign", "declare no lower bound")
         if values.min() < lower - ACCURACY * (abs(lower) + steepest * unit):
             raise Broken(
                 f"takes the value {values.min():.6g}, below the declared lower bound {lower:.6g}",
                 "declare a lower bound that holds on the whole real line, or none",
             )
-        found = raised(integrated(sample, *levelled(nodes, bound, curvature), curvature), lower)
+        # The outermost slopes reach 0, so that the function is bounded below.
+        bound[0], bound[-1] = min(bound[0], 0.0), max(bound[-1], 0.0)
+        found = raised(integrated(sample, nodes, bound, curvature), lower)
     return found, {
         "slope, observed/declared": min(max(abs(seen[0]), abs(seen[1])) / steepest, 1.0) if steepest else 1.0,
         "curvature, observed/declared": min(float(bends.max(initial=0.0)) / curvature, 1.0) if curvature else 1.0,
@@ -155,17 +159,6 @@ def finite(sample: Sampler, nodes: Array, unit: float) -> tuple[Array, Array]:
             "write it so that it neither overflows nor leaves its domain (numpy.logaddexp, numpy.where)",
         )
     return values, slopes
-
-
-def levelled(nodes: Array, slopes: Array, curvature: float) -> tuple[Array, Array]:
-    """Let the outermost slopes reach 0 beyond the last nodes, so that the function is bounded below."""
-    if slopes[0] > 0:
-        before = np.nextafter(nodes[0] - slopes[0] / curvature, -np.inf)
-        nodes, slopes = np.append(before, nodes), np.append(0.0, slopes)
-    if slopes[-1] < 0:
-        after = np.nextafter(nodes[-1] - slopes[-1] / curvature, np.inf)
-        nodes, slopes = np.append(nodes, after), np.append(slopes, 0.0)
-    return nodes, slopes
 
 
 def integrated(sample: Sampler, nodes: Array, slopes: Array, curvature: float) -> PiecewiseQuadratic:

@@ -110,11 +110,6 @@ def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
 
 
-def least_of(reach: Reach) -> Any:
-    """Return lower bounds of arguments that are not negative."""
-    return np.minimum(np.maximum(reach.low, 0.0), LARGEST_EXPONENT)
-
-
 XEXP = Atom(
     name="xexp",
     value=lambda xp, expression, a: a * xp.exp(a),
@@ -124,11 +119,6 @@ XEXP = Atom(
     sign=nowhere_negative,
     slope=grows,
     rule=entrywise(xexp_rule),
-    strong=LeastCurvature(
-        "xexp",
-        "sum_k w_k m_k exp(m_k), m = A theta + c >= l >= 0 on K: Hessian at least A' diag(w (l + 2) exp(l)) A",
-        lambda e, weights, reach: claimed(weights, (least_of(reach) + 2) * np.exp(least_of(reach))),
-    ),
     statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
 )
 xexp = XEXP

@@ -55,12 +55,6 @@ def logarithm_of_determinant(xp: Any, a: Any) -> Any:
     return result + 1j * np.einsum("ijz,zij->z", inverse(np.moveaxis(a.real, 0, -1)), a.imag)
 
 
-def middle(shape: Shape, low: Any, high: Any) -> tuple[Any, Any, float]:
-    """Return middles and half widths of the ranges of a matrix's entries, and a bound on the rounding of singular values."""
-    centre, radius = (m.reshape(shape, order="F") for m in ((low + high) / 2, (high - low) / 2))
-    return centre, radius, 16 * max(shape, default=0) * EPSILON * frobenius(low, high)
-
-
 def frobenius(low: Any, high: Any) -> float:
     """Bound the Frobenius norm of a matrix."""
     return float(np.linalg.norm(largest_sizes(low, high)))
@@ -74,20 +68,16 @@ def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
     size = frobenius(low, high)
     if not np.isfinite(size):
         return Interval(-np.inf, np.inf)
-    centre, radius, rounding = middle(shape, low, high)
+    centre, radius = (m.reshape(shape, order="F") for m in ((low + high) / 2, (high - low) / 2))
+    rounding = 16 * max(shape, default=0) * EPSILON * size
     values = np.linalg.eigvalsh(centre + centre.T) / 2
     reach = float(np.linalg.norm(radius + radius.T, 2)) / 2 + rounding
     return Interval(max(float(values[0]) - reach, -size), min(float(values[-1]) + reach, size))
 
 
 def singular_value_range(shape: Shape, low: Any, high: Any) -> Interval:
-    """The largest singular value is between 0 and the Frobenius norm, and near that of the middles."""
-    size = frobenius(low, high)
-    if not np.isfinite(size):
-        return Interval(0.0, np.inf)
-    centre, radius, rounding = middle(shape, low, high)
-    value, reach = float(np.linalg.norm(centre, 2)), float(np.linalg.norm(radius, 2)) + rounding
-    return Interval(max(value - reach, 0.0), min(value + reach, size))
+    """The largest singular value is at most the Frobenius norm."""
+    return Interval(0.0, frobenius(low, high)).rounded()
 
 
 def nuclear_range(shape: Shape, low: Any, high: Any) -> Interval:

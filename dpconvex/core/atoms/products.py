@@ -10,10 +10,10 @@ from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import BROADCAST, entry_at, hstack, reshape, together, transpose, vec
 from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, infix, product_sign, refused, total, varies
-from dpconvex.core.contraction import contracted
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.summation import TERMS, summed
 from dpconvex.errors import NotPrivate
 
 
@@ -94,6 +94,23 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
     if not (one and two) or one[-1] != two[0]:
         raise ValueError(f"there is no product of shapes {one} and {two}")
     return (*one[:-1], *two[1:])
+
+
+def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
+    """Sum products over the axis, if any, that both factors have and the result has not, in pieces; axes have letters.
+
+    NumPy adds one term after the other, for all records at once: a record's sum does not depend on how many there are.
+    """
+    axis = "".join(set(one) & set(two) - set(result))
+    length = a.shape[one.index(axis)] if axis else 0
+    if length <= TERMS:
+        return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
+
+    def part(names: str, x: Any, start: int) -> Any:
+        return x[(slice(None),) * names.index(axis) + (slice(start, start + TERMS),)]
+
+    starts = range(0, length, TERMS)
+    return summed(contracted(xp, one, two, result, part(one, a, k), part(two, b, k)) for k in starts)
 
 
 def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
