@@ -186,7 +186,6 @@ class Schema:
         Returns
         -------
         X : ndarray or csr_array, shape (n, features)
-            Rows of length at most 1, or the `radius` with a constant.
         y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
 
@@ -210,25 +209,14 @@ class Schema:
         return self._extended(self._scaled(X)), target
 
     def check_names(self, data: Any) -> None:
-        """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at.
-
-        Parameters
-        ----------
-        data : data frame, mapping of str to column, or path
-            As for `encode`.
-
-        Raises
-        ------
-        DomainError
-            If a column is missing, is there twice, is not known, or is declared as a number and of another type.
-        """
+        """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
         table = table_of(data, header=True)
         table.check_names(*self._names(True))
         numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
         table.check_numbers(numbers if self.label_bounds is None else [*numbers, self.label])
 
     def _names(self, labelled: bool) -> tuple[list[str], set[str] | None]:
-        """Return the names of the columns that are read, and of those that may be there, if others may not."""
+        """Return the columns that are read, and those that may be there, if others may not."""
         names = [*self.features, *([self.label] if labelled else [])]
         return names, None if self.ignore is None else {*self.ignore, self.label, *self.features}
 
@@ -294,13 +282,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
-        """Read a TOML file.
-
-        Raises
-        ------
-        TemplateError
-            If it is not valid, or does not declare a table.
-        """
+        """Read a TOML file, or raise `TemplateError` if it is not valid, or does not declare a table."""
         return cls.from_dict(read_settings(path, tuple(cls.__dataclass_fields__)))
 
     def to_toml(self) -> str:

@@ -115,12 +115,9 @@ class Template(Sealed):
         functions = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
         for name, function in functions.items():
             if not (callable(function) or (function is None and name != "loss")):
-                of = "the record's fields" if name == "loss" else "(parameters, x)"
-                also = ", or 'softmax' of a decision" if name == "probabilities" else ""
-                raise TemplateError(f"Template: {name} must be a function of {of}{also}.")
-        if not isinstance(constraints, Iterable):
-            raise TemplateError(f"Template: constraints must be a list, not {type(constraints).__name__}.")
-        constraints = list(constraints)
+                of = "the record's fields" if name == "loss" else "(parameters, x), or 'softmax' for probabilities of a decision"
+                raise TemplateError(f"Template: {name} must be a function of {of}.")
+        constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
             if not isinstance(constraint, cp.Constraint):
                 raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
@@ -182,9 +179,8 @@ class Template(Sealed):
         --------
         >>> from dpconvex.core.record_domains import Ball, Choice
         >>> X, y, w = cp.Parameter((100, 3), name="X"), cp.Parameter(100, name="y"), cp.Variable(3, name="w")
-        >>> fit = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 100
-        >>> problem = cp.Problem(cp.Minimize(fit + cp.sum_squares(w) / 200))
-        >>> template = Template.from_problem(problem, records={X: Ball(3), y: Choice([-1, 1])})
+        >>> fit = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 100 + cp.sum_squares(w) / 200
+        >>> template = Template.from_problem(cp.Problem(cp.Minimize(fit)), records={X: Ball(3), y: Choice([-1, 1])})
         >>> print(template.losses[1], "|", template.regularizer)
         logistic(-1 * (X @ w)) | 0.005 * sum_squares(w)
         """
@@ -236,19 +232,18 @@ class Template(Sealed):
         >>> round(float(problem.solve()), 6), round(float(problem.variables()[0].value), 6)
         (-2.166667, 0.833333)
         """
-        batch = self.record.validate(data, clip=clip)
-        space = Space(self.variables)
-        drawn = {v.name: np.zeros(v.shape) for v in self.variables}
+        space, linear = Space(self.variables), {v.name: np.zeros(v.shape) for v in self.variables}
         for name, value in (noise or {}).items():
-            if name not in drawn:
-                raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(drawn)}.")
-            if np.shape(value) != drawn[name].shape or not np.isfinite(value).all():
+            if name not in linear:
+                raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(linear)}.")
+            if np.shape(value) != linear[name].shape or not np.isfinite(value).all():
                 raise TemplateError(
-                    f"problem: the noise for {name!r} must be finite numbers of shape {drawn[name].shape}."
+                    f"problem: the noise for {name!r} must be finite numbers of shape {linear[name].shape}."
                 )
-            drawn[name] = np.asarray(value, dtype=float)
+            linear[name] = np.asarray(value, dtype=float)
+        batch = self.record.validate(data, clip=clip)
         parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
-        parts |= {"size": batch.size if size is None else size, "linear": space.pack(drawn)}
+        parts |= {"size": batch.size if size is None else size, "linear": space.pack(linear)}
         return perturbed_program(SimpleNamespace(**parts), {v.name: variable_like(v) for v in self.variables})
 
     def with_parts(self, **parts: Any) -> Template:
@@ -290,8 +285,6 @@ def scalar(what: str, value: Any) -> cp.Expression:
     except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"Template: the {what} is not a CVXPY expression ({error}).") from error
     if not isinstance(expression, cp.Expression) or not expression.is_scalar():
-        found = (
-            f"has shape {expression.shape}" if isinstance(expression, cp.Expression) else f"is a {type(value).__name__}"
-        )
+        found = f"has shape {expression.shape}" if hasattr(expression, "shape") else f"is a {type(value).__name__}"
         raise TemplateError(f"Template: the {what} must be a scalar, a CVXPY expression, but it {found}.")
     return expression

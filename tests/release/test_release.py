@@ -102,13 +102,6 @@ def test_no_array_drags_along_the_memory_that_it_was_cut_from() -> None:
     assert memoryview(base).nbytes == 2 * 8
 
 
-def test_what_is_not_private_says_so_loudly() -> None:
-    release = full(spent=None, not_private_because="drawn with a seed")
-    assert not release.private
-    for text in (repr(release), str(release), release._repr_html_()):
-        assert "NOT PRIVATE: drawn with a seed" in text
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.mechanisms.private_whitening import PrivateWhitening
 
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
 WEAK = dp.Privacy(50.0, 0.4)  # hardly any noise
@@ -53,17 +52,6 @@ def test_an_audit_of_the_whole_promise(adjacency: Any) -> None:
     assert report.holds
     both = next(attack for attack in report.attacks if "whitening" in attack.part)
     assert both.found_delta >= 0.9 * both.delta  # levels are used up
-
-
-def test_both_stages_are_one_gaussian_mechanism() -> None:
-    certificate = dp.verify(linear(), PROMISE, 4000, **FIRST)
-    noise = certificate.whitening
-    assert noise is not None
-    assert noise.share == pytest.approx(PrivateWhitening().share, rel=1e-3)
-    second = certificate.sensitivity / certificate.noise_scale
-    assert np.hypot(noise.level, second) <= noise.composed * (1 + 1e-9)
-    saved = dp.Certificate.from_dict(certificate.to_dict())
-    assert str(saved) == str(certificate)
 
 
 def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices() -> None:
