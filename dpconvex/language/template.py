@@ -115,7 +115,11 @@ class Template(Sealed):
         functions = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
         for name, function in functions.items():
             if not (callable(function) or (function is None and name != "loss")):
-                of = "the record's fields" if name == "loss" else "(parameters, x), or 'softmax' for probabilities of a decision"
+                of = (
+                    "the record's fields"
+                    if name == "loss"
+                    else "(parameters, x), or 'softmax' for probabilities of a decision"
+                )
                 raise TemplateError(f"Template: {name} must be a function of {of}.")
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:

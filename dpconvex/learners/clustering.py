@@ -23,7 +23,7 @@ from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Record, check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
-from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, Statistics, nearest
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 
@@ -152,7 +152,7 @@ class Grouping:
     ) -> Components:
         """Cluster, and say what it cost."""
         middle, radius = self.extent
-        centers = method.run(noise, self.statistics(batch, noise.step), source.rng)
+        centers = method.run(noise, Records(self, batch, noise.step).statistics, source.rng)
         return Components(
             centers=centers * noise.step + middle,
             classes=self.classes,
@@ -164,25 +164,11 @@ class Grouping:
             **source.spending(privacy),
         )
 
-    def statistics(self, batch: Batch, step: float) -> Statistics:
-        """Return the function of centres that sums up the records in each cell; whole numbers, in any order the same."""
-        if not isinstance(batch, PartitionedBatch):
-            return Records(self, batch, step).statistics
-        shared = batch.place.share((self, step))
-
-        def statistics(centers: Array) -> tuple[Array, Array]:
-            found = batch.added_up(cells_of, shared, centers)
-            cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
-            return cells[..., :-1], cells[..., -1]
-
-        return statistics
-
 
 def cells_of(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
-    """Return the sums over the records of a partition, and behind them their number, shape (C, k, d + 1)."""
+    """Return the sums over the records of a partition."""
     with one_blas_thread():
-        sums, counts = Records(shared[0], batch, shared[1]).statistics(centers)
-    return np.concatenate([sums, counts[..., None]], axis=-1)
+        return Records(shared[0], batch, shared[1]).cells(centers)
 
 
 def picked(names: list[str], data: Any) -> Any:
@@ -197,38 +183,43 @@ class Records:
     """The records of a batch, in steps of a grid, with the codes of their classes; the only place that reads them."""
 
     def __init__(self, grouping: Grouping, batch: Batch, step: float) -> None:
-        self.column = batch.fields[grouping.features]
-        self.step = step
+        self.grouping, self.batch, self.step = grouping, batch, step
         self.middle, self.radius = grouping.extent
-        if grouping.group is None:
-            self.codes = np.zeros(batch.size, dtype=np.int64)
-        else:
-            place = [grouping.classes.index(chosen[grouping.group]) for chosen in grouping.record.combinations]
-            self.codes = np.array(place)[batch.group]
 
     def blocks(self) -> Iterator[tuple[Array, Codes]]:
         """Yield blocks of records in steps, shape (n, d), and their classes, shape (n,)."""
-        rows = max(1, BLOCK_BYTES // (8 * len(self.middle)))
-        start = 0
-        for block in blocks(self.column, rows):
+        name, combinations = self.grouping.group, self.grouping.record.combinations
+        place = [0 if name is None else self.grouping.classes.index(chosen[name]) for chosen in combinations]
+        codes, start = np.array(place)[self.batch.group], 0
+        for block in blocks(self.batch.fields[self.grouping.features], max(1, BLOCK_BYTES // (8 * len(self.middle)))):
             values = dense(block)
             steps = in_steps(values.reshape(len(values), len(self.middle)), self.middle, self.step)
-            yield steps, self.codes[start : start + len(steps)]
+            yield steps, codes[start : start + len(steps)]
             start += len(steps)
 
-    def statistics(self, centers: Array) -> tuple[Array, Array]:
-        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k)."""
+    def cells(self, centers: Array) -> Array:
+        """Return the sum of the records in each cell, and behind it their number, shape (C, k, d + 1)."""
         classes, count, features = centers.shape
-        sums, counts = np.zeros((classes * count, features)), np.zeros(classes * count)
+        total = np.zeros((classes * count, features + 1))
         for steps, codes in self.blocks():
             cell = codes * count
             for code, mine in enumerate(centers):
                 rows = codes == code
                 cell[rows] += nearest(steps[rows], mine)
-            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(counts), len(cell)))
-            sums += ones @ steps  # integers, far below 2^53: exact in any order
-            counts += np.bincount(cell, minlength=len(counts))
-        return sums.reshape(centers.shape), counts.reshape(classes, count)
+            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(total), len(cell)))
+            total[:, :-1] += ones @ steps  # integers, far below 2^53: exact in any order
+            total[:, -1] += np.bincount(cell, minlength=len(total))
+        return total.reshape(classes, count, features + 1)
+
+    def statistics(self, centers: Array) -> tuple[Array, Array]:
+        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
+        if isinstance(self.batch, PartitionedBatch):
+            shared = self.batch.place.share((self.grouping, self.step))
+            found = self.batch.added_up(cells_of, shared, centers)
+            cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
+        else:
+            cells = self.cells(centers)
+        return cells[..., :-1], cells[..., -1]
 
     def assigned(self, components: Components) -> Codes:
         none = np.zeros(0, dtype=np.int64)

@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,8 @@ from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
-from dpconvex.release.outputs import content_of, write_whole
+from dpconvex.release.file_format import Released
+from dpconvex.release.outputs import content_of
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ FARTHEST = 2.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Components:
+class Components(Released):
     """K centres for each of C classes.
 
     Parameters
@@ -131,9 +131,7 @@ class Components:
     @property
     def status(self) -> str:
         """What they cost, or a warning, in one line."""
-        if self.declared:
-            return "declared without data"
-        return f"spent: {self.spent}" if self.spent is not None else f"NOT PRIVATE: {self.not_private_because}"
+        return "declared without data" if self.declared else super().status
 
     def __repr__(self) -> str:
         classes, count, features = self.centers.shape
@@ -211,16 +209,15 @@ class Components:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the centres to a JSON file, whole or not at all; JSON must be able to hold the labels."""
-        fields = self.to_dict()
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes, in JSON, which must be able to hold the labels."""
         try:
-            text = json.dumps(fields, allow_nan=False)
+            text = json.dumps(self.to_dict(), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise TemplateError(f"Components: JSON cannot hold these classes ({error}).") from error
         if tuple(json.loads(text)["classes"]) != self.classes:
             raise TemplateError(f"Components: JSON cannot hold the classes {self.classes!r} as they are.")
-        write_whole(Path(path), text.encode())
+        return text.encode()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Components:

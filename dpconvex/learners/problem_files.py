@@ -38,12 +38,7 @@ def folder() -> Path | None:
 
 
 def problems() -> dict[str, str]:
-    """List the shipped problems.
-
-    Returns
-    -------
-    dict of str to str
-        Name (what `load` takes) to the first line of the file's docstring, in alphabetical order.
+    """List the shipped problems: name (what `load` takes) to the first line of the file's docstring, in alphabetical order.
 
     Examples
     --------
@@ -80,8 +75,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     Raises
     ------
     TemplateError
-        No such problem or file; a file that cannot be executed or has no ``template`` function; an unknown or a missing
-        option, or one that the file cannot do anything with.
+        No such problem or file, one that cannot be executed or has no ``template`` function, or options that make no sense.
 
     Examples
     --------

@@ -53,11 +53,10 @@ def sweep(
 ) -> Iterator[Release]:
     """Fit privately, again and again; each release has noise of its own.
 
-    The data are checked once, compiled functions are shared, and each fit starts from the last answer of its size: that
-    changes how long a fit takes, not how close to the exact answer it is certified to be.  With `privacies`, each release costs
-    what its promise says, and all of them together at most the sum.  With `total`, all releases together keep one promise, and
-    each gets as much of it as accounting proves (`calibrate`): ten fits with Gaussian noise need little more than three times
-    the noise of one.
+    The data are checked once, and each fit starts from the last answer of its size: that changes how long a fit takes, not how
+    close to the exact answer it is certified to be.  With `privacies`, each release costs what its promise says, and all of them
+    together at most the sum.  With `total`, all releases together keep one promise, and each gets as much of it as accounting
+    proves (`calibrate`).
 
     Parameters
     ----------

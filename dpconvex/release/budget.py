@@ -148,8 +148,7 @@ class Budget:
     def totals(self) -> list[Total]:
         """Return what all spends cost at the ledger's delta under every rule, had they been fixed beforehand; smallest first.
 
-        That is a statement about a list of releases that nobody changed by what the first of them showed.  For all other ledgers
-        `spent` is what holds.
+        For releases that were chosen by what earlier ones showed, `spent` is what holds.
         """
         found = self.entries
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)

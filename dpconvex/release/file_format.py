@@ -41,7 +41,7 @@ class Released:
     @property
     def private(self) -> bool:
         """Whether a promise was kept; if not, `not_private_because` says why."""
-        return self.spent is not None
+        return not self.not_private_because
 
     @property
     def status(self) -> str:

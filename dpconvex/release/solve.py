@@ -73,14 +73,14 @@ def solve(
 
     Raises
     ------
-    NotPrivate
-        If there is no proof; no data are read.
+    NotPrivate, TemplateError
+        If there is no proof, or an argument makes no sense; no data are read.
+    BudgetExceeded
+        If the ledger has not enough left.
     DomainError
         If a record is outside its declared domain.
     NotConverged
         If the answer could not be certified to be close enough to the minimiser; nothing is released.
-    BudgetExceeded
-        If the ledger has not enough left.
     """
     method = Method(mechanism, cover, whitening)
     fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)

@@ -110,12 +110,8 @@ def verify(
 
     Raises
     ------
-    NotPrivate
-        Naming the failing subexpression and a remedy.
-    MissingRule
-        If the calculus has no rule for a subexpression.
-    TemplateError
-        If an argument has the wrong type.
+    NotPrivate, MissingRule, TemplateError
+        Naming the failing subexpression and a remedy, the expression that the calculus has no rule for, or the wrong argument.
     """
     return Method(mechanism, cover, whitening).prove(template, privacy, size).certificate
 

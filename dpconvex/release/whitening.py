@@ -40,15 +40,7 @@ class Whitening:
 
     With a least length L, it is ``z = radius A x / max(L, ||A x||)``, and records have weights ``L / max(L, ||A x||)``.
 
-    Attributes
-    ----------
-    field : str
-        The field that it is for.
-    radius : float
-    matrix : ndarray, shape (d, d)
-        A, scaled and rounded to a grid.
-    least : float
-        L, 0 if records have no weights.
+    A, the `matrix`, shape (d, d), is scaled and rounded to a grid; `least` is L, 0 if records have no weights.
     """
 
     field: str
