@@ -38,7 +38,7 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     if shape is not None and len(shape) != 2:
         raise DomainError(f"fit: expected features of shape (n, features), got {len(shape)} axes.")
     # A frame without records, as Dask describes its frames, has names for its columns.
-    width = parts.width("x") if shape is None else int(shape[1])
+    width = parts.width("x", None if shape is None else int(shape[1]))
     validate_data(estimator, X._meta if hasattr(X, "columns") else np.zeros((0, width)), skip_check_array=True)
     return parts
 

@@ -19,8 +19,9 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import records_of
 from dpconvex.language.dask_sources import Source, has_partitions, is_frame, is_lazy, sources_of_columns
+from dpconvex.language.entries import length_of_numbers
 from dpconvex.language.file_rows import FileRows
-from dpconvex.language.places import Check, Here, count, here, width
+from dpconvex.language.places import Check, Here, count, here, width, within
 from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet
 from dpconvex.language.workers import Workers, workers
 
@@ -138,11 +139,18 @@ class Partitions:
             known = place_of(self).asked(partial(count, self.schema), self.sources)
         return tuple(known)
 
-    def width(self, field: str) -> int:
-        """Return the number of features in a field; of partitions that have to be read for that, the first is."""
-        if self.schema is not None:
-            return len(self.schema.feature_names)
-        return place_of(self).asked(partial(width, field), self.sources[:1])[0]
+    def width(self, field: str, known: int | None = None) -> int:
+        """Return the number of features in a field, which all partitions that can be looked at must have.
+
+        Of partitions that have to be read for that, the first is.
+        """
+        if known is None and self.schema is not None:
+            known = len(self.schema.feature_names)
+        if known is None:
+            known = place_of(self).asked(partial(width, field), self.sources[:1])[0]
+        for number, form in self.forms():
+            within(number, length_of_numbers, field, (known,), form.get(field))
+        return known
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
         check = Check(record, clip, self.schema, self.keep is True, self.turns)

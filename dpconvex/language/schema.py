@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -94,32 +94,35 @@ class Schema:
                 "declare the feature columns with their public bounds or kinds, such as {'age': (0, 110)}; there is none in "
                 f"{self.features!r}."
             )
-        for name in (*self.features, self.label, *named_list("ignore", self.ignore)):
+        ignore, absent = (texts(name, getattr(self, name)) for name in ("ignore", "absent"))
+        for name in (*self.features, self.label, *ignore):
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")
-        if self.label in self.features:
-            raise TemplateError(f"the column {self.label!r} is declared both as a feature and as the label.")
-        twice = set(self.ignore or ()) & {*self.features, self.label}
+        twice = [
+            name for name in (self.label, *ignore) if name in self.features or (name in ignore and name == self.label)
+        ]
         if twice:
-            raise TemplateError(f"the column {min(twice)!r} is to be ignored, and is declared as well.")
-        put = object.__setattr__
-        put(self, "features", {name: column_of(name, declared) for name, declared in self.features.items()})
+            raise TemplateError(
+                f"the column {twice[0]!r} is declared both as a feature and as the label, or to be ignored."
+            )
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
-        if self.labels is not None:
-            put(self, "labels", levels_of(self.labels, "labels"))
-        else:
-            put(self, "label_bounds", interval(repr(self.label), self.label_bounds))
-        put(self, "ignore", None if self.ignore is None else tuple(self.ignore))
-        put(self, "absent", tuple(named_list("absent", self.absent)))
-        for name in ("clip", "unit"):
-            if not isinstance(getattr(self, name), bool):
-                raise TemplateError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+        if not (isinstance(self.clip, bool) and isinstance(self.unit, bool)):
+            raise TemplateError(f"clip and unit must be true or false, not {self.clip!r} and {self.unit!r}.")
         if not (is_real(self.constant) and math.isfinite(self.constant)):
             raise TemplateError(
                 f"constant must be a finite number, such as 0.5 for an intercept, not {self.constant!r}."
             )
-        put(self, "constant", float(self.constant))
+        made = {
+            "features": {name: column_of(name, declared) for name, declared in self.features.items()},
+            "labels": None if self.labels is None else levels_of(self.labels, "labels"),
+            "label_bounds": None if self.labels is not None else interval(repr(self.label), self.label_bounds),
+            "ignore": None if self.ignore is None else ignore,
+            "absent": absent,
+            "constant": float(self.constant),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     # What follows from the declaration
 
@@ -140,22 +143,24 @@ class Schema:
         return math.hypot(1.0, self.constant)
 
     @property
+    def target(self) -> Sequence[Any]:
+        """Labels that may occur, or bounds of the target."""
+        return self.labels or self.label_bounds or ()
+
+    @property
     def record(self) -> Record:
         """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
 
     def _repr_html_(self) -> str:
+        columns = {**self.features, f"{self.label} (to predict)": None}
         rows = [
-            (name, type(column).__name__.lower(), shorten(toml(column.to_dict()), 90), f"{len(column.names(name))}")
-            for name, column in self.features.items()
+            (name, shorten(toml(column.to_dict() if column else list(self.target)), 90))
+            for name, column in columns.items()
         ]
-        target = toml(list(self.labels or self.label_bounds or ()))
-        rows.append((f"{self.label} (to predict)", "number" if self.labels is None else "classes", target, ""))
-        title = (
-            f": {len(self.features)} columns, {len(self.feature_names)} features in a ball of radius {self.radius:.4g}"
-        )
-        return paragraph("Schema", title) + aligned(["column", "kind", "declared", "features"], rows, numbers=(3,))
+        features = f": {len(self.feature_names)} features in a ball of radius {self.radius:.4g}"
+        return paragraph("Schema", features) + aligned(["column", "declared"], rows, numbers=())
 
     # Data
 
@@ -204,9 +209,14 @@ class Schema:
             )
         clipped = self.clip if clip is None else clip
         parts = [column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items()]
-        X = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
-        target = self._target(table.where(self.label), columns[self.label], clipped) if labelled else np.zeros(0)
-        return self._extended(self._scaled(X)), target
+        X: Any = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
+        lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
+        scales = 1 / np.where(lengths > 0, lengths, 1.0) if self.unit else np.full(len(lengths), 1 / self.norm_bound)
+        X = sp.diags_array(scales) @ X if sparse else X * scales[:, None]
+        if self.constant:
+            last = np.full((len(scales), 1), self.constant)
+            X = sp.hstack([X, sp.csr_array(last)]).tocsr() if sparse else np.hstack([X, last])
+        return X, self._target(table.where(self.label), columns[self.label], clipped) if labelled else np.zeros(0)
 
     def check_names(self, data: Any) -> None:
         """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
@@ -227,23 +237,9 @@ class Schema:
         lower, upper = self.label_bounds
         return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
 
-    def _scaled(self, X: Any) -> Any:
-        if not self.unit:
-            return X / self.norm_bound
-        lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
-        scales = 1 / np.where(lengths > 0, lengths, 1.0)
-        return sp.diags_array(scales) @ X if sp.issparse(X) else X * scales[:, None]
-
-    def _extended(self, X: Any) -> Any:
-        if not self.constant:
-            return X
-        last = np.full((X.shape[0], 1), self.constant)
-        return sp.hstack([X, sp.csr_array(last)]).tocsr() if sp.issparse(X) else np.hstack([X, last])
-
     def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
         """Return labels as declared, or numbers between -1 and 1."""
-        texts = np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
-        absent = missing_entries(values) & ~texts
+        absent = missing_entries(values) & [not isinstance(value, str) for value in values.tolist()]
         if absent.any():
             raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
         if self.labels is not None:
@@ -256,15 +252,15 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """Return the declaration as JSON-able data."""
         spelled = {name: column.to_dict() for name, column in self.features.items()}
-        fields: dict[str, Any] = {
+        said: dict[str, Any] = {
             "features": [[name, *(spec if isinstance(spec, list) else [spec])] for name, spec in spelled.items()],
             "label": self.label,
         }
-        for name in ("labels", "clip", "label_bounds", "ignore", "absent", "unit", "constant"):
-            value = getattr(self, name)
-            if name == "clip" or (value not in (None, False) and (name == "ignore" or value != ())):
-                fields[name] = list(value) if isinstance(value, tuple) else value
-        return fields
+        for field in fields(self)[2:]:
+            value = getattr(self, field.name)
+            if value != field.default or field.name == "clip":
+                said[field.name] = list(value) if isinstance(value, tuple) else value
+        return said
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Schema:
@@ -273,11 +269,10 @@ class Schema:
             features = fields["features"]
             if not isinstance(features, Mapping):
                 features = {name: rest[0] if len(rest) == 1 else (rest[0], rest[1]) for name, *rest in features}
-            rest = {key: value for key, value in fields.items() if key != "features"}
-            return cls(features, **rest)
+            return cls(**{**fields, "features": features})
+        except TemplateError:
+            raise
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            if isinstance(error, TemplateError):
-                raise
             raise TemplateError(f"this does not declare a table: {fields!r}.") from error
 
     @classmethod
@@ -287,9 +282,8 @@ class Schema:
 
     def to_toml(self) -> str:
         """Return the declaration as a TOML file."""
-        fields = self.to_dict()
-        del fields["features"]
-        lines = [f"{key} = {toml(value)}" for key, value in fields.items() if value is not False]
+        said = self.to_dict()
+        lines = [f"{key} = {toml(value)}" for key, value in said.items() if key != "features" and value is not False]
         columns = [f"{toml(name)} = {toml(column.to_dict())}" for name, column in self.features.items()]
         return "\n".join([*lines, "", "[features]", *columns, ""])
 
@@ -303,12 +297,10 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def named_list(name: str, value: Any) -> Sequence[str]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Sequence):
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence | None):
         raise TemplateError(f"{name} must be a list of texts, not {value!r}.")
-    return value
+    return tuple(value or ())
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.language.columns import Chunks, Pieces, blocks
+from dpconvex.language.columns import Chunks, blocks
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.language.validation import SINGLE_ROUNDING
@@ -93,18 +93,6 @@ def test_sparse_balls(norm: float) -> None:
     clipped = record.validate({"x": sp.csr_array(dense)}, clip=True).fields["x"]
     assert sp.issparse(clipped)
     assert clipped.toarray() == pytest.approx(record.validate({"x": dense}, clip=True).fields["x"])
-
-
-def test_chunks_must_be_readable_again_and_stay_the_same() -> None:
-    with pytest.raises(DomainError, match="can be read only once"):
-        Chunks(iter([X]))
-    pieces = [X[:40], X[40:]]
-    column = RECORD.validate({"x": Chunks(lambda: list(pieces)), "y": Y}).fields["x"]
-    assert isinstance(column, Pieces)
-    assert [len(block) for block in blocks(column, 40)] == [40, 40, 10]
-    pieces.pop()
-    with pytest.raises(DomainError, match="hold other records than"):
-        list(blocks(column, 64))
 
 
 @pytest.mark.parametrize("domain", [Ball(3, radius=2.0), Ball(3, norm=1), Box(-np.ones(3), np.ones(3))], ids=repr)

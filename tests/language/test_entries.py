@@ -42,32 +42,22 @@ def put(name: str, value: Any, at: Any = None) -> Callable[[Any], None]:
     return lambda m: setattr(m, name, np.array(value)) if at is None else getattr(m, name).__setitem__(at, value)
 
 
-STARTS = {"too large": (10**9, -1), "negative": (-5, 1), "that falls": (5, 1), "that is not 0": (1, 0)}
 SPOILT = {
     **{
         f"{form}, an index of {value}": (form, put("indices", value, 0))
         for form in ("csr", "csc", "bsr")
-        for value in (10**9, 4 if form == "csc" else 3, -1)
+        for value in (10**9, -1)
     },
-    **{
-        f"{form}, a start {what}": (form, put("indptr", *s))
-        for form in ("csr", "csc", "bsr")
-        for what, s in STARTS.items()
-    },
-    "csr, too few starts": ("csr", put("indptr", [0, 1, 6])),
+    "csr, a start too large": ("csr", put("indptr", 10**9, -1)),
+    "csr, a start that falls": ("csr", put("indptr", 5, 1)),
     "csr, too few numbers": ("csr", put("data", [1.0])),
-    "csr, too few indices": ("csr", put("indices", [0])),
     "csr, text": ("csr", put("data", ["1", "2", "3", "4", "5", "6"])),
-    "bsr, blocks of another size": ("bsr", put("data", np.ones((6, 5, 5)))),
     "coo, a row too large": ("coo", lambda m: m.coords[0].__setitem__(0, 4)),
-    "coo, a column too large": ("coo", lambda m: m.coords[1].__setitem__(0, 3)),
     "coo, a negative column": ("coo", lambda m: m.coords[1].__setitem__(0, -1)),
     "coo, too few numbers": ("coo", put("data", [1.0])),
     "dia, too few offsets": ("dia", put("offsets", [0])),
     "lil, an index too large": ("lil", lambda m: m.rows[0].__setitem__(0, 7)),
     "lil, too many indices": ("lil", lambda m: m.rows[0].append(2)),
-    "lil, too few rows": ("lil", lambda m: vars(m).update(rows=m.rows[:2], data=m.data[:2])),
-    "lil, text": ("lil", lambda m: m.data[0].__setitem__(0, "1")),
     "dok, an index too large": ("dok", lambda m: m._dict.__setitem__((0, 9), 1.0)),
 }
 
@@ -109,27 +99,19 @@ TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
 @pytest.mark.parametrize(
     "column",
     [
-        [MASKED],
         (MASKED, MASKED),
         [[np.ma.masked, 1.0, 2.0]],
-        [list(MASKED)],
-        np.ma.array([MASKED]),
         TEXTS,
-        TEXTS.astype(bytes).astype(object),
-        TEXTS.tolist(),
-        [[b"1", 2.0, 3.0]],
         [["1", 2.0, 3.0]],
-        [[1.0, 2.0, 3 + 0j]],
         np.array([[1.0, 2.0, 3 + 0j]], dtype=object),
         np.array([[1.0, 2.0, "2020-01-01"]], dtype=object),
         np.array([[np.datetime64("2020-01-01")] * 3]),
         np.array([[np.datetime64("2020-01-01")] * 3], dtype=object),
-        np.array([[np.timedelta64(1, "s")] * 3]),
+        np.array([[1.0, np.timedelta64(5, "ns"), 2.0]], dtype=object),
         np.zeros((1, 3), dtype=[("a", float)]),
         np.array([[Decimal(1), object(), 2.0]], dtype=object),
         np.array([["a"]], dtype=np.dtypes.StringDType()),
         [[1.0, 2.0], [3.0]],
-        {"a": 1},
         "123",
         object(),
     ],
@@ -173,15 +155,11 @@ def test_numbers_that_no_float_holds_are_refused() -> None:
     [
         ([0, 1], ["0", "1"]),
         (["0", "1"], [0, 1]),
-        (["a", "b"], [b"a", b"b"]),
         ([b"a", b"b"], ["a", "b"]),
         (["a", "b"], np.array([b"a", b"b"])),
-        ([0, 1], [0.5, 1]),
         ([0, 1], [np.nan, 1]),
-        ([0, 1], np.array([np.nan, 1.0])),
         ([0, 1], [None, 1]),
         ([0, 1], np.ma.array([0, 1], mask=[True, False])),
-        ([0, 1], [np.ma.masked, 1]),
         (range(9), np.ma.array([0, 1], mask=[True, False])),
         ([0, 1], np.array([0, 1j])),
         ([0, 1], [[0], [1]]),
@@ -204,12 +182,3 @@ def test_labels_that_were_not_declared_are_refused(values: Any, column: Any) -> 
 def test_equal_numbers_are_one_label(values: Any, column: Any) -> None:
     """As in Python, where 1, 1.0 and True are one key; no two of them can be declared apart."""
     np.testing.assert_array_equal(check_labels("y", Choice(values).values, column), [1, 0])
-
-
-@pytest.mark.parametrize("entry", [np.timedelta64(5, "ns"), np.timedelta64("NaT"), np.datetime64(5, "ns")])
-def test_times_among_objects_are_no_numbers(entry: Any) -> None:
-    column = DENSE.astype(object)
-    column[1, 1] = entry
-    for clip in (False, True):
-        with pytest.raises(DomainError, match="row 1 holds"):
-            RECORD.validate({"x": column}, clip=clip)

@@ -39,11 +39,9 @@ def test_the_loss_is_called_once_for_every_combination() -> None:
         ({"record": {"x": dp.Ball(2)}}, "record must be a Record"),
         ({"loss": 3}, "loss must be a function"),
         ({"loss": lambda **fields: w}, "must be a scalar, a CVXPY expression, but it has shape"),
-        ({"loss": lambda **fields: "logistic"}, "must be a scalar, a CVXPY expression|is not a CVXPY expression"),
         ({"loss": lambda **fields: None}, "is None; does the function return its expression"),
         ({"loss": lambda x, y: cp.sum(w)}, r"must accept the record's fields \(x, y, weight, group\)"),
         ({"loss": lambda **fields: w @ w >= 1}, "must be a scalar, a CVXPY expression|is not a CVXPY expression"),
-        ({"regularizer": w}, "regularizer must be a scalar"),
         ({"regularizer": [w]}, "regularizer"),
         ({"constraints": [True]}, "True is not a CVXPY constraint"),
         ({"predict": 1}, "predict must be a function"),
@@ -57,17 +55,8 @@ def test_malformed_declarations(arguments: dict[str, Any], message: str) -> None
 
 
 def test_errors_of_the_users_own_code_pass_through() -> None:
-    def broken(**fields: Any) -> Any:
-        raise KeyError("mistake")
-
-    with pytest.raises(KeyError, match="mistake"):
-        dp.Template(RECORD, broken)
-
-    def wrong(**fields: Any) -> Any:
-        return len(3)
-
     with pytest.raises(TypeError, match="has no len"):
-        dp.Template(RECORD, wrong)
+        dp.Template(RECORD, lambda **fields: len(3))  # type: ignore[arg-type]
 
 
 # The program of a batch
@@ -79,7 +68,7 @@ def drawn(template: dp.Template, size: int) -> dict[str, Any]:
     return {**batch.fields, **{name: [group[name] for group in groups] for name in template.record.discrete}}
 
 
-@pytest.mark.parametrize("name", ["logistic_regression", "softmax_regression", "metric_learning", "ridge_regression"])
+@pytest.mark.parametrize("name", ["softmax_regression", "metric_learning"])
 def test_without_noise_it_is_the_plain_fit(name: str) -> None:
     template = dp.load(name, features=2, regularization=0.1)
     data = drawn(template, 40)
@@ -123,35 +112,25 @@ Build = Callable[[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable], Any]
 # In X (N x D), y (N), w (D) and W (D x 2).
 SUMS: dict[str, Build] = {
     "mean logistic": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / N,
-    "mean": lambda X, y, w, W: cp.mean(cp.logistic(-cp.multiply(y, X @ w))),
     "sum": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))),
     "sum of squares": lambda X, y, w, W: cp.sum_squares(X @ w - y) / (2 * N),
-    "transposed": lambda X, y, w, W: cp.sum(cp.pos(1 - cp.multiply(y, w @ X.T))),
     "softmax": lambda X, y, w, W: cp.sum(cp.log_sum_exp(X @ W, axis=1)),
-    "softmax with kept axes": lambda X, y, w, W: cp.sum(cp.log_sum_exp(X @ W, axis=1, keepdims=True)),
     "columns": lambda X, y, w, W: cp.sum(cp.log_sum_exp(W.T @ X.T, axis=0)),
-    "squares of a matrix": lambda X, y, w, W: cp.sum_squares(X @ W) / N,
     "squares and a shared row": lambda X, y, w, W: cp.sum_squares(X - cp.reshape(w, (1, D), order="F")) / N,
     "row norms": lambda X, y, w, W: cp.sum(cp.norm(X @ W, axis=1)) / N,
     "absolute values": lambda X, y, w, W: cp.norm1(X @ w - y) / N,
     "product with labels": lambda X, y, w, W: cp.sum(cp.logistic(X @ w)) - y @ (X @ w),
-    "weights of one": lambda X, y, w, W: np.full(N, 0.5) @ cp.square(X @ w),
     "gradient of a correlation": lambda X, y, w, W: cp.sum_squares(w) - w @ (X.T @ y) / N,
     "ones times an intercept": lambda X, y, w, W: cp.sum(cp.huber(X @ W[:, :1] + np.ones((N, 1)) @ W[:1, 1:], 0.5)),
-    "columns apart": lambda X, y, w, W: cp.sum(cp.huber(X[:, 0] * w[0] + X[:, 1] - y)),
     "stacked": lambda X, y, w, W: cp.sum(cp.norm(cp.hstack([X @ W, cp.reshape(y, (N, 1), order="F")]), axis=1)),
     "sum along records first": lambda X, y, w, W: cp.sum(cp.multiply([1.0, 2.0], cp.sum(cp.square(X @ W), axis=0))),
-    "several terms": lambda X, y, w, W: cp.sum(cp.exp(X @ w)) / N + 0.1 * cp.sum_squares(W) - cp.mean(X @ w),
-    "a maximum of two": lambda X, y, w, W: cp.sum(cp.maximum(X @ w, 0.5 * (X @ w), 0)) / N,
 }
 
 MIXED: dict[str, tuple[Build, str]] = {
     "a norm of residuals": (lambda X, y, w, W: cp.norm(X @ w - y), r"norm\(X @ w - y\)"),
-    "the worst record": (lambda X, y, w, W: cp.max(X @ w), r"max\(X @ w\)"),
     "the square of a sum": (lambda X, y, w, W: cp.square(cp.sum(X @ w)), r"linear in sums"),
     "neighbouring rows": (lambda X, y, w, W: cp.sum_squares(X[1:] @ w - X[:-1] @ w), r"X\[1:"),
     "a weight for each record": (lambda X, y, w, W: np.arange(N) @ cp.square(X @ w), "own for each record"),
-    "a log of the total": (lambda X, y, w, W: cp.log_sum_exp(X @ w), "not a sum over"),
     "the largest few": (lambda X, y, w, W: cp.sum_largest(X @ w, 3), "not known to treat each record alone"),
     "a matrix of records": (lambda X, y, w, W: cp.sum(cp.abs(X @ W @ np.ones((2, D)) @ X.T)), "different records"),
 }
