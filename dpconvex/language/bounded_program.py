@@ -16,9 +16,6 @@ Array = NDArray[np.float64]
 
 # Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
 MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
-REMEDY = (
-    "write the bound where raising it allows more, such as A @ x <= bound.parameter, in every place where it occurs"
-)
 
 
 class BoundedProgram:
@@ -62,18 +59,14 @@ class BoundedProgram:
         for constraint in self.constraints:
             beyond = limit(constraint)
             for bound in self.mentioned(constraint):
-                why = "in what is no inequality, so that tightening it is not safe"
-                if beyond is not None:
-                    core = reader.expression(beyond, "a constraint")
-                    way = direction(core, reader.fields[id(bound.parameter)])
-                    if way in (-1, None):
-                        continue
-                    why = (
-                        "on the wrong side: lowering it would allow more"
-                        if way == 1
-                        else "where nothing proves that lowering it allows less"
+                core = None if beyond is None else reader.expression(beyond, "a constraint")
+                if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
+                    raise NotPrivate(
+                        f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less",
+                        constraint,
+                        "write the bound where raising it allows more, such as A @ x <= bound.parameter, in every place where "
+                        "it occurs",
                     )
-                raise NotPrivate(f"the private bound {bound.name!r} stands {why}", constraint, REMEDY)
 
     def prepare(self, solver: str | None) -> None:
         """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
@@ -139,9 +132,9 @@ class BoundedProgram:
 def limit(constraint: Any) -> Any:
     """Return the expression that an inequality asks to be at most 0; None for other constraints."""
     kind, args = type(constraint).__name__, constraint.args
-    return {"Inequality": lambda: args[0] - args[1], "NonPos": lambda: args[0], "NonNeg": lambda: -args[0]}.get(
-        kind, lambda: None
-    )()
+    if kind == "Inequality":
+        return args[0] - args[1]
+    return args[0] if kind == "NonPos" else -args[0] if kind == "NonNeg" else None
 
 
 def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:

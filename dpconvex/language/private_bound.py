@@ -66,9 +66,7 @@ class PrivateBound(Sealed):
         try:
             least = np.array(np.broadcast_to(np.asarray(minimum, dtype=float), self.shape))
         except (TypeError, ValueError) as error:
-            raise TemplateError(
-                f"PrivateBound: the minimum must be numbers of the shape {self.shape}, not {minimum!r}."
-            ) from error
+            raise TemplateError(f"PrivateBound: the minimum must be numbers of the shape {self.shape}.") from error
         if not np.isfinite(least).all():
             raise TemplateError("PrivateBound: the minimum must be finite: at it, the problem has to have an answer.")
         least.setflags(write=False)

@@ -151,9 +151,9 @@ class Record(Sealed):
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
-        labels = getattr(data.schema, "labels", None) if isinstance(data, Partitions) and not data.turns else None
-        declared = self.discrete.get("y")
-        if labels is not None and declared is not None and not set(labels) <= set(declared.values):
+        schema = data.schema if isinstance(data, Partitions) and not data.turns else None
+        labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
+        if labels and declared and not set(labels) <= set(declared.values):
             raise DomainError(
                 f"the schema's labels are the texts {list(labels)}, and field 'y' is declared with the values "
                 f"{list(declared.values)}; declare them as texts, as in labels={list(labels)}."
@@ -271,8 +271,5 @@ def with_axes(column: Any, shape: tuple[int, ...]) -> Any:
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:
     """Return the CVXPY Parameter that stands for a field, with the sign that its bounds imply."""
     lower, upper = domain.bounds
-    if (lower >= 0).all():
-        return cp.Parameter(domain.shape, name=name, nonneg=True)
-    if (upper <= 0).all():
-        return cp.Parameter(domain.shape, name=name, nonpos=True)
-    return cp.Parameter(domain.shape, name=name)
+    sign = {"nonneg": True} if (lower >= 0).all() else {"nonpos": True} if (upper <= 0).all() else {}
+    return cp.Parameter(domain.shape, name=name, **sign)

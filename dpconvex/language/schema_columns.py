@@ -89,7 +89,8 @@ class Column:
         return np.clip(numbers, lower, upper)
 
     def _declared(self) -> None:
-        """Check the declaration."""
+        """Check the declaration, and set the ends."""
+        raise NotImplementedError
 
     def _numbers(self, values: NDArray[Any]) -> Array:
         return np.array([self._number(value) for value in values.tolist()], dtype=float)
@@ -117,11 +118,6 @@ class Numeric(Column):
         Bounds that hold by definition, known without the data.
     missing : None, "indicator" or float
         What a missing value is: an error, a feature of its own, or this public number.
-
-    Raises
-    ------
-    TemplateError
-        If the bounds are not finite, or not in order.
 
     Examples
     --------
@@ -173,11 +169,6 @@ class Ordered(Levels):
         From the lowest to the highest.
     missing : None, "indicator" or a level
         What a missing value is: an error, a feature of its own, or this level.
-
-    Raises
-    ------
-    TemplateError
-        If there are fewer than two levels, or one stands twice.
     """
 
     levels: Sequence[str]
@@ -229,11 +220,6 @@ class Date(Column):
         As ``"2020-01-31"``.
     missing : None, "indicator", str or datetime.date
         What a missing value is: an error, a feature of its own, or this day.
-
-    Raises
-    ------
-    TemplateError
-        If these are no days, or not in order.
     """
 
     first: Any
@@ -269,11 +255,6 @@ class Categorical(Levels):
         Whether other levels share a feature; otherwise they are an error.
     missing : None, "indicator" or a level
         What a missing value is: an error, a feature of its own, or this level.
-
-    Raises
-    ------
-    TemplateError
-        If there are fewer than two levels, or one stands twice.
 
     Examples
     --------
@@ -327,7 +308,8 @@ def column_of(name: str, declared: Any) -> Column:
         kinds = [key for key in KINDS if key in declared]
         if len(kinds) != 1:
             raise TemplateError(f"declare one of {', '.join(KINDS)}.")
-        content, rest = declared[kinds[0]], {key: value for key, value in declared.items() if key != kinds[0]}
+        rest = dict(declared)
+        content = rest.pop(kinds[0])
         if not isinstance(content, list | tuple):
             raise TypeError
         column: Column = KINDS[kinds[0]](*([content] if kinds[0] in ("ordered", "levels") else content), **rest)

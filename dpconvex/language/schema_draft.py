@@ -8,7 +8,7 @@ from typing import Any
 from dpconvex.errors import DomainError
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric
-from dpconvex.language.tables import day, is_missing, number, table_of, text_of, without
+from dpconvex.language.tables import day, is_missing, number, table_of, text_of
 
 # A column of numbers with at most so many different ones may be a category.
 FEW = 2
@@ -41,8 +41,7 @@ def draft(data: Any, label: str) -> str:
     table = table_of(data)
     names = [name for name in table.names if name]  # an index has none
     table.check_names(names, None)
-    marked = table.columns(names)
-    columns = {name: without(values, UNKNOWN) for name, values in marked.items()}
+    marked, columns = table.columns(names), table.columns(names, UNKNOWN)
     if label not in columns:
         raise DomainError(f"there is no column {label!r}; the columns are {', '.join(names)}.")
     found = {name: column_from(name, values.tolist()) for name, values in columns.items()}

@@ -44,8 +44,7 @@ class Table:
 
     def where(self, name: str) -> Callable[[int], str]:
         """Return the function that says where an entry of a column stands."""
-        lines = self.lines
-        row = (lambda i: f"row {i}") if lines is None else (lambda i: f"line {lines[i]}")
+        row = "row {}".format if self.lines is None else lambda index: f"line {(self.lines or [])[index]}"
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 
     def check_names(self, names: Sequence[str], known: Collection[str] | None) -> None:
@@ -57,11 +56,11 @@ class Table:
                 listed = ", ".join(map(str, self.names))
                 raise DomainError(f"{self.title}: there is no column {wanted!r}; the columns are {listed}.")
         # What has no name is the index that data frames write.
-        unknown = [key for key in self.names if known is not None and key not in known and key != ""]
-        if unknown:
-            raise DomainError(
-                f"{self.title}: the column {unknown[0]!r} is not declared; declare it, or list it under ignore."
-            )
+        for name in self.names:
+            if known is not None and name not in known and name != "":
+                raise DomainError(
+                    f"{self.title}: the column {name!r} is not declared; declare it, or list it under ignore."
+                )
 
     def check_numbers(self, names: Sequence[str]) -> None:
         """Refuse columns whose type says that they hold no numbers."""
@@ -75,7 +74,10 @@ class Table:
 
     def columns(self, names: Sequence[str], absent: Collection[str] = ()) -> dict[str, Values]:
         """Return named columns of one length; entries that are one of the texts `absent` become missing ones."""
-        found = {name: without(self.column(name), absent) for name in names}
+        found = {name: self.column(name) for name in names}
+        for name, values in found.items():
+            if values.dtype.kind == "O" and absent:
+                found[name] = objects([None if isinstance(v, str) and v in absent else v for v in values.tolist()])
         lengths = {name: len(values) for name, values in found.items()}
         if len(set(lengths.values())) > 1:
             raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
@@ -114,25 +116,20 @@ def frame_table(data: Any, title: str) -> Table:
             "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
             f"columns, not a {type(data).__name__}."
         ) from error
-    return Table(
-        title, list(frame.columns), lambda name: series(title, name, frame.get_column(name)), types=frame.schema
-    )
 
+    def series(name: str) -> Values:
+        column = frame.get_column(name)
+        numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
+        try:
+            if isinstance(column.dtype, nw.Datetime) or (numeric and not column.is_null().any()):
+                return entries(name, np.asarray(column.to_numpy()))
+            return objects(column.to_list())
+        except Exception as error:  # what a library cannot make Python's objects of
+            raise DomainError(
+                f"{title}, column {name!r}: its entries, of type {column.dtype}, cannot be read ({type(error).__name__})."
+            ) from error
 
-def series(title: str, name: str, column: nw.Series[Any]) -> Values:
-    """Return a column of a data frame; times become days, as far as Python's calendar goes."""
-    try:
-        if isinstance(column.dtype, nw.Datetime):
-            return entries(name, np.asarray(column.to_numpy()))
-        if column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128) and not column.is_null().any():
-            return np.asarray(column.to_numpy())
-        return objects(column.to_list())
-    except DomainError:
-        raise
-    except Exception as error:  # what a library cannot make Python's objects of
-        raise DomainError(
-            f"{title}, column {name!r}: its entries, of type {column.dtype}, cannot be read ({type(error).__name__})."
-        ) from error
+    return Table(title, list(frame.columns), series, types=frame.schema)
 
 
 def entries(name: str, column: Any) -> Values:
@@ -154,12 +151,6 @@ def entries(name: str, column: Any) -> Values:
 
 def objects(values: Collection[Any]) -> Values:
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-def without(values: Values, absent: Collection[str]) -> Values:
-    if values.dtype.kind != "O" or not absent:
-        return values
-    return objects([None if isinstance(value, str) and value in absent else value for value in values.tolist()])
 
 
 def parquet_table(path: Path, header: bool, parquet: Any) -> Any:

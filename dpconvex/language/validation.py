@@ -4,7 +4,7 @@ What comes back is inside the domain and stays there: an array that nobody can w
 checks and projects every block as it is read.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,13 +158,10 @@ def sparse_excess(domain: Continuous, matrix: sp.csr_array) -> tuple[Array, Arra
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    pieces: Iterable[Any] = [column[:] if isinstance(column, Stored) else column]
-    if isinstance(column, Chunks):
-        pieces = column
-    elif isinstance(column, np.ndarray | FileRows) and len(column.shape) == 1:
-        pieces = blocks(column, at_once(()))
+    plain = isinstance(column, np.ndarray | FileRows) and len(column.shape) == 1
+    whole = [column[:] if isinstance(column, Stored) else column]
     found, count = [np.zeros(0, dtype=np.int64)], 0
-    for piece in pieces:
+    for piece in column if isinstance(column, Chunks) else blocks(column, at_once(())) if plain else whole:
         codes = codes_of(name, declared, piece)
         wrong = np.flatnonzero(codes < 0)
         if len(wrong):
