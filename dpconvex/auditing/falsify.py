@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from dpconvex.auditing.records import Records
 from dpconvex.auditing.search import POOL, Goal, Region, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.double_precision import double_precision
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.evaluation.programs import lower
+from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.certificate_kinds import DescentCertificate, ObjectiveCertificate, StatisticsCertificate
@@ -289,27 +288,23 @@ def observed_modulus(
     Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
     attacked too.  Returns the curvature, and the parameters where it was found.
     """
-    import jax
-
-    form = analysis.form
-    count, dim = 64, form.space.dim
+    form, count, dim = analysis.form, 64, analysis.form.space.dim
     region = Region(form, rng)
-    function = lower(form.template.regularizer, form.space)
     blocks = np.zeros((len(form.space.blocks), dim))
     for row, block in zip(blocks, form.space.blocks.values(), strict=True):
         row[block.slice] = 1.0
     mask = np.concatenate([np.ones((1, dim)), blocks, np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
     here = region.enter(radius * rng.normal(size=(count, dim)), rng)
-    along = mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim))
-    with double_precision():
-        slope = jax.jit(jax.vmap(jax.grad(lambda theta: size * function(theta, {}))))
-        if region.points is None:
-            reach = np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2
-            there = region.project(here + reach * unit(along))
-        else:
-            there = here + (region.points[rng.integers(0, len(region.points), count)] - here) / 2
-        change, gap = np.asarray(slope(here)) - np.asarray(slope(there)), here - there
+    if region.points is None:
+        along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
+        there = region.project(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
+    else:
+        there = here + (region.points[rng.integers(0, len(region.points), count)] - here) / 2
+    slopes = [
+        np.array([slope_of(form.template.regularizer, form.space, x) for x in points]) for points in (here, there)
+    ]
+    change, gap = size * (slopes[0] - slopes[1]), here - there
     moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         quotients = added * np.sum(gap**2, axis=1) + np.sum(change * gap, axis=1)

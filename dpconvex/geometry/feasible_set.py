@@ -253,22 +253,6 @@ class FeasibleSet:
         multiples = [piece.error(norm) - still for piece, still in zip(self.pieces, constants, strict=True)]
         return max([0.0, *multiples]) + float(np.linalg.norm(constants))
 
-    @property
-    def handled(self) -> str:
-        """Say how answers are kept in K and certified.
-
-        >>> from dpconvex.core.expression import Variable
-        >>> feasible_set(Space([Variable.of((2,), "x", 1)])).handled
-        'no constraints'
-        """
-        if self.obstacle is not None:
-            return f"impossible: {self.obstacle}"
-        if self.is_space:
-            return "no constraints"
-        if not self.has_projection:
-            return "no projection in closed form: a conic solver, certified by multipliers"
-        return f"projection on {', '.join(sorted({type(piece).__name__ for piece in self.pieces}))}, certified"
-
     def describe(self) -> str:
         """Say what K is, in a line for each declared constraint.
 

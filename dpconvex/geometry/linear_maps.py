@@ -1,7 +1,6 @@
 """What is linear in an expression: as matrices in the coordinates of the parameters, or between the entries of arguments."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,11 +33,8 @@ def affine_map(expression: Expression, space: Space) -> tuple[sp.csr_array, Arra
         (found.coefficient[moving], (found.entry[moving], found.coordinate[moving])), shape=(found.size, space.dim)
     )
     kept &= fixed
-    return matrix, weighted_counts(found.entry[kept], found.coefficient[kept], found.size)
-
-
-def weighted_counts(place: NDArray[Any], weights: Array, size: int) -> Array:
-    return np.asarray(np.bincount(place, weights=weights, minlength=size), dtype=float)
+    offset = np.bincount(found.entry[kept], weights=found.coefficient[kept], minlength=found.size)
+    return matrix, np.asarray(offset, dtype=float)
 
 
 def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:

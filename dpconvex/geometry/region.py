@@ -16,6 +16,7 @@ from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.evaluate import bent, over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, ROOM, Block
@@ -196,22 +197,15 @@ class Region(Conditions):
 
     def _cut(self, root: Expression, x: Array) -> Block | None:
         value, error = self.curved_at(root, x)
-        slopes = [self._slope(reshape(root, (root.size,))[entry], x) for entry in range(root.size)]
+        slopes = [
+            slope_of(reshape(root, (root.size,))[entry], self.space, x.astype(float)) for entry in range(root.size)
+        ]
         kept = np.isfinite(value) & np.isfinite(slopes).all(axis=1)
         if not kept.any():
             return None
         relative = max(float(error[kept].max()), (ROOM + self.dim) * UNIT)
         rows = sp.csr_array(-np.array(slopes)[kept])
         return Block(NONNEGATIVE, rows, -value[kept], np.asarray(x, dtype=np.longdouble), error[kept], relative)
-
-    def _slope(self, entry: Expression, x: Array) -> Array:
-        """A subgradient of one entry of a curved function, shape (dim,)."""
-        slopes = subgradient(entry, self.leaves(x.astype(float)))
-        result = np.zeros(self.dim)
-        for variable, slope in slopes.items():
-            block = self.space.block_of(variable)
-            result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
-        return result
 
     def curvature(self, x: Array, weights: Sequence[Array]) -> Array:
         """Estimate the second derivatives of weighted curved functions; steps depend on it, proofs do not."""
@@ -241,3 +235,13 @@ class Region(Conditions):
         self.cuts(inside)
         if self.curved and self.conic.minimise(np.eye(self.dim), -inside.astype(float)) is None:
             raise NotConverged("the conic solver does not find points of the set")
+
+
+def slope_of(expression: Expression, space: Space, x: Array) -> Array:
+    """Return a subgradient of a public scalar at a point, shape (dim,)."""
+    values, result = space.unpack(x), np.zeros(space.dim)
+    leaves = {variable: values[variable.name] for variable in expression.variables}
+    for variable, slope in subgradient(expression, leaves).items():
+        block = space.block_of(variable)
+        result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
+    return result

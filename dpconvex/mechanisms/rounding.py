@@ -20,7 +20,6 @@ from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.norms import norm, sum_squares
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.evaluate import subgradient
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.normal_form import normal_form
@@ -33,7 +32,7 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.linear_maps import linear_parts, weighted_sum
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
-from dpconvex.geometry.region import Region
+from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate
@@ -69,10 +68,8 @@ def largest_floor(
     if kinks is not None and (
         kinks.terms or kinks.epigraph is not None
     ):  # their slopes may hide those of the smooth part
-        smooth = slope_at(
-            analysis.form, start, split_kinks(analysis.form.feasible, analysis.form.template.regularizer)[0]
-        )
-        slope += math.inf if smooth is None else certificate.size * float(np.linalg.norm(smooth))
+        smooth = split_kinks(analysis.form.feasible, analysis.form.template.regularizer)[0]
+        slope += certificate.size * float(np.linalg.norm(slope_of(smooth, analysis.form.space, start)))
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
@@ -175,12 +172,12 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
     Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
     """
     start, gradient = start_and_slope(analysis)
-    norm = np.inf if gradient is None else float(np.linalg.norm(size * gradient + added * start))
+    norm = float(np.linalg.norm(size * gradient + added * start))
     return start, norm if np.isfinite(norm) else 0.0
 
 
 @once
-def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
+def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     """Return the point of K next to 0 and a subgradient of the regularizer there, if it has one; found once."""
     form, kinks = analysis.form, kinks_of(analysis.form)
     if kinks is not None and kinks.epigraph is not None:
@@ -188,18 +185,7 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
     else:  # 0 itself if K is not known well enough
         zero = np.zeros(form.space.dim)
         start = form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
-    return start, slope_at(form, start, form.template.regularizer)
-
-
-def slope_at(form: LossForm, start: Array, regularizer: Expression) -> Array | None:
-    """Return a subgradient of a regularizer at a point, if it has one."""
-    values = form.space.unpack(start)
-    slopes = subgradient(regularizer, {variable: values[variable.name] for variable in regularizer.variables})
-    gradient = np.zeros(form.space.dim)
-    for variable, slope in slopes.items():
-        block = form.space.blocks[variable.name]
-        gradient[block.slice] = block.lift.T @ slope.reshape(-1, order="F")
-    return gradient
+    return start, slope_of(form.template.regularizer, form.space, start)
 
 
 def largest_eigenvalue(analysis: Analysis) -> float:

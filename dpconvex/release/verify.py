@@ -227,8 +227,9 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
     """Say what a solver will do where that is out of the ordinary: nothing at all, or without a projection on K."""
     if analysis.obstacle is not None:
         return (f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}",)
-    feasible = analysis.form.feasible
-    return () if not feasible.by_multipliers else (f"Constraints: {feasible.handled}.",)
+    if not analysis.form.feasible.by_multipliers:
+        return ()
+    return ("Constraints: no projection in closed form: a conic solver, certified by multipliers.",)
 
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
