@@ -118,12 +118,8 @@ class FeasibleSet:
 
     @cached_property
     def limited(self) -> NDArray[np.bool_]:
-        """Which coordinates are bounded, by themselves or as a part of something, shape (dim,)."""
-        result = np.isfinite(self.lower) & np.isfinite(self.upper)
-        for piece in self._known:
-            if np.isfinite(piece.distance_bound(np.zeros(len(piece.coordinates)))):
-                result[piece.coordinates] = True
-        return result
+        """Which coordinates are bounded, shape (dim,)."""
+        return np.isfinite(self.lower) & np.isfinite(self.upper)
 
     @cached_property
     def norm_bound(self) -> float:
@@ -167,14 +163,9 @@ class FeasibleSet:
             self._from_centers[key] = sorted(pairs, key=lambda pair: pair[0] / max(len(pair[1]), 1))
         return self._from_centers[key]
 
-    @property
-    def centers(self) -> tuple[Array, ...]:
-        """Points other than 0 that K may be bounded about, shape (dim,) each."""
-        return tuple(point for point in self.middles if point.any())
-
     @cached_property
-    def middles(self) -> tuple[Array, ...]:
-        """The middles of bounds, and those of balls, which move with K, shape (dim,) each."""
+    def centers(self) -> tuple[Array, ...]:
+        """Points other than 0 that K may be bounded about, shape (dim,): middles of bounds and of balls, which move with K."""
         known = np.isfinite(self.lower), np.isfinite(self.upper)
         ends = [np.where(here, bound, 0.0) for here, bound in zip(known, (self.lower, self.upper), strict=True)]
         middle = (ends[0] + ends[1]) / np.maximum(known[0].astype(float) + known[1], 1.0)
@@ -184,7 +175,7 @@ class FeasibleSet:
             if center is not None:
                 pieces[piece.coordinates] = center
         found = [middle] if np.array_equal(middle, pieces) else [middle, pieces]
-        return tuple(point for point in found if np.isfinite(point).all())
+        return tuple(point for point in found if np.isfinite(point).all() and point.any())
 
     def least_entry(self, expression: Expression) -> float:
         """Bound the entries of an affine expression from below by the bounds on the coordinates; else minus infinity."""

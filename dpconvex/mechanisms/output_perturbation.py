@@ -221,7 +221,7 @@ def reach_of(analysis: Analysis) -> float:
     touched = touched[touched >= 0]
     if not feasible.limited[touched].all():
         return math.inf
-    return float(min([feasible.norm_on(touched), *(feasible.reach_on(touched, c) for c in feasible.middles)]))
+    return float(min([feasible.norm_on(touched), *(feasible.reach_on(touched, c) for c in feasible.centers)]))
 
 
 @once
