@@ -30,52 +30,42 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Absolute:
-    """The function ``sum_k weights_k |theta[support_k] - centers_k|``; no weight is negative."""
-
-    support: Indices
-    weights: Array
-    centers: Array
-
-    def value(self, theta: Array) -> float:
-        return float(self.weights @ np.abs(theta[self.support] - self.centers))
-
-    def proximal(self, theta: Array, step: float) -> Array:
-        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x: shrink towards the centers."""
-        point, away = theta.copy(), theta[self.support] - self.centers
-        point[self.support] = self.centers + np.sign(away) * np.maximum(np.abs(away) - step * self.weights, 0.0)
-        return point
-
-    def error(self, norm: float, step: float) -> float:
-        """Bound how far a computed proximal point of coordinates of a norm can be from the exact one."""
-        return 0.0  # of the four roundings that `Kinks` counts
-
-
-@dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||theta[k-th group]||``, of groups that have nothing in common."""
+    """The function ``sum_k weights_k ||(theta - centers)[k-th group]||``, of groups that have nothing in common.
+
+    Absolute values are groups of one.
+    """
 
     support: Indices  # shape (m,): coordinates in a group
     labels: Indices  # shape (m,): which group each is in
     weights: Array  # shape (k,)
+    centers: Array  # shape (m,)
 
-    def _lengths(self, theta: Array) -> Array:
-        return np.sqrt(np.bincount(self.labels, theta[self.support] ** 2, minlength=len(self.weights)))
+    @property
+    def singles(self) -> bool:
+        return len(self.weights) == len(self.support)
+
+    def _lengths(self, away: Array) -> Array:
+        if self.singles:
+            return np.abs(away)
+        return np.sqrt(np.bincount(self.labels, away**2, minlength=len(self.weights)))
 
     def value(self, theta: Array) -> float:
-        return float(self.weights @ self._lengths(theta))
+        return float(self.weights @ self._lengths(theta[self.support] - self.centers))
 
     def proximal(self, theta: Array, step: float) -> Array:
-        """Shorten each group."""
-        length = self._lengths(theta)
+        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x: shorten each group."""
+        point, away = theta.copy(), theta[self.support] - self.centers
+        length = self._lengths(away)
         share = np.maximum(length - step * self.weights, 0.0) / np.where(length > 0, length, 1.0)
-        point = theta.copy()
-        point[self.support] *= share[self.labels]
+        point[self.support] = self.centers + away * share[self.labels]
         return point
 
     def error(self, norm: float, step: float) -> float:
-        size = norm + step * float(np.linalg.norm(self.weights))
-        return 8.0 * (int(np.bincount(self.labels).max()) + 24) * UNIT * size
+        """Bound how far a computed proximal point of coordinates of a norm can be from the exact one."""
+        size = norm + float(np.linalg.norm(self.centers)) + step * float(np.linalg.norm(self.weights))
+        terms = 0 if self.singles else int(np.bincount(self.labels).max()) + 24
+        return 8.0 * (terms + 1) * UNIT * size
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +101,7 @@ class Nuclear:
         return 8.0 * (side + 24) * UNIT * size
 
 
-Term = Absolute | Groups | Nuclear
+Term = Groups | Nuclear
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +170,14 @@ def proximal_terms(
     "On decomposing the proximal map", NIPS 2013, theorem 4).
     """
     left: dict[Expression, sp.csr_array] = {}
-    found: list[Groups | Nuclear] = []
+    found: list[Term] = []
     weights, centers = np.zeros(feasible.space.dim), np.full(feasible.space.dim, np.nan)
     taken = np.zeros(feasible.space.dim, dtype=bool)
     for part, row in sorted(parts.items(), key=lambda pair: not is_absolute(pair[0])):
         term = term_of(part, row.toarray()[0], feasible.space) if feasible.has_projection else None
         if term is None or not fits(term, feasible):
             left[part] = row
-        elif isinstance(term, Absolute):
+        elif isinstance(term, Groups) and term.singles:
             old, together = centers[term.support], centers.copy()
             together[term.support] = term.centers
             if (together[term.support] == term.centers).all() and (np.isnan(old) | (old == term.centers)).all():
@@ -203,7 +193,7 @@ def proximal_terms(
                 taken[here] = True
                 found.append(term)
     used = np.flatnonzero(weights)
-    absolute = [Absolute(used, weights[used], centers[used])] if len(used) else []
+    absolute = [Groups(used, np.arange(len(used)), weights[used], centers[used])] if len(used) else []
     return [*absolute, *found], left
 
 
@@ -215,10 +205,8 @@ def fits(term: Term, feasible: FeasibleSet) -> bool:
     """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
     inside = set(term.support.tolist())
     near = [piece for piece in feasible.pieces if inside & set(piece.coordinates.tolist())]
-    if isinstance(term, Absolute):
-        return all(isinstance(piece, Interval) for piece in near)
     if not near or isinstance(term, Groups):
-        return not near
+        return all(isinstance(piece, Interval) and isinstance(term, Groups) and term.singles for piece in near)
     # Bounds on eigenvalues can be clipped to afterwards.
     (piece, *others) = near
     if others or not isinstance(piece, Spectral) or not isinstance(piece.inner, Interval) or not term.is_symmetric:
@@ -249,7 +237,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
         if not (np.diff(matrix.indptr) == 1).all():
             return None
         slopes = weights[asked] * np.abs(matrix.data)
-        return Absolute(matrix.indices.astype(np.int64), slopes, -offset[asked] / matrix.data)
+        return Groups(matrix.indices.astype(np.int64), np.arange(len(slopes)), slopes, -offset[asked] / matrix.data)
     if part.option("p") != 2 or offset.any():
         return None
     kept = np.flatnonzero(weights)
@@ -259,4 +247,4 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     if len(found) < len(balls) or len(set(support.tolist())) < len(support):
         return None
     labels = np.repeat(np.arange(len(found)), [len(one.coordinates) for one in found])
-    return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]))
+    return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]), np.zeros(len(support)))
