@@ -111,45 +111,32 @@ class Records:
         """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k)."""
         if self.losses is None:
             return np.zeros((len(self), 0, dim)), np.zeros((len(self), 0))
-        names, parts = list(self.fields), []
-        with double_precision():
-            for group, *fields in batches([self.group, *self.fields.values()], BATCH):
-                found = self.losses.rows(group, dict(zip(names, fields, strict=True)))
-                parts.append([np.asarray(part) for part in found])
-        return joined(parts, len(self))
+        return self._run(self.losses.rows)
 
     def slopes(self, points: Array, frame: Array, curved: bool = True) -> Derivatives:
         """Return gradients (B, d) and Hessians (B, d, d) at ``frame @ t``, for t of shape (B, d), frames (B, dim, d)."""
         count, d = points.shape
         if self.losses is None:
             return np.zeros((count, d)), np.zeros((count, d, d))
-        program, names, parts = self.losses.derivatives(curved), list(self.fields), []
-        more = max(
-            min(2 * self.losses.width, self.losses.dim) - d, 0
-        )  # one width is compiled; the rest changes nothing
+        # One width is compiled; the rest changes nothing.
+        more = max(min(2 * self.losses.width, self.losses.dim) - d, 0)
         points, frame = np.pad(points, ((0, 0), (0, more))), np.pad(frame, ((0, 0), (0, 0), (0, more)))
-        with double_precision():
-            for point, some, group, *fields in batches([points, frame, self.group, *self.fields.values()], BATCH):
-                gradient, bend = program(point, some, group, dict(zip(names, fields, strict=True)))
-                parts.append([np.asarray(gradient)[:, :d], np.asarray(bend)[:, :d, :d]])
-        return joined(parts, count)
+        gradient, bend = self._run(self.losses.derivatives(curved), points, frame)
+        return gradient[:, :d], bend[:, :d, :d]
 
     def slopes_at(self, points: Array, frame: Array) -> Derivatives:
         """Return the same for the only record, at many points, shape (m, d), in one frame, shape (dim, d)."""
         many = self.take(np.zeros(len(points), dtype=np.int64))
         return many.slopes(points, np.broadcast_to(frame, (len(points), *frame.shape)))
 
-
-def batches(columns: list[Any], length: int) -> list[list[Any]]:
-    """Cut arrays into pieces of one length, the last filled up with copies."""
-    cut = []
-    for column in map(np.asarray, columns):
-        missing = -len(column) % length
-        column = np.concatenate([column, np.broadcast_to(column[-1:], (missing, *column.shape[1:]))])
-        cut.append([column[k : k + length] for k in range(0, len(column), length)])
-    return [list(pieces) for pieces in zip(*cut, strict=True)]
-
-
-def joined(parts: list[list[Array]], count: int) -> Derivatives:
-    first, second = (np.concatenate([part[k] for part in parts])[:count] for k in range(2))
-    return first, second
+    def _run(self, program: Callable[..., Any], *more: Array) -> Derivatives:
+        """Evaluate batches of one length, the last filled up with copies."""
+        parts = []
+        for start in range(0, len(self), BATCH):
+            place = np.minimum(np.arange(start, start + BATCH), len(self) - 1)
+            fields = {name: value[place] for name, value in self.fields.items()}
+            with double_precision():
+                found = program(*(part[place] for part in more), self.group[place], fields)
+                parts.append([np.asarray(part) for part in found])
+        first, second = (np.concatenate([part[k] for part in parts])[: len(self)] for k in range(2))
+        return first, second
