@@ -56,6 +56,10 @@ class DescentCertificate(Certificate, perturbed="gradients"):
         return self.settings.get("step_size", 1.0)
 
     @property
+    def largest_step(self) -> float:
+        return self.settings.get("largest_step", self.step_size)
+
+    @property
     def clip(self) -> float:
         """Largest norm of a clipped gradient; infinite if none is clipped."""
         return self.settings.get("clip", math.inf)

@@ -21,21 +21,31 @@ from dpconvex.calculus.regularizer_slopes import regularizer_slope
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.clipped_descent import Options, certify_clipped, hide_rounding
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.clipped_descent import (
+    capped,
+    curvature,
+    largest_norms,
+    path_rounding,
+    regularizer_steepness,
+    sampling_rate,
+    step_sizes,
+)
 from dpconvex.mechanisms.proof_steps import (
     DRAWN,
+    UNSEEN,
     check_delta,
     declared_constants,
     louder,
     public_steps,
     record_steps,
-    sensitivity_of,
 )
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
+from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL
 
@@ -52,11 +62,19 @@ LARGEST_CLIP = 1e100
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
-ASSUMPTIONS = (
-    DRAWN,
+CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
+# With samples, the part of the promise that hides what rounding does to all other records' gradients.
+ROUNDING_SHARE = 1e-3
+# How often twice the noise is tried where there are far more records than planned.
+ROUNDS = 30
+ROUNDED = (
     "Gradients are computed in floating point; a bound on what rounding does to them is part of the sensitivity, the part of one "
-    "record in it is assumed (docs/release.md).",
-    "Nobody observes how long a fit takes.",
+    "record in it is assumed (docs/release.md)."
+)
+CLIPPED = (
+    "Clipped gradients are no longer than the clip as they are computed, and none depends on other records, to the last bit; "
+    "a bound on what rounding does to their sum is part of the sensitivity (docs/release.md).",
+    "Nothing is claimed about accuracy: clipped gradients need not be the gradients of any function.",
 )
 
 
@@ -148,18 +166,54 @@ class NoisyGradientDescent:
         return "noisy gradient descent"
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the conditions and calibrate the noise of all steps together."""
+        """Check the conditions, choose the steps, and calibrate the noise of all of them together."""
         check_conditions(analysis, privacy, self.clip is not None)
-        if self.clip is not None:
-            return certify_clipped(self._options(self.clip), analysis, privacy, size)
-        sensitivity = sensitivity_of(analysis, privacy)
-        p = analysis.form.noise_dimension
-        once = gaussian_sigma(privacy.epsilon, privacy.delta, sensitivity)
-        steepest = size * (analysis.gradient_bound + regularizer_slope(analysis))
-        steps = self.steps if self.steps is not None else enough_steps(steepest, math.sqrt(p) * once)
+        clip = math.inf if self.clip is None else float(self.clip)
+        bound, apart = largest_norms(analysis, privacy, clip)
+        rate, p = sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
+        once, risk = gaussian_sigma(privacy.epsilon, privacy.delta, apart), math.inf
+        advice: tuple[str, ...] = ()
+        steps = self.steps
+        if self.clip is None:
+            steepest = size * (bound + regularizer_slope(analysis))
+            steps = enough_steps(steepest, math.sqrt(p) * once) if steps is None else steps
+        steps = CLIPPED_STEPS if steps is None else int(steps)
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
+        if rate < 1:  # the rest of the promise is for rounding: see `hiding`
+            rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
+            sigma = sampled_multiplier(*rest, rate, steps) * apart * (1 + 1e-12)
+        if self.clip is None:
+            settings, risk = self._plain(analysis, steps, steepest, sigma)
+        else:
+            settings = self._clipped(analysis, size, steps, rate, bound, sigma)
+            if bound < clip:
+                advice = (f"No gradient is longer than {bound:.4g}, so the clip changes nothing.",)
+        sampled = self.sampling is not None
+        return Certificate(
+            privacy=privacy,
+            mechanism=self.name + (", clipped" if self.clip is not None else "") + (" and sampled" if sampled else ""),
+            size=size,
+            gradient_bound=bound,
+            sensitivity=apart,
+            hessian_bound=curvature(analysis),
+            noise_epsilon=privacy.epsilon,
+            noise_dimension=p,
+            noise_scale=sigma,
+            derivation=derive(analysis, privacy, clip, apart, steps, sigma, rate),
+            assumptions=assumptions(analysis, clip),
+            advice=advice,
+            perturbed="gradients",
+            noise="gaussian",
+            mean_noise=GAUSSIAN.mean(p, sigma),
+            predicted_risk=risk if math.isfinite(risk) else None,
+            settings=settings,
+            event=None if sampled else Gaussian(math.sqrt(steps) * apart / sigma * (1 + 1e-12)),
+        )
+
+    def _plain(self, analysis: Analysis, steps: int, steepest: float, sigma: float) -> tuple[dict[str, float], float]:
+        """Choose the step for the smallest bound on the risk of the average iterate; return that, too."""
         radius = self.radius if self.radius is not None else max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
-        largest = math.hypot(steepest, math.sqrt(p) * sigma)
+        largest = math.hypot(steepest, math.sqrt(analysis.form.noise_dimension) * sigma)
         if self.step_size is None and not math.isfinite(largest):
             raise TemplateError(
                 "NoisyGradientDescent: no bound on the regularizer's gradient over K is known, so there is no step size; give "
@@ -167,56 +221,68 @@ class NoisyGradientDescent:
             )
         step = self.step_size if self.step_size is not None else radius / (largest * math.sqrt(steps))
         risk = radius**2 / (2 * step * steps) + step * largest**2 / 2
-        return Certificate(
-            privacy=privacy,
-            mechanism=self.name,
-            size=size,
-            gradient_bound=analysis.gradient_bound,
-            sensitivity=sensitivity,
-            hessian_bound=0.0 if analysis.kink is not None else analysis.hessian_bound,
-            noise_epsilon=privacy.epsilon,
-            noise_dimension=p,
-            noise_scale=sigma,
-            derivation=derive(analysis, privacy, sensitivity, steps, sigma),
-            assumptions=ASSUMPTIONS + declared_constants(analysis),
-            perturbed="gradients",
-            noise="gaussian",
-            mean_noise=GAUSSIAN.mean(p, sigma),
-            predicted_risk=risk if math.isfinite(risk) else None,
-            settings={"steps": float(steps), "step_size": float(step), "radius": float(radius)},
-            event=Gaussian(math.sqrt(steps) * sensitivity / sigma * (1 + 1e-12)),
-        )
+        return {"steps": float(steps), "step_size": float(step), "radius": float(radius)}, risk
 
-    def _options(self, clip: float) -> Options:
-        """Fill in what was not chosen."""
-        steps = CLIPPED_STEPS if self.steps is None else int(self.steps)
+    def _clipped(
+        self, analysis: Analysis, size: int, steps: int, rate: float, bound: float, sigma: float
+    ) -> dict[str, float]:
+        """Choose the steps on clipped gradients, from public numbers."""
+        assert self.clip is not None
+        stiff = regularizer_steepness(analysis, size)[0]
+        if self.step_size is not None:
+            step = largest = float(self.step_size)
+        else:
+            noise = sigma * math.sqrt(steps)
+            step, largest = step_sizes(analysis, self.directions or 1.0, noise, size * rate, bound, rate * stiff)
+        if not largest * rate * stiff <= 2:
+            raise TemplateError(
+                f"NoisyGradientDescent: steps of {largest:.3g} are too long for the regularizer, whose curvature is up to "
+                f"{stiff:.3g} in sum form; give a smaller `step_size`, below {2 / (rate * stiff):.3g}."
+            )
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
-        return Options(
-            float(clip), steps, self.step_size, self.sampling, momentum, float(self.average or 0.0), self.directions
-        )
+        settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
+        settings |= {"average": float(self.average or 0.0), "largest_step": largest}
+        return settings | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
-        """Return the certificate with noise that also hides what rounding does to sums of so many gradients, at points of K."""
-        if "clip" in certificate.settings:
-            return hide_rounding(analysis, certificate, records)
-        bend = analysis.hessian_bound if analysis.kink is None and math.isfinite(analysis.hessian_bound) else 0.0
-        radius, bound = analysis.form.feasible.norm_bound, analysis.gradient_bound
-        rounding = analysis.form.lengths.gradient_error(records, bound, bend, radius, 0.0)
-        reach, apart = certificate.sensitivity, sensitivity_of(analysis, certificate.privacy) + 2 * rounding
-        found = louder(certificate, reach, max(apart - reach, 0.0), {"G_adj": apart})
-        moved = certificate.settings["steps"] * certificate.settings["step_size"] * rounding
-        return replace(found, sensitivity=max(apart, reach), tolerance=max(moved, 1e-200))
+        """Return the certificate with noise that also hides what rounding does to sums of so many gradients.
+
+        With samples rounding may move the sum for all other records too, in samples or not, so what it does is not amplified by
+        sampling: it is paid from a share of its own, with noise on top.
+        """
+        assert isinstance(certificate, DescentCertificate)
+        reach, scale, root = (
+            certificate.sensitivity,
+            certificate.noise_scale,
+            math.sqrt(certificate.steps) * (1 + 1e-12),
+        )
+        clean = largest_norms(analysis, certificate.privacy, certificate.clip)[1]
+        for most in scale * 2.0 ** np.arange(1, ROUNDS):  # iterates are bounded for noise of that size
+            rounding = path_rounding(analysis, certificate, records, float(most))
+            apart = max(clean + 2 * rounding, reach)
+            found = louder(certificate, reach, apart - reach, {"G_adj": apart})
+            if "sampling" in certificate.settings and rounding > 0:
+                paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
+                more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
+                found = louder(certificate, scale, more, {"G_adj": apart})
+            if found.noise_scale <= most:
+                moved = certificate.steps * certificate.largest_step * rounding
+                return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
+        raise TemplateError(
+            "NoisyGradientDescent: rounding in sums of so many gradients is larger than a gradient; give a larger `clip`."
+        )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         """Descend; return the mean of all iterates, or of clipped gradients that of the last ones; coordinates, shape (dim,)."""
+        assert isinstance(certificate, DescentCertificate)
         settings, basis, p = certificate.settings, analysis.form.basis, certificate.noise_dimension
-        steps, step, clip = int(settings["steps"]), settings["step_size"], settings.get("clip")
-        rate, momentum = settings.get("sampling", 1.0), settings.get("momentum", 0.0)
-        kept = steps + 1 if clip is None else max(round(settings["average"] * steps), 1)
+        steps, step, clip = certificate.steps, certificate.step_size, certificate.clip
+        rate, momentum = certificate.sampling, settings.get("momentum", 0.0)
+        kept = steps + 1 if clip == math.inf else max(round(settings["average"] * steps), 1)
         theta = engine.project(np.zeros(analysis.form.space.dim))
         velocity, total = np.zeros_like(theta), theta.copy() if kept > steps else np.zeros_like(theta)
         for t in range(steps):
-            if clip is None:
+            if clip == math.inf:
                 gradient = engine.loss_gradient(theta)
             else:  # where none is longer than the clip, none is clipped
                 chosen = rng.random(engine.records) < rate if rate < 1 else None
@@ -231,7 +297,8 @@ class NoisyGradientDescent:
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of every step's noise that fails with at most the given probability."""
-        each = probability / certificate.settings["steps"]
+        assert isinstance(certificate, DescentCertificate)
+        each = probability / certificate.steps
         return GAUSSIAN.quantile(certificate.noise_dimension, certificate.noise_scale, each)
 
 
@@ -257,10 +324,43 @@ def enough_steps(steepest: float, noise: float) -> int:
     return int(min(max(math.ceil((steepest / noise) ** 2), FEWEST), MOST)) if noise > 0 else MOST
 
 
-def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int, sigma: float) -> Derivation:
+def derive(
+    analysis: Analysis, privacy: Privacy, clip: float, sensitivity: float, steps: int, sigma: float, rate: float
+) -> Derivation:
     """Assemble the derivation tree of a certificate."""
-    values = {"steps": float(steps), "G_adj of all": math.sqrt(steps) * sensitivity, "sigma": sigma}
+    values = {"steps": float(steps), "sigma": sigma}
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
+    if rate < 1:
+        values["sampling"] = rate
+        how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
+    rule, source, records = "noisy descent", SOURCE, record_steps(analysis, privacy) if clip == math.inf else ()
+    if clip < math.inf:
+        rule, source = "noisy descent, clipped", CLIPPED_SOURCE
+        why = "one clipped gradient appears or disappears"
+        if privacy.adjacency == "replace-one":
+            why = "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
+        gradient = Derivation(
+            "gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip"
+        )
+        records = (gradient, Derivation("sensitivity", "", {"G_adj": sensitivity}, why))
     composed = Derivation("composition of all steps", "", values, how)
-    children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
-    return Derivation("noisy descent", "", privacy.claims, SOURCE, children)
+    return Derivation(rule, "", privacy.claims, source, (*records, composed, *public_steps(analysis)))
+
+
+def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
+    """Say what the proof takes for granted, and what it does not say."""
+    if clip == math.inf:
+        return DRAWN, ROUNDED, UNSEEN, *declared_constants(analysis)
+    said = [DRAWN, *CLIPPED, UNSEEN]
+    if analysis.unbounded is not None:
+        unproved = str(analysis.unbounded).splitlines()[0]
+        said.insert(2, f"No convexity and no bound on the loss was proved, and none is needed: {unproved}.")
+    return (*said, *declared_constants(analysis))
+
+
+def for_directions(analysis: Analysis, certificate: DescentCertificate, directions: float) -> Certificate:
+    """Return a certificate whose steps are for records that share so many directions evenly, which is public by then."""
+    records = certificate.size * certificate.sampling
+    longest = capped(analysis, certificate.gradient_bound * records, records, directions)
+    step = max(min(certificate.largest_step, longest), certificate.step_size)
+    return replace(certificate, settings={**certificate.settings, "step_size": step})

@@ -29,7 +29,8 @@ from dpconvex.language.privacy import Privacy, left
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.clipped_descent import for_directions
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.gradient_descent import for_directions
 from dpconvex.mechanisms.grid import gaussian_integers
 from dpconvex.mechanisms.proof_steps import check_delta
 from dpconvex.mechanisms.residual_noise import Cover
@@ -194,7 +195,9 @@ class Stages:
 
     def adapted(self, analysis: Analysis, directions: float) -> Certificate:
         """Return the second stage's certificate for records that share so many directions, which are public by then."""
-        return for_directions(analysis, self.fit, directions) if "clip" in self.fit.settings else self.fit
+        if isinstance(self.fit, DescentCertificate) and self.fit.clip < math.inf:
+            return for_directions(analysis, self.fit, directions)
+        return self.fit
 
 
 def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
