@@ -102,7 +102,7 @@ class NoisyGradientDescent:
         more than all of it changes nothing.
     sampling : float or None
         With a clip, under add-remove: the probability with which each record takes part in each step, independently.
-        Privacy-loss distributions account for it (``pip install dpconvex[accounting]``).  None takes all records.
+        Privacy-loss distributions account for it.  None takes all records.
     momentum : float or None
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
     average : float or None

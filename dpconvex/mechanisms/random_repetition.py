@@ -36,7 +36,6 @@ ACCOUNTINGS = ("direct", "renyi")
 SLACK = 1e-12
 # Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
 DIGITS = 60
-ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (128.0, 256.0, 512.0)
 STEPS = 60
 # Logarithms of 1/gamma are looked for up to here.
 LONGEST = 600.0
@@ -57,8 +56,7 @@ class Repetitions:
         Fraction of a run's cost that pays for its score, in (0, 1).
     accounting : {"direct", "renyi"}
         "direct" holds for every mechanism.  "renyi" needs about a seventh less noise where that is Gaussian, and asks for a
-        mechanism that says how neighbours differ, as those of the toolkit do, for a
-        delta, for ``shape >= 0``, and for the package dp-accounting (``pip install dpconvex[accounting]``).
+        mechanism that says how neighbours differ, as those of the toolkit do, for a delta, and for ``shape >= 0``.
 
     Raises
     ------
@@ -139,8 +137,6 @@ class Repetitions:
         ------
         NotPrivate
             If the promise has no delta.
-        TemplateError
-            If the package dp-accounting is missing.
         """
         # Noise beyond its cap, and what a profile gives up, may come with any run, and are taken to give everything away.
         left = whole.delta - 4 * (1 + math.exp(min(whole.epsilon, 700.0))) * self.mean * TAIL
@@ -153,33 +149,20 @@ class Repetitions:
         start = math.log(whole.epsilon)
 
         def fits(log_rho: float) -> bool:
-            return self.renyi_epsilon(math.exp(log_rho), left) <= whole.epsilon / (1 + SLACK)
+            return self.selected(math.exp(log_rho)).delta(whole.epsilon) <= left / (1 + SLACK)
 
         return math.exp(bisect(fits, start - 40.0, start + 1.0, STEPS)[0])
 
-    def renyi_epsilon(self, rho: float, delta: float) -> float:
-        """Return the epsilon of the best run, for a given delta, if each run is rho-zero-concentrated."""
-        try:
-            from dp_accounting import dp_event
-            from dp_accounting.rdp import RdpAccountant
-        except ImportError as error:
-            raise TemplateError(
-                "Repetitions: Rényi accounting needs dp-accounting: pip install dpconvex[accounting]; or use "
-                "accounting='direct'."
-            ) from error
-        # A run that is rho-zero-concentrated has the Rényi divergences of one Gaussian release, at most.
-        run = dp_event.GaussianDpEvent(1 / math.sqrt(2 * rho))
-        accountant = RdpAccountant(ORDERS)
-        accountant.compose(dp_event.RepeatAndSelectDpEvent(run, float(self.mean), float(self.shape)))
-        return float(accountant.get_epsilon(delta))
-
-    def event(self, rho: float) -> Event:
-        """Return what the best run is for accounting, if each run is rho-zero-concentrated but for noise beyond its cap."""
+    def selected(self, rho: float) -> Selected:
+        """Return what the best run is for accounting, if each run is rho-zero-concentrated."""
         length = log_inverse_gamma(float(self.mean), float(self.shape))
         order = max(math.sqrt(length / rho), 1 + SLACK) if rho > 0 else 1e9
         shift = (1 + self.shape) * ((order - 1) * rho + length / order)
-        selected = Selected(rho * (1 + SLACK), shift * (1 + SLACK), float(self.mean))
-        return Composition((selected, Tail(4 * self.mean * TAIL)))
+        return Selected(rho * (1 + SLACK), shift * (1 + SLACK), float(self.mean))
+
+    def event(self, rho: float) -> Event:
+        """Return the same, but for noise of the runs beyond its cap."""
+        return Composition((self.selected(rho), Tail(4 * self.mean * TAIL)))
 
     def _invert(self, level: Decimal) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""

@@ -299,5 +299,4 @@ def test_the_best_of_a_random_number_of_gaussians_costs_no_more_than_its_event(
             exact = float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * step)
             assert exact <= selected.delta(epsilon) * (1 + 1e-9) + 1e-15
     claimed = best_total([Privacy(50.0, 1e-6)], [event], 1e-6).epsilon
-    pytest.importorskip("dp_accounting")
-    assert claimed == pytest.approx(law.renyi_epsilon(rho, 1e-6), rel=0.02)
+    assert selected.delta(claimed) == pytest.approx(1e-6, rel=0.1)

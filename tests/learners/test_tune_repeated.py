@@ -42,7 +42,6 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
 
 
 def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
-    pytest.importorskip("dp_accounting")
     from dpconvex.mechanisms.random_repetition import concentration
 
     whole, law = dp.Privacy(1.0, 1e-6), dp.Repetitions(mean=6, accounting="renyi", share=0.2)
@@ -50,8 +49,8 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     template = grid(0.1)["0.1"]
     plan = planned(template, whole, law, 500, Method(mechanism))
     rho = concentration(plan.fit.certificate) + 1 / (2 * plan.score.scale**2)
-    assert law.renyi_epsilon(rho, whole.delta) <= whole.epsilon
-    assert law.renyi_epsilon(1.01 * rho, whole.delta) > whole.epsilon
+    assert law.selected(rho).delta(whole.epsilon) <= whole.delta
+    assert law.selected(1.01 * rho).delta(whole.epsilon) > whole.delta
     direct = planned(template, whole, dp.Repetitions(mean=6, share=0.2), 500, Method(mechanism))
     assert plan.fit.certificate.noise_scale < 0.95 * direct.fit.certificate.noise_scale
     objective = planned(
@@ -59,7 +58,7 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     )
     level = concentration(objective.fit.certificate) + 1 / (2 * objective.score.scale**2)
     assert level >= (objective.fit.certificate.sensitivity / objective.fit.certificate.noise_scale) ** 2 / 2
-    assert law.renyi_epsilon(level, whole.delta) <= whole.epsilon
+    assert law.selected(level).delta(whole.epsilon) <= whole.delta
     assert concentration(objective.certificate) > level
     direct = planned(
         template,
