@@ -211,17 +211,7 @@ class OutputPerturbation:
         square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
         rows = np.concatenate([row for row in analysis.gram.rows if len(row)])
         longest = math.sqrt(float(analysis.gram.squared_norms(np.unique(rows, axis=0)).max()))
-        return ROUNDED * longest * min(math.sqrt(square / p), reach_of(analysis))
-
-
-def reach_of(analysis: Analysis) -> float:
-    """Bound how far K reaches from a point of it or near it, in the coordinates that losses read; infinite if it is unbounded."""
-    form, feasible = analysis.form, analysis.form.feasible
-    touched = np.unique(np.concatenate([form.polynomial(leaf).coordinate for group in form.leaves for leaf in group]))
-    touched = touched[touched >= 0]
-    if not feasible.limited[touched].all():
-        return math.inf
-    return float(min([feasible.norm_on(touched), *(feasible.reach_on(touched, c) for c in feasible.centers)]))
+        return ROUNDED * longest * min(math.sqrt(square / p), analysis.form.feasible.norm_bound)
 
 
 @once
