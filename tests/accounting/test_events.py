@@ -291,6 +291,9 @@ def test_the_best_of_a_random_number_of_gaussians_costs_no_more_than_its_event(
     laws = best(0.0), best(shift)
     assert [law.sum() * step for law in laws] == pytest.approx([1.0, 1.0], rel=1e-9)
     selected = next(leaf for leaf in event.leaves() if isinstance(leaf, Selected))
+    orders = np.geomspace(1.001, 1e4, 4000)  # theorem 2, at the best order for the choice
+    choice = (1 + shape) * ((orders - 1) * rho - math.log(law.gamma) / orders)
+    assert choice.min() * (1 - 1e-4) <= selected.shift <= choice.min() * (1 + 1e-9)
     for p, q in (laws, laws[::-1]):
         for order in (1.5, 3.0, 10.0):
             exact = math.log((p * (p / q) ** (order - 1)).sum() * step) / (order - 1)

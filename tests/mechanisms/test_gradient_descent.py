@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.clipped_descent import most_drawn
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.clipped_descent import most_drawn, path_rounding
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
 from dpconvex.noise.gaussian_profiles import gaussian_delta
@@ -198,6 +199,8 @@ def test_more_records_than_planned_get_more_noise() -> None:
         certificate = dp.verify(logistic(), ADD, 100, mechanism)
         more = for_count(mechanism, analysis, certificate, 1e7)
         rounding = [(found.sensitivity - 0.3 * (1 + 1e-12)) / 2 for found in (certificate, more)]
+        assert isinstance(more, DescentCertificate)
+        assert rounding[1] >= path_rounding(analysis, more, 1e7, more.noise_scale) * (1 - 1e-9)
         assert rounding[1] > 100 * rounding[0] > 0
         assert more.noise_scale > certificate.noise_scale
         if sampling is None:
