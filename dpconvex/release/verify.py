@@ -48,7 +48,7 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
 @once
 def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
-    form, obstacle = read(template, convex)
+    form, obstacle = read(template) if convex else read(template, False)  # remembered by its arguments
     found = Analysis(form, unbounded=DPConvexError(why) if why else None)
     found.obstacle = obstacle
     return found
