@@ -127,12 +127,10 @@ def analysed(template: Template) -> Analysis | None:
 
 
 def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:
-    values = {}
+    values = {name: np.asarray(start.get(name, np.nan), dtype=float) for name in space.blocks}
     for name, block in space.blocks.items():
-        value = np.asarray(start[name], dtype=float) if name in start else None
-        if value is None or value.shape != block.variable.shape or not np.isfinite(value).all():
+        if values[name].shape != block.variable.shape or not np.isfinite(values[name]).all():
             raise TemplateError(f"minimize: start must hold {name!r}, finite numbers of shape {block.variable.shape}.")
-        values[name] = value
     return space.pack(values)
 
 

@@ -13,10 +13,9 @@ from dpconvex.errors import DPConvexError, TemplateError
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
     """Return the path of a file that can be made, so that no fit is paid for and then lost."""
     for what, other in inputs.items():
-        if other is not None and same_file(Path(path), Path(other)):
-            raise TemplateError(f"{path}: this is {what}, and would be written over; name another file.")
-        if other is not None and is_within(Path(path), Path(other)):
-            raise TemplateError(f"{path}: this is in {what}, a folder whose files are data; name a file elsewhere.")
+        if other is not None and leads_to(Path(path), Path(other)):
+            folder = os.path.isdir(other) and "a folder whose files are data; name a file elsewhere"
+            raise TemplateError(f"{path}: this is {what}, {folder or 'and would be written over; name another file'}.")
     file = replaceable(path)
     try:
         if not file.absolute().parent.is_dir():
@@ -62,22 +61,14 @@ def replaceable(path: object) -> Path:
     return file
 
 
-def same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, through links of any kind; it need not be there yet."""
-    try:
-        if os.path.realpath(one) == os.path.realpath(other):
-            return True
-        return os.path.samefile(one, other)
-    except (OSError, ValueError):
-        return False
-
-
-def is_within(file: Path, folder: Path) -> bool:
-    """Whether a path leads into a folder, or a link in the folder leads to it."""
+def leads_to(file: Path, other: Path) -> bool:
+    """Whether a path leads to a file, or into a folder, through links of any kind; it need not be there yet."""
     with suppress(OSError, ValueError):
-        if folder.is_dir():
-            inside = Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
-            return inside or any(same_file(file, entry) for entry in folder.iterdir())
+        mine, its = Path(os.path.realpath(file)), Path(os.path.realpath(other))
+        if mine.is_relative_to(its):
+            return True
+        entries = its.iterdir() if its.is_dir() else [its]
+        return file.exists() and any(entry.exists() and os.path.samefile(file, entry) for entry in entries)
     return False
 
 
