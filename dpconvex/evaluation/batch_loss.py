@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.clipping import ClippedEngine, gradient_norms
+from dpconvex.evaluation.clipping import ClippedEngine
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
 from dpconvex.evaluation.devices import current, has_accelerator
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import LeafForm, leaf_form, whole_form
-from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.partitions import PartitionEngine, Program
 from dpconvex.evaluation.programs import Lowered, lower_template
 from dpconvex.geometry.quadratics import Quadratic
@@ -88,15 +87,7 @@ class BatchedLoss:
 
     @cached_property
     def _clipped(self) -> ClippedEngine | PartitionEngine:
-        """What sums clipped gradients: which it is does not depend on the records."""
-        if isinstance(self._blocks, PartitionEngine):
-            return self._blocks
-        form, norms = self.form, gradient_norms(self.form)
-        if norms is None:
-            form = whole_form(self._template, self.space)
-            norms = gradient_norms(form)
-            assert norms is not None
-        return ClippedEngine(form, self.batch, norms)
+        return self._blocks if isinstance(self._blocks, PartitionEngine) else ClippedEngine(self.form, self.batch)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at nonsmooth points) times a direction, shape (dim,)."""
@@ -119,18 +110,25 @@ class BatchedLoss:
             return np.zeros((self.space.dim, self.space.dim))
         return self._blocks.hessian(np.asarray(theta, dtype=float), records)
 
-    def gram(self, theta: Array, records: int = ALL) -> Gram | None:
-        """A model of the Hessian from about so many records; None if there is none."""
-        if not self.batch.size or not 1 < len(self.form.monomials) <= LARGEST_GRAM:
+    def grid(self, theta: Array, records: int) -> tuple[NDArray[np.int64], Array, Array] | None:
+        """Model the Hessian by second moments of about so many records, and their mean curvature; None if it is too large.
+
+        Returns where each coordinate lies in a table, and matrices for its columns and rows: the model is their product.
+        """
+        grid = self.form.grid if self.batch.size and len(self.form.monomials) <= LARGEST_GRAM else None
+        if grid is None:
             return None
-        return self._blocks.gram(np.asarray(theta, dtype=float), records)
+        places, kinds, used = grid
+        sums, forms = self.moments(theta, records), self.form.forms
+        bend, table = sums[: forms**2].reshape(forms, forms), sums[forms**2 :].reshape(2 * (len(self.form.monomials),))
+        return places, kinds @ (bend / self.batch.size) @ kinds.T, table[used][:, used]
 
-    def record_values(self, theta: Array) -> Array:
-        return self._blocks.record_values(np.asarray(theta, dtype=float))
+    def moments(self, theta: Array, records: int) -> Array:
+        return self._blocks.moments(np.asarray(theta, dtype=float), records)
 
-    def record_gradients(self, theta: Array) -> Array:
-        """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""
-        return Engine(self.form, self.batch).records(np.asarray(theta, dtype=float))[1]
+    def records(self, theta: Array) -> tuple[Array, Array]:
+        """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
+        return Engine(self.form, self.batch).records(np.asarray(theta, dtype=float))
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         lowered = self._lowered.public(part)

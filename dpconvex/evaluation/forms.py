@@ -13,7 +13,6 @@ the only monomial is 1, and the outer function reads the record.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,8 +39,6 @@ LARGEST_DEGREE = 2
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
 # that is a combination of others.
 ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
-# Tables of so many numbers are multiplied faster as they are than without their zeros.
-SMALL = 256
 # Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
 # with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
@@ -55,34 +52,25 @@ class Label:
 
     lowered: Lowered
     combine: sp.csr_array  # leaves from forms, shape (entries of all leaves, forms)
-    offset: sp.csr_array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
+    offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
     @cached_property
-    def tables(self) -> tuple[Any, Any]:
-        """Leaves from forms, and slopes by the forms from those by the leaves."""
-        return self.combine, sp.csr_array(self.combine.T)
+    def back(self) -> sp.csr_array:
+        """Slopes by the forms from those by the leaves."""
+        return sp.csr_array(self.combine.T)
+
+    @property
+    def shift(self) -> Array:
+        """The part of the offset that is the same for all records: that of the last monomial, shape (entries, 1)."""
+        return self.offset[:, -1:]
 
     @cached_property
-    def small_tables(self) -> tuple[Any, Any]:
-        """The same, dense where that is multiplied faster."""
-        table = self.combine.toarray() if np.prod(self.combine.shape) <= SMALL else None
-        return self.tables if table is None else (table, table.T)
+    def is_moving(self) -> bool:
+        return bool(self.offset[:, :-1].any())
 
     @cached_property
     def outer(self) -> OuterFunction:
         return OuterFunction(self.lowered.program, self.lowered.constants)
-
-    @cached_property
-    def shift(self) -> Array:
-        """The part of the offset that is the same for all records: that of the last monomial, shape (entries,)."""
-        return np.asarray(self.offset[:, [-1]].toarray()).ravel()
-
-    @cached_property
-    def moving(self) -> Array | None:
-        """The rest of the offset, shape (entries, monomials), if there is any."""
-        rest = self.offset.toarray()
-        rest[:, -1] = 0.0
-        return rest if rest.any() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +85,31 @@ class LeafForm:
     @property
     def forms(self) -> int:
         return self.labels[0].combine.shape[1]
+
+    @cached_property
+    def grid(self) -> tuple[Indices, Array, Indices] | None:
+        """Return places of coordinates in a table with a row for each monomial, what columns stand for, and which monomials.
+
+        The coefficients of a monomial are combinations of coordinates that no other monomial has, the same ones for all: the
+        weights of a class, one for each feature.  A Hessian that is the product of one matrix for the forms and one for the
+        monomials is then one of a matrix for rows and one for columns.  None if it is not so.
+        """
+        count, table = len(self.monomials), sp.csc_array(self.map)
+        form, monomial = np.divmod(table.indices, count)
+        lengths = np.diff(table.indptr)
+        row = monomial[np.minimum(table.indptr[:-1], len(monomial) - 1)]
+        owner = np.repeat(np.arange(table.shape[1]), lengths)
+        if count == 1 or (lengths == 0).any() or (monomial != row[owner]).any():
+            return None
+        weights = np.zeros((table.shape[1], self.forms))
+        weights[owner, form] = table.data
+        kinds, column = np.unique(weights, axis=0, return_inverse=True)
+        places = np.full((count, len(kinds)), -1, dtype=np.int64)
+        places[row, column.ravel()] = np.arange(table.shape[1])
+        used = np.unique(row)
+        if (places[used] < 0).any() or (places >= 0).sum() != table.shape[1]:
+            return None
+        return places[used], kinds, used
 
 
 _FORMS: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LeafForm]] = WeakKeyDictionary()
@@ -117,7 +130,7 @@ def whole_form(template: Template, space: Space) -> LeafForm:
     labels = []
     for loss in lowered:
         chosen = sp.csr_array(sp.eye_array(lift.shape[0], format="csr")[loss.place])
-        labels.append(Label(loss, chosen, sp.csr_array((len(loss.place), 1))))
+        labels.append(Label(loss, chosen, np.zeros((len(loss.place), 1))))
     return LeafForm(tuple(labels), np.zeros((1, 0), dtype=np.int64), lift, {})
 
 
@@ -153,7 +166,7 @@ def split(template: Template, space: Space) -> LeafForm | None:
         parts = np.cumsum([first, *(leaf.size for leaf in group)])
         slots = [np.arange(parts[k], parts[k + 1]) for k in lowered.given]
         rows = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
-        labels.append(Label(lowered, sp.csr_array(combine[rows]), sp.csr_array(offsets[rows])))
+        labels.append(Label(lowered, sp.csr_array(combine[rows]), offsets[rows].toarray()))
     return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
 
 

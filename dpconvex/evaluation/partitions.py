@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation import forms, programs
-from dpconvex.evaluation.engine import groups_of
-from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.template import Template
@@ -48,8 +46,6 @@ def summed(batch: Batch, program: Program, name: str, arguments: Sequence[Any], 
     """Return a sum over the records of a partition; of a value and a gradient, the value last."""
     with one_blas_thread():
         found = getattr(program.loss(program.template, program.space, batch), name)(*arguments, *own)
-    if isinstance(found, Gram):
-        return found.sums()
     return np.append(found[1], found[0]) if isinstance(found, tuple) else found
 
 
@@ -83,17 +79,9 @@ class PartitionEngine:
         """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
         return np.asarray(self._total("hessian", theta, self._share(records)))
 
-    def gram(self, theta: Array, records: int) -> Gram:
-        """See `Engine.gram`."""
-        found = self._total("gram", theta, self._share(records))
-        return Gram.of(found, groups_of(self.form), self.form.forms, self.form.map)
-
-    def record_values(self, theta: Array) -> Array:
-        """Loss of each record, shape (n,)."""
-        values, places = np.empty(self.batch.size), self.batch.split(np.arange(self.batch.size))
-        for number, found in self.batch.each(summed, self._program, "record_values", (theta,)):
-            values[places[number]] = found
-        return values
+    def moments(self, theta: Array, records: int) -> Array:
+        """See `Engine.moments`."""
+        return np.asarray(self._total("moments", theta, self._share(records)))
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""

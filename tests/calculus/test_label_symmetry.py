@@ -85,8 +85,8 @@ def test_losses_are_exchanged_as_claimed(name):
     theta = rng.normal(size=form.space.dim)
     groups = len(record.combinations) // CLASSES
     for order, columns in zip(form.exchange.generators(form.space), swap_and_cycle(), strict=True):
-        values = losses.record_values(theta).reshape(CLASSES, groups)
-        moved = losses.record_values(theta[order]).reshape(CLASSES, groups)
+        values = losses.records(theta)[0].reshape(CLASSES, groups)
+        moved = losses.records(theta[order])[0].reshape(CLASSES, groups)
         assert moved == pytest.approx(values[columns], rel=1e-9)
 
 

@@ -64,7 +64,7 @@ def test_clipped_sums_are_those_of_single_gradients(name: str) -> None:
     loss, whole = (BatchedLoss(template, space, batch, engine) for engine in ("blocks", "whole"))
     for size in (0.1, 3.0):
         theta = size * rng.normal(size=space.dim)
-        gradients = loss.record_gradients(theta)
+        gradients = loss.records(theta)[1]
         norms = np.linalg.norm(gradients, axis=1, keepdims=True)
         for clip in (0.5 * np.median(norms) + 1e-3, 10 * norms.max() + 1):
             short = gradients * np.minimum(1.0, clip / np.maximum(norms, 1e-300))
@@ -121,7 +121,7 @@ def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
     whole = BatchedLoss(template, space, batch)
     assert len(whole._clipped.form.monomials) > 1
     theta = rng.normal(size=space.dim) / 10
-    each = whole.record_gradients(theta)
+    each = whole.records(theta)[1]
     norms = np.linalg.norm(each, axis=1)
     for k in range(50):
         alone = np.arange(50) == k
