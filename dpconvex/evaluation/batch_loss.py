@@ -139,21 +139,18 @@ class BatchedLoss:
         lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.value_and_gradient(np.asarray(theta, dtype=float))
-        value, slope = gradient(lowered.program, self._leaves(lowered, theta), 1)
+        value, slope = gradient(lowered.program, lowered.constants, self._entries(lowered, theta), [], 1)
         return float(value[0]), self._coordinates(lowered, slope)
 
     def regularizer_hessian_product(self, theta: Array, direction: Array, part: Expression | None = None) -> Array:
         lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.hessian_product(np.asarray(direction, dtype=float))
-        along = lowered.program.cut(self._entries(lowered, direction))
-        return self._coordinates(lowered, hessian_product(lowered.program, self._leaves(lowered, theta), along, 1))
+        both = self._entries(lowered, theta), self._entries(lowered, direction)
+        return self._coordinates(lowered, hessian_product(lowered.program, lowered.constants, *both, [], 1))
 
     def _entries(self, lowered: Lowered, theta: Array) -> Array:
         return np.asarray(self._lowered.lift @ np.asarray(theta, dtype=float))[lowered.place, None]
-
-    def _leaves(self, lowered: Lowered, theta: Array) -> dict[Expression, Any]:
-        return lowered.program.leaves(lowered.program.cut(self._entries(lowered, theta)), [], lowered.constants)
 
     def _coordinates(self, lowered: Lowered, slope: Array) -> Array:
         whole = np.zeros(self._lowered.lift.shape[0])

@@ -15,10 +15,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise
-from dpconvex.evaluation.derivatives import LANES, OuterFunction
+from dpconvex.evaluation.derivatives import LANES, gradient, hessian_product
 from dpconvex.evaluation.design import TABLE, Design, Product, product
 from dpconvex.evaluation.forms import Label, LeafForm
-from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
+from dpconvex.evaluation.programs import Program
+from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
 
@@ -53,8 +54,9 @@ class Share:
         return self.ends[-1]
 
     @property
-    def outer(self) -> OuterFunction:
-        return self.labels[0].outer
+    def function(self) -> tuple[Program, tuple[Array, ...]]:
+        """What is computed of the leaves, and its numbers."""
+        return self.labels[0].lowered.program, self.labels[0].lowered.constants
 
     @property
     def parts(self) -> Iterator[tuple[Label, slice]]:
@@ -112,7 +114,6 @@ class Engine:
     product: Product = staticmethod(product)
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
-        keep_memory()
         self.form, self.batch = form, batch
         self.design = Design(form.monomials, form.fields)
         self.kinds = kinds_of(form)
@@ -214,8 +215,8 @@ class Engine:
         coefficients = self.coefficients(theta)
 
         def one(number: int, block: Records, plan: Plan) -> tuple[float, Array]:
-            values, gradient = self.slopes(coefficients, block, plan)
-            return float(values.sum()), self.design.backward(block, gradient)
+            values, slopes = self.slopes(coefficients, block, plan)
+            return float(values.sum()), self.design.backward(block, slopes)
 
         return self.summed(one)
 
@@ -225,7 +226,7 @@ class Engine:
         losses, gradients = [], []
         for share in plan.shares:
             leaves = self.leaves(share, forms, block, plan.size)
-            values, slopes = share.outer.gradient(leaves, share.fields(block), share.size)
+            values, slopes = gradient(*share.function, leaves, share.fields(block), share.size)
             losses.append(values)
             gradients.append(share.back(slopes))
         return plan.put_back(losses), plan.put_back(gradients)
@@ -254,7 +255,7 @@ class Engine:
         parts = []
         for share in plan.shares:
             leaves, change = self.leaves(share, forms, block, plan.size), share.leaves(moves)
-            parts.append(share.back(share.outer.hessian_product(leaves, change, share.fields(block), share.size)))
+            parts.append(share.back(hessian_product(*share.function, leaves, change, share.fields(block), share.size)))
         return plan.put_back(parts)
 
     def hessian(self, theta: Array, records: int) -> Array:

@@ -27,7 +27,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.evaluation.derivatives import OuterFunction
 from dpconvex.evaluation.programs import Lowered, lower_template
 from dpconvex.language.template import Template
 
@@ -67,10 +66,6 @@ class Label:
     @cached_property
     def is_moving(self) -> bool:
         return bool(self.offset[:, :-1].any())
-
-    @cached_property
-    def outer(self) -> OuterFunction:
-        return OuterFunction(self.lowered.program, self.lowered.constants)
 
 
 @dataclass(frozen=True, eq=False)

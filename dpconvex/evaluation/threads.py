@@ -4,9 +4,7 @@ The library's own threads gain little on blocks that fit into a cache, and while
 from everything else.
 """
 
-import ctypes
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -16,21 +14,7 @@ from functools import cache
 from threading import Lock
 from typing import Any, TypeVar
 
-import numpy as np
-
 T = TypeVar("T")
-
-# What `mallopt` calls the size from which memory is not taken from the heap, and how much is kept at the heap's end.
-LARGEST_KEPT, KEPT_AT_THE_END = -3, -1
-
-
-@cache
-def keep_memory() -> None:
-    """Keep memory that blocks of records are done with: to get it anew for each block can cost more than to compute with it."""
-    np.empty(2**22 - 2**12)
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        library.mallopt(LARGEST_KEPT, 2**25)
-        library.mallopt(KEPT_AT_THE_END, 2**26)
 
 
 @cache
@@ -42,33 +26,22 @@ def controller() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-def threads_of_blas() -> int:
-    return max((found["num_threads"] or 1 for found in controller().info()), default=1)
-
-
 class Limit:
     """The limit that holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back."""
 
     def __init__(self) -> None:
+        self.lock, self.users, self.threads = Lock(), 0, 1
         self.limiter: Any = None
-        self.forget()
-
-    def forget(self) -> None:
-        """Take the limit back, whoever needs it: in a process that has just been forked nobody does."""
-        if self.limiter is not None:
-            self.limiter.restore_original_limits()
-        self.lock, self.users, self.threads, self.limiter = Lock(), 0, 1, None
 
     def change(self, users: int) -> None:
         """Count who needs the limit."""
         with self.lock:
             if self.users == 0:
-                self.threads = threads_of_blas()
+                self.threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)
                 self.limiter = controller().limit(limits=1)
             self.users += users
             if self.users == 0:
                 self.limiter.restore_original_limits()
-                self.limiter = None
 
 
 LIMIT = Limit()
@@ -93,7 +66,9 @@ def pool(workers: int) -> ThreadPoolExecutor:
 def after_fork() -> None:
     """Forget threads, which do not survive a fork, and the limit that they may have needed."""
     pool.cache_clear()
-    LIMIT.forget()
+    if LIMIT.users:
+        LIMIT.limiter.restore_original_limits()
+    LIMIT.__init__()  # type: ignore[misc]
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
@@ -103,14 +78,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
     """Yield the results of tasks in their order, whichever ends first.
 
-    Examples
-    --------
     >>> list(in_order((lambda k=k: k * k for k in range(5)), 2))
     [0, 1, 4, 9, 16]
     """
     if workers < 2:
-        for task in tasks:
-            yield task()
+        yield from (task() for task in tasks)
         return
     waiting: deque[Future[T]] = deque()
     try:
