@@ -122,7 +122,7 @@ def test_every_mechanism_gives_the_same_release(privacy: dp.Privacy, options: di
         template = dp.load("logistic_regression", features=3)
     one, many = (dp.solve(template, d, privacy, seed=1, **options) for d in (data, cut(data)))
     assert one.certificate.noise_scale == many.certificate.noise_scale
-    np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6 + 2 * one.certificate.tolerance)
 
 
 def test_statistics_are_the_same() -> None:
