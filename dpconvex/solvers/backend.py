@@ -68,17 +68,14 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
     TemplateError
         If the backend or an option of it is unknown.
     """
-    from dpconvex.solvers.certify import certify, is_certified
+    from dpconvex.solvers.certify import certify
     from dpconvex.solvers.conic import Conic
     from dpconvex.solvers.first_order import FirstOrder, Warm
 
     chosen = resolve_backend(backend)
-    if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is
+    if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is, and end with `certify`
         # Not `chosen.solve`: an object can have a method of its own beside those of its class.
-        solution = type(chosen).solve(chosen, problem, tolerance)
-        if is_certified(solution, problem):
-            return solution
-        return certify(problem, solution.theta, tolerance, max_steps=0)
+        return type(chosen).solve(chosen, problem, tolerance)
     return certify(problem, answer_of(chosen, problem, tolerance), tolerance, max_steps=RECHECK)
 
 
@@ -93,23 +90,17 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             'Use one of the built-in ones, "first-order" or "conic".'
         ) from error
     try:
-        found: Any = backend.solve(copied, tolerance)
+        answer: Any = backend.solve(copied, tolerance).theta  # asked for once
+        point = np.array(answer, dtype=float, copy=True, subok=False)
+        if np.iscomplexobj(answer):
+            raise TypeError("its numbers are complex")
     except DPConvexError:
         raise
     except Exception as error:
         raise NotConverged(
-            f"the backend {name} failed ({type(error).__name__}: {error}); nothing is released. Mend it, or use one of the "
-            'built-in ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
-        ) from error
-    try:
-        answer = found.theta  # asked for once
-        if np.iscomplexobj(answer):
-            raise TypeError("its numbers are complex")
-        point = np.array(answer, dtype=float, copy=True, subok=False)
-    except Exception as error:
-        raise NotConverged(
-            f"the backend {name} returned no Solution with a point ({type(error).__name__}: {error}); nothing is released. Its "
-            "method solve(problem, tolerance) has to return a dpconvex.solvers.problem.Solution."
+            f"the backend {name} failed, or returned no Solution with a point ({type(error).__name__}: {error}); nothing is "
+            "released. Its method solve(problem, tolerance) has to return a dpconvex.solvers.problem.Solution, and cannot write "
+            'to the problem. Mend it, or use one of the built-in ones, "first-order" or "conic".'
         ) from error
     if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < LARGEST:
         raise NotConverged(

@@ -1,15 +1,20 @@
-"""Answers that are certified to lie within a tolerance of the minimiser."""
+"""Answers that are certified to lie within a tolerance of the minimiser.
 
-from weakref import ReferenceType, WeakKeyDictionary, ref
+Where K and the kinks of the regularizer have no proximal map in closed form, the perturbed objective is minimised over their
+inequalities, and the distance is bounded by multipliers of these (`geometry.certified_minimum`).
+"""
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.geometry.certified_distance import Certified
+from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, floor, step
-from dpconvex.solvers.duals import certify_by_duals
 from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]
@@ -26,8 +31,8 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
     if problem.feasible.by_multipliers or problem.epigraph is not None:
-        return remembered(by_duals(problem, start, tolerance), problem)
-    return remembered(by_projections(problem, start, tolerance, max_steps), problem)
+        return by_duals(problem, start, tolerance)
+    return by_projections(problem, start, tolerance, max_steps)
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
@@ -83,20 +88,46 @@ def by_duals(problem: Problem, start: Array, tolerance: float) -> Solution:
     )
 
 
-def remembered(solution: Solution, problem: Problem) -> Solution:
-    """Keep in mind which problem and point were certified."""
-    _CERTIFIED[solution] = ref(problem), solution.theta.tobytes()
-    return solution
+class PerturbedObjective:
+    """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.composite = Composite(problem, projected=False)
+        self.modulus = problem.strong_convexity
+        heights = problem.epigraph
+        self.costs = np.zeros(0) if heights is None else problem.size * heights.weights
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        """Both at a point."""
+        theta, heights = np.split(x, [self.composite.dim])
+        value, gradient = self.composite.smooth(theta)
+        return value + float(self.costs @ heights), np.concatenate([gradient, self.costs])
+
+    def hessian(self, x: Array) -> Array:
+        """Return the Hessian, 0 along heights."""
+        dim = self.composite.dim
+        found = self.composite.hessian(x[:dim])
+        matrix = np.zeros((len(x), len(x)))
+        matrix[:dim, :dim] = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
+        return matrix
+
+    def gradient_error(self, x: Array, gradient: Array) -> float:
+        """Bound what rounding does to a gradient."""
+        dim = self.composite.dim
+        return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
 
 
-# What `certify` handed out: for which problem, and the point.
-_CERTIFIED: WeakKeyDictionary[Solution, tuple[ReferenceType[Problem], bytes]] = WeakKeyDictionary()
-
-
-def is_certified(solution: Solution, problem: Problem) -> bool:
-    """Say whether a solution comes from `certify`, for this very problem, with its point unchanged."""
-    known, point = _CERTIFIED.get(solution, (None, b""))
-    return known is not None and known() is problem and solution.theta.tobytes() == point
+def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[Certified, int]:
+    """Minimise a problem over the inequalities of K; returns the answer and the passes over the records that it took."""
+    objective, heights = PerturbedObjective(problem), problem.epigraph
+    if heights is None:
+        found = minimum(objective, problem.feasible.region, start, tolerance)
+    else:
+        lifted = np.concatenate([start, heights.heights(start)])
+        lifted = lifted if np.isfinite(lifted).all() else heights.region.inside.astype(float)
+        found = minimum(objective, heights.region, lifted, tolerance)
+        found = replace(found, point=found.point[: len(start)])
+    return found, objective.composite.evaluations
 
 
 def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> str:

@@ -5,6 +5,7 @@ All of this is post-processing of statistics that were released: nothing here re
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -111,15 +112,9 @@ class NoisyQuadratic:
     @cached_property
     def parts(self) -> list[tuple[Index, Array]]:
         """The blocks of Q that no entry connects: coordinates and entries."""
-        count, owner = connected_components(self._pattern, directed=False)
-        order = np.argsort(owner, kind="stable")
-        members = np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1])
-        return [(mine, self.hessian[mine][:, mine].toarray()) for mine in members]
-
-    @cached_property
-    def _pattern(self) -> sp.csr_array:
         _, a, b = self.pairs
-        return sp.csr_array(sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim)))
+        pattern = sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim))
+        return [(mine, self.hessian[mine][:, mine].toarray()) for mine in components(pattern)]
 
     def edge(self, mine: Index) -> float:
         """Return about how large the largest eigenvalue is of the noise on a block: twice the root of a row's variance.
@@ -149,17 +144,21 @@ class NoisyQuadratic:
         return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]
 
 
+def components(matrix: Any) -> list[Index]:
+    """Return the coordinates of the blocks of a matrix that no entry connects."""
+    count, owner = connected_components(matrix, directed=False)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
+
+
 def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
     """Return where ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer is least on K, shape (dim,)."""
     public = quadratic(form.template.regularizer, form.space)
     if public is None or not form.feasible.is_space:
         return by_cone(form, hessian, slope, size)
     total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope
-    count, owner = connected_components(total, directed=False)
-    order = np.argsort(owner, kind="stable")
     theta = np.empty(form.space.dim)
     factors: dict[bytes, Array] = {}
-    for mine in np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1]):
+    for mine in components(total):
         block = total[mine][:, mine].toarray()
         key = block.tobytes()
         try:
@@ -177,9 +176,7 @@ def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) ->
     """Return the same by a conic solver."""
     scale = max(float(abs(hessian).max()), float(np.abs(slope).max()), 1e-300)
     roots = []
-    count, owner = connected_components(hessian, directed=False)
-    order = np.argsort(owner, kind="stable")
-    for mine in np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1]):
+    for mine in components(hessian):
         values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() / scale)
         roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
     public = form.template.regularizer, size / scale

@@ -1,9 +1,10 @@
-"""Constraints and kinks: proximal quasi-Newton steps on models of the objective, and PANOC for the models.
+"""Constraints and kinks: proximal Newton steps on models of the objective, and PANOC for the models.
 
 The smooth part f is replaced by a quadratic model at the point reached, the model is minimised together with h, and the step is
 shortened until F decreases (J. Lee, Y. Sun, M. Saunders, SIAM J. Optim. 24(3), 2014).  Models, and objectives of too many
-coordinates for a Hessian, are minimised by PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm 1): directions of limited-memory BFGS for the
-residual of a proximal-gradient step, damped towards that step until the forward-backward envelope decreases.
+coordinates for a Hessian, are minimised by PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm 1):
+directions of limited-memory BFGS for the residual of a proximal-gradient step, damped towards that step until the
+forward-backward envelope decreases.
 """
 
 from dataclasses import dataclass

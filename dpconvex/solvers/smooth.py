@@ -19,13 +19,11 @@ Inverse = Callable[[Array], Array]
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.
 DECREASE, SLOPE = 1e-4, 0.9
-# A model is made of so many records, and of so many for each monomial, at least.  It is made anew where passes do
-# not make the gradient smaller by the last factor, each; of more records where steps end.
-FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
+# A model is made of so many records, and of so many for each monomial, at least.  It is made anew where so many
+# passes do not make the gradient smaller by the last factor, each; of more records where steps end.
+FEWEST, FOR_EACH, LONG, FASTER = 4096, 100, 8, 0.3
 # Steps before the first model: where they begin losses may not bend at all.
 FIRST = 3
-# So many numbers are multiplied for a model while one is for a pass over the records.
-PRODUCTS = 10
 # Steps without a smaller gradient after which rounding is to blame.
 PATIENCE = 30
 
@@ -69,7 +67,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     end = composite.evaluations + max_steps
     while composite.evaluations < end and best.distance_bound > tolerance and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
-        slow = records > 0 and since >= max(2.0, cost(composite, records)) and norm > before * FASTER**since
+        slow = records > 0 and since >= LONG and norm > before * FASTER**since
         if modelled and (slow or stalled or (not records and since == FIRST)):
             records = 4 * records if stalled else max(FEWEST, FOR_EACH * composite.problem.loss.monomials)
             model = inverse(composite, now.theta, records)
@@ -90,13 +88,6 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         if now.distance_bound < best.distance_bound:
             best, stalled = now, 0
     return best
-
-
-def cost(composite: Composite, records: int) -> float:
-    """Return how many passes over the records a Hessian of so many takes as long as, about."""
-    loss, batch = composite.problem.loss, composite.problem.batch
-    forms = loss.form.forms
-    return (2 * forms + (forms + 1) * loss.monomials / (4 * PRODUCTS)) * min(records / max(batch.size, 1), 1.0)
 
 
 def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | None:
