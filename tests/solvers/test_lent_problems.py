@@ -100,7 +100,7 @@ def test_what_reaches_a_backend_cannot_be_written_to() -> None:
             array = {"linear": problem.linear, "group": problem.batch.group, **problem.batch.fields}[name]
             array *= 0
 
-        with pytest.raises(dp.NotConverged, match=r"failed .*read-only.*nothing is released"):
+        with pytest.raises(dp.NotConverged, match=r"failed.*read-only.*nothing is released"):
             dp.solve(learner(), DATA, dp.Privacy(1.0), GAMMA, backend=Meddling(change))
 
 
