@@ -106,13 +106,12 @@ def records(size: int, features: int, kind: Any = float) -> dict[str, Any]:
     return {"x": x.astype(kind), "y": rng.choice([-1, 1], size=size)}
 
 
-def passes(template: dp.Template, data: Any, apart: bool = False) -> Callable[[], Any]:
-    """Return a function that goes through data once, which were checked; with a task for each partition if asked for."""
+def passes(template: dp.Template, data: Any) -> Callable[[], Any]:
+    """Return a function that goes through data once, which were checked."""
     space = Space(template.variables)
     loss = BatchedLoss(template, space, template.record.validate(data))
     theta = np.random.default_rng(1).normal(size=space.dim)
-    whole = np.zeros(loss.batch.size, dtype=bool)  # of which nothing is summed up: what is asked of each partition is its own
-    return lambda: loss.clipped_gradient(theta, 1.0, whole) if apart else loss.value_and_gradient(theta)
+    return lambda: loss.value_and_gradient(theta)
 
 
 def timed(function: Callable[[], Any], repetitions: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -138,11 +137,10 @@ def over_network(
     features: int,
     repetitions: int,
     clock: Callable[[], float] = time.perf_counter,
-    apart: bool = False,
 ) -> float:
     """Time a pass over partitions on workers behind a link; the processors' clock counts driver and scheduler only."""
     with cluster(workers, link):
-        return timed(passes(learner(features), partitioned(size, features, partitions), apart), repetitions, clock)
+        return timed(passes(learner(features), partitioned(size, features, partitions)), repetitions, clock)
 
 
 def measured(repetitions: int) -> Constants:
@@ -153,13 +151,8 @@ def measured(repetitions: int) -> Constants:
         data = records(count, features, kind)
         return data["x"].nbytes / timed(passes(learner(features), data), repetitions, time.process_time)
 
-    def each(apart: bool) -> float:
-        few, many = (
-            over_network(2, Link(), k, 64 * k, 2, repetitions, time.process_time, apart) for k in (4, 4 + PARTS)
-        )
-        return max(many - few, 0.0) / PARTS
-
-    task, part = each(True), each(False)
+    few, many = (over_network(2, Link(), k, 64 * k, 2, repetitions, time.process_time) for k in (4, 4 + PARTS))
+    task = part = max(many - few, 0.0) / PARTS  # each partition is a task of its own
     start = over_network(2, Link(), 4, 64 * 4, 2, repetitions) - 2 * task - 4 * part
     return Constants(pace(np.float64), pace(np.float32), task, part, start)
 
