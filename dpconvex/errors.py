@@ -87,19 +87,10 @@ class MissingRule(NotPrivate):
 
 # CVXPY prints the names of its classes; users know those of its functions.
 FUNCTIONS = {
-    "PowerApprox": "power",
-    "Power": "power",
-    "PnormApprox": "pnorm",
-    "Pnorm": "pnorm",
-    "GeoMeanApprox": "geo_mean",
-    "QuadForm": "quad_form",
-    "MatrixFrac": "matrix_frac",
-    "Trace": "trace",
-    "Sum": "sum",
-    "Prod": "prod",
-    "normNuc": "norm_nuc",
-    "Hstack": "hstack",
-    "Vstack": "vstack",
+    **dict.fromkeys(("PowerApprox", "Power"), "power"),
+    **dict.fromkeys(("PnormApprox", "Pnorm"), "pnorm"),
+    **{"GeoMeanApprox": "geo_mean", "QuadForm": "quad_form", "MatrixFrac": "matrix_frac", "normNuc": "norm_nuc"},
+    **{name: name.lower() for name in ("Trace", "Sum", "Prod", "Hstack", "Vstack")},
 }
 # How a function begins and ends that says nothing, or something else: numbers that were made vectors of one entry, and squares.
 UNWRAPPED = (("reshape(", ", (1,), F)", "{}"), ("quad_over_lin(", ", 1.0)", "sum_squares({})"))

@@ -22,35 +22,14 @@ PRIVATE, PLAIN, FAINT, TEXT = "#1f5fa8", "#b3541e", "#7a7a7a", "#333333"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
 
-def dress(axes: Axes, epsilons: np.ndarray) -> None:
-    """Scale and label the axes; only the epsilons that were tried get a tick."""
-    axes.set_xscale("log")
-    axes.set_xticks(epsilons)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("privacy parameter ε (smaller promises more)", color=TEXT)
-    axes.set_ylabel("test error", color=TEXT)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    plain_frame(axes)
-
-
-def own_axes(axes: Axes | None) -> Axes:
-    """Return the axes that were given, or new ones on a figure of their own."""
-    if axes is not None:
-        return axes
-    return Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained").add_subplot()
-
-
-def plain_frame(axes: Axes) -> None:
-    """Leave out the upper and the right side of the frame."""
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=TEXT, length=3)
+def dressed(axes: Axes | None) -> Axes:
+    """Return the axes that were given, or new ones on a figure of their own, without the frame's upper and right side."""
+    drawn = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained").add_subplot() if axes is None else axes
+    drawn.set_axisbelow(True)
+    drawn.tick_params(colors=TEXT, length=3)
     for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(FAINT)
+        drawn.spines[side].set_visible(False)
+    return drawn
 
 
 def error_bands(
@@ -90,11 +69,18 @@ def error_bands(
         raise TemplateError(
             f"error_bands: errors must have shape ({len(x)}, draws), a row for each of the epsilons, not {y.shape}."
         )
-    drawn = own_axes(axes)
+    drawn = dressed(axes)
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
     drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     drawn.plot(x, middle, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
-    dress(drawn, x)
+    drawn.set_xscale("log")
+    drawn.set_xticks(x)  # only the epsilons that were tried get a tick
+    drawn.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    drawn.xaxis.set_minor_locator(NullLocator())
+    drawn.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    drawn.set_ylim(bottom=0.0)
+    drawn.set_xlabel("privacy parameter ε (smaller promises more)", color=TEXT)
+    drawn.set_ylabel("test error", color=TEXT)
     drawn.legend(frameon=False, labelcolor=TEXT)
     return drawn
 
@@ -111,22 +97,16 @@ def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
     """
-    drawn = own_axes(axes)
+    drawn = dressed(axes)
     parts = [(spent, what.split(":")[0].split(",")[0]) for spent, what in certificate.shares()]
     shares = [100 * spent / certificate.epsilon for spent, _ in parts]
     bars = drawn.barh([what for _, what in parts], shares, color=PRIVATE, height=0.6)
-    drawn.bar_label(bars, labels=[percent(share) for share in shares], padding=4, color=TEXT, fontsize=9)
+    drawn.bar_label(bars, labels=[f"{share:.3g} %" for share in shares], padding=4, color=TEXT, fontsize=9)
     drawn.invert_yaxis()
     drawn.set_xlim(0, 112)
     drawn.set_xlabel(f"share of epsilon = {certificate.epsilon:g}, in per cent", color=TEXT)
     drawn.set_title(certificate.mechanism, loc="left", fontsize=11, color=TEXT)
-    plain_frame(drawn)
     return drawn
-
-
-def percent(share: float) -> str:
-    """Write a share of a hundred for people."""
-    return f"{share:.0f} %" if share >= 10 or share < 0.05 else f"{share:.1f} %"
 
 
 def gaussians(
@@ -154,7 +134,7 @@ def gaussians(
     -------
     matplotlib.axes.Axes
     """
-    drawn = own_axes(axes)
+    drawn = dressed(axes)
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     pair = list(coordinates)
@@ -174,7 +154,6 @@ def gaussians(
     drawn.set_aspect("equal", adjustable="box" if shared else "datalim")  # limits that are shared cannot be moved
     drawn.set_xlabel(f"feature {pair[0]}", color=TEXT)
     drawn.set_ylabel(f"feature {pair[1]}", color=TEXT)
-    plain_frame(drawn)
     if drawn.get_legend_handles_labels()[0]:
         drawn.legend(frameon=False, labelcolor=TEXT)
     return drawn
@@ -195,25 +174,22 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
     """
-    axes = own_axes(axes)
-    worst = audit.worst
+    drawn, worst = dressed(axes), audit.worst
     if worst.masses is not None and worst.delta > 0:
         epsilons = np.linspace(0.0, 1.5 * max(worst.epsilon, worst.found_epsilon), 200)
         deltas = np.array([worst.masses.delta(epsilon) for epsilon in epsilons])
-        shown = deltas > 0
-        axes.semilogy(epsilons[shown], deltas[shown], color=PRIVATE, label="found, for the worst neighbours")
-        axes.plot([worst.epsilon], [worst.delta], "o", color=PLAIN, label="claimed")
-        axes.axvline(worst.epsilon, color=FAINT, linewidth=0.8, linestyle=":")
-        axes.axhline(worst.delta, color=FAINT, linewidth=0.8, linestyle=":")
-        axes.set(xlabel="epsilon", ylabel="delta")
-        axes.legend(frameon=False)
+        drawn.semilogy(epsilons[deltas > 0], deltas[deltas > 0], color=PRIVATE, label="found, for the worst neighbours")
+        drawn.plot([worst.epsilon], [worst.delta], "o", color=PLAIN, label="claimed")
+        drawn.axvline(worst.epsilon, color=FAINT, linewidth=0.8, linestyle=":")
+        drawn.axhline(worst.delta, color=FAINT, linewidth=0.8, linestyle=":")
+        drawn.set(xlabel="epsilon", ylabel="delta")
+        drawn.legend(frameon=False)
     else:
         names = [attack.part for attack in audit.attacks]
-        axes.barh(names, [attack.ratio for attack in audit.attacks], color=PRIVATE)
-        axes.axvline(1.0, color=PLAIN, linestyle="--")
-        axes.invert_yaxis()
-        axes.set(xlabel="found / claimed")
+        drawn.barh(names, [attack.ratio for attack in audit.attacks], color=PRIVATE)
+        drawn.axvline(1.0, color=PLAIN, linestyle="--")
+        drawn.invert_yaxis()
+        drawn.set(xlabel="found / claimed")
     verdict = "no claim was broken" if audit.holds else "BROKEN"
-    axes.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9, color=TEXT)
-    plain_frame(axes)
-    return axes
+    drawn.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9, color=TEXT)
+    return drawn

@@ -1,6 +1,7 @@
 """Classifiers: each names its problem file and what of it can be set."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -66,15 +67,10 @@ class PrivateClassifier(ClassifierMixin, Private):
                     f"fit: the schema's labels are the texts {texts}, and the classes {list(labels)}; pass classes={texts}."
                 )
             return data
-        try:
+        kind = ""
+        with suppress(TypeError):  # scikit-learn sorts labels, which may be of several types
             check_classification_targets(data["y"])
             kind = type_of_target(data["y"])
-        except TypeError as error:  # scikit-learn sorts them
-            kinds = ", ".join(sorted({type(label).__name__ for label in data["y"]}))
-            raise DomainError(
-                f"fit: the labels in y are of several types ({kinds}); leave records without a label out, and make all of them "
-                "texts, or all of them numbers."
-            ) from error
         if self.two_classes and len(labels) == 2 and kind == "multiclass":
             raise DomainError(
                 "Only binary classification is supported. The type of the target is multiclass, and two classes are declared: "
