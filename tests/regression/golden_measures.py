@@ -6,8 +6,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from golden_cases import GALLERY, Case, Fit
-from golden_data import Dataset
+from golden_cases import GALLERY, Case, Dataset, Fit
 from numpy.typing import NDArray
 from randomgen import ChaCha
 
@@ -132,8 +131,7 @@ class Measured:
         columns = {name: np.asarray(column) for name, column in case.columns(data).items()}
         self.train = {name: column[~data.test] for name, column in columns.items()}
         self.test = {name: column[data.test] for name, column in columns.items()}
-        self.inputs = (self.test["x"] if case.inputs is None else case.inputs(data)[data.test]).astype(float)
-        features = case.features if case.features is not None else columns["x"].shape[1]
+        features = columns["x"].shape[1]
         self.template = dp.load(case.problem, features=features, **{"regularization": REGULARIZATION, **case.options})
         self.size = int((~data.test).sum())
         analysis = analyse(self.template)
@@ -198,7 +196,7 @@ class Measured:
         """Return mistakes on the test records, or for other than labels the mean absolute error."""
         parameters = self.problem.space.unpack(theta)
         assert self.template.predict is not None
-        answer = self.template.predict(parameters, self.inputs)
+        answer = self.template.predict(parameters, self.test["x"].astype(float))
         if "y" not in self.test:
             return {"test_error": float(np.mean(answer))}
         if self.template.record.discrete:
