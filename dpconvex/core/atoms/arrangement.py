@@ -179,7 +179,9 @@ RESHAPE = rearrangement(
     },
     writes=lambda cp, e, args: cp.reshape(args[0], e.shape, order="F"),
     text=lambda e, write: (
-        (write(e.args[0], ATOM), ATOM) if e.is_scalar else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
+        (write(e.args[0], ATOM), ATOM)  # axes of length 1 are understood
+        if [n for n in e.shape if n > 1] == [n for n in e.args[0].shape if n > 1]
+        else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
 )
 
