@@ -59,7 +59,6 @@ class LeastCurvature:
     name: str
     statement: str
     bend: Callable[[Expression, NDArray[np.float64], Reach], NDArray[np.float64] | None]
-    exact: Callable[[Expression], bool] = lambda expression: False  # whether diag(h) is the Hessian
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

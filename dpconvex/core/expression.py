@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
@@ -29,6 +28,10 @@ Shape = tuple[int, ...]
 # What Python's operators and `str` do: the files of atoms, which lie above this one, say.
 OPERATORS: dict[str, Callable[..., Any]] = {}
 _NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
+
+
+def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Expression]:
+    return lambda one, other: OPERATORS[name](*((other, one) if swapped else (one, other)))
 
 
 class Expression:
@@ -89,16 +92,6 @@ class Expression:
         return frozen(np.broadcast_to(np.asarray(found, dtype=float)[..., 0], self.shape))
 
     @cached_property
-    def digest(self) -> str:
-        """A hash that is the same in every process: of names, shapes, options and numbers."""
-        parts = [self.atom.name if self.atom else "leaf", repr(self.shape), repr(self._identity())]
-        return sha256("\n".join([*parts, *(argument.digest for argument in self.args)]).encode()).hexdigest()
-
-    def _identity(self) -> Hashable:
-        """Return what tells nodes of the same atom, shape and arguments apart."""
-        return self.options
-
-    @cached_property
     def _text(self) -> str:
         return str(OPERATORS["text"](self))
 
@@ -110,11 +103,11 @@ class Expression:
 
     # Arithmetic, so that code that builds expressions reads like mathematics.
 
-    def __add__(self, other: Any) -> Expression:
-        return _built("add", self, other)
-
-    def __radd__(self, other: Any) -> Expression:
-        return _built("add", other, self)
+    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
+    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", swapped=True)
+    __truediv__, __rtruediv__ = _operator("divide"), _operator("divide", swapped=True)
+    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swapped=True)
+    __getitem__ = _operator("index")
 
     def __sub__(self, other: Any) -> Expression:
         return self + -constant(other)
@@ -123,33 +116,8 @@ class Expression:
         return constant(other) + -self
 
     def __neg__(self) -> Expression:
-        return _built("negate", self)
-
-    def __mul__(self, other: Any) -> Expression:
-        return _built("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Expression:
-        return _built("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Expression:
-        return _built("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expression:
-        return _built("divide", other, self)
-
-    def __matmul__(self, other: Any) -> Expression:
-        return _built("matmul", self, other)
-
-    def __rmatmul__(self, other: Any) -> Expression:
-        return _built("matmul", other, self)
-
-    def __getitem__(self, key: Any) -> Expression:
-        return _built("index", self, key)
-
-
-def _built(name: str, *arguments: Any) -> Expression:
-    made: Expression = OPERATORS[name](*arguments)
-    return made
+        made: Expression = OPERATORS["negate"](self)
+        return made
 
 
 class Constant(Expression):
@@ -159,9 +127,6 @@ class Constant(Expression):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return constant, (self.value,)
-
-    def _identity(self) -> Hashable:
-        return number_key(self.value)
 
     @cached_property
     def dense(self) -> Array:
@@ -189,9 +154,6 @@ class Variable(Expression):
     def __reduce__(self) -> tuple[Any, ...]:
         return Variable.of, (self.shape, self.name, self.key, self.attributes)
 
-    def _identity(self) -> Hashable:
-        return (self.name, repr(sorted((k, _bounds_key(v)) for k, v in self.attributes.items())))
-
 
 class Field(Expression):
     """A continuous field of the record; its sign is 1 if no entry is negative over its domain, -1 if none is positive."""
@@ -210,9 +172,6 @@ class Field(Expression):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Field.of, (self.shape, self.name, self.key, self.sign)
-
-    def _identity(self) -> Hashable:
-        return (self.name, self.sign)
 
 
 def _leaf(shape: Shape) -> dict[str, Any]:

@@ -7,6 +7,7 @@ records end it: an objective is a sum of such totals, and of terms without data.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Rows:
         assert axis is not None
         if others:
             raise mixed(node, "one of its arguments has the records in rows, another in columns")
-        options = dict(node.options)
+        options: dict[str, Any] = dict(node.options)
         if node.atom in ENTRYWISE or (node.atom is CONCATENATE and options["axis"] != axis):
             return self._same(node, parts, axis, axis)
         if parts[0] is None or any(argument.fields for argument in node.args[1:]):
@@ -104,8 +105,8 @@ class Rows:
         if node.atom is BROADCAST:
             place = axis + node.ndim - node.args[0].ndim
             return Part(repeated(parts[0].expression, of_one(node.shape, place)), place)
-        before, after = node.args[0].shape[:axis], node.args[0].shape[axis + 1 :]
-        for place, between in ((0, before), (node.ndim - 1, after)):  # in column order
+        shape = node.args[0].shape
+        for place, between in ((0, shape[:axis]), (node.ndim - 1, shape[axis + 1 :])):  # in column order
             if node.atom is RESHAPE and set(between) <= {1} and node.ndim and node.shape[place] == self.count:
                 return Part(reshape(parts[0].expression, of_one(node.shape, place)), place)
         raise mixed(node, "it is not known to treat each record alone")

@@ -313,7 +313,6 @@ QUAD_OVER_LIN = Atom(
         "sum of squares",
         "||A theta + c||^2 / y with a constant y > 0: Hessian 2 A'A / y",
         squares_bend,
-        exact=lambda expression: expression.args[1].is_constant,
     ),
 )
 

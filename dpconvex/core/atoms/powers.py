@@ -217,7 +217,6 @@ POWER = Atom(
         "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
         "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
         power_bend,
-        exact=lambda e: bool(e.option("p") == 2),
     ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
 )
