@@ -87,12 +87,10 @@ def certified_distance(
 ) -> float:
     """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
     mu, count = function.modulus, len(function.costs)
-    duals: list[Array] | None = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
+    duals = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        duals = shared_out(blocks, duals or [], function.costs)
-        if duals is None:
-            return np.inf
-    spaces = [block.half_space(z, x) for block, z in zip(blocks, duals or [], strict=True)]
+        duals = shared_out(blocks, duals, function.costs)
+    spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
     whole = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
         if not (np.abs(whole[-count:]) <= 1e-9 * function.costs).all():
@@ -105,34 +103,40 @@ def certified_distance(
     off = region.off_hull(x)
     gap += 2 * off * sizes
     if region.is_polyhedral and spaces:
-        found = exactly(region, x, blocks[0], spaces[0].z)
-        if found is not None and found[0] + 2 * found[1] * sizes < gap:
-            gap, off = found[0] + 2 * found[1] * sizes, found[1]
+        for near in (1e-6, 1e-10, 1e-14):
+            found = exactly(region, x, blocks[0], spaces[0].z, near)
+            if found is not None:
+                if found[0] + 2 * found[1] * sizes < gap:
+                    gap, off = found[0] + 2 * found[1] * sizes, found[1]
+                break
     rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
     share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
     root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array) -> list[Array] | None:
-    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most."""
-    count, sums = len(costs), np.zeros(len(costs))
-    for block, z in zip(blocks, multipliers, strict=True):
-        sums += (block.matrix.T @ z)[-count:]
-    if not (sums > 0).all():
-        return None
-    found = []
-    for block, z in zip(blocks, multipliers, strict=True):
-        heights = abs(sp.csr_array(block.matrix[:, -count:]))
-        used = heights if block.kind == NONNEGATIVE else sp.csr_array(heights.sum(axis=0)[None])
-        factor = np.asarray((used > 0) @ (costs / sums)).ravel()
-        scaled = z * np.where(np.diff(used.indptr) > 0, factor, 1.0)
-        found.append(block.dual(scaled))
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array) -> list[Array]:
+    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
+
+    Of a height of which they say nothing, its conditions share the cost.
+    """
+    count, found = len(costs), []
+    heights = [abs(sp.csr_array(block.matrix[:, -count:])) for block in blocks]
+    sums = sum((own.T @ z for own, z in zip(heights, multipliers, strict=True)), np.zeros(count))
+    shares = sum((own.sum(axis=0) for own in heights), np.zeros(count))
+    silent = ~(sums > 0)
+    factor = costs / np.where(silent, 1.0, sums)
+    for block, own, z in zip(blocks, heights, multipliers, strict=True):
+        used = own if block.kind == NONNEGATIVE else sp.csr_array(own.sum(axis=0)[None])
+        about = np.diff(used.indptr) > 0
+        even = own @ np.where(silent, costs / np.maximum(shares, 1e-300), 0.0)
+        lost = (used > 0) @ silent
+        found.append(block.dual(np.where(lost, even, z * np.where(about, (used > 0) @ factor, 1.0))))
     return found
 
 
-def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, float] | None:
-    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers hold with equality.
+def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[float, float] | None:
+    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
 
     Returns what is left of the half-space there, and how far the point is from the solutions of the equations; None if the point
     is farther from x than rounding explains.
@@ -140,7 +144,7 @@ def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, fl
     equations, values = region.system
     count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
     rows = np.concatenate([equations, block.matrix.toarray()])
-    tight = (z > 0) & (block.at(x).astype(float) <= 1e-6 * (1 + size))
+    tight = (z > 0) & (block.at(x).astype(float) <= near * (1 + size))
     chosen = np.flatnonzero(np.concatenate([np.ones(count, dtype=bool), tight]))
     free = np.flatnonzero(~region.fixed)
     inverse = np.linalg.pinv(rows[chosen][:, free], rcond=1e-12)

@@ -87,6 +87,14 @@ class Region(Conditions):
         """The number of conditions."""
         return sum(len(block.offset) for block in self.blocks) + sum(root.size for root in self.curved)
 
+    @cached_property
+    def longest_row(self) -> float:
+        """Bound the norm of what a condition with a multiplier of 1 adds to a gradient; that of cuts, at the point inside."""
+        blocks = [*self.blocks, *self.cuts(self.inside)]
+        return max(
+            [1.0, *(float(b.norms.max() if b.kind == NONNEGATIVE else b.norms.sum()) for b in blocks if len(b.norms))]
+        )
+
     @property
     def is_polyhedral(self) -> bool:
         return not self.curved and not self.cones

@@ -77,11 +77,13 @@ def largest_floor(
         return float(error / mu)
     if kinks is not None and kinks.epigraph is not None:
         region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
-        return 2 * float(error / mu) + math.sqrt(2) * dual_floor(region, mu, radius, gradient, room)
+        # Multipliers of what a height is above add up to what it costs, times the rows' lengths.
+        pulls = gradient + certificate.size * float(kinks.epigraph.weights.sum()) * region.longest_row
+        return 2 * float(error / mu) + math.sqrt(2) * dual_floor(region, mu, radius, gradient, pulls, room)
     if analysis.form.feasible.obstacle is not None:
         return math.inf
     if analysis.form.feasible.by_multipliers:
-        return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient)
+        return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     if certificate.pays_for_distance or not math.isfinite(
         certificate.hessian_bound
@@ -95,18 +97,19 @@ def largest_floor(
     return float(error / mu + proximal * (1 + 2 * condition))
 
 
-def dual_floor(region: Region, mu: float, radius: float, gradient: float, room: float = 0.0) -> float:
+def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls: float, room: float = 0.0) -> float:
     """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
 
     Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
     the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
     inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
-    `gradient` bounds the slope, and `room` is what heights cost at p above the terms below them.
+    `gradient` bounds the slope, `pulls` what gradients and multipliers are made of, and `room` is what heights cost at p above
+    the terms below them.
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))
     decrease = min(gradient * reach, gradient**2 / mu) + room
     # Of multipliers and rows, one for each number that is added up.
-    residual = 8 * (64 + region.count + region.dim) * UNIT * gradient / mu + 8 * UNIT * radius
+    residual = 8 * (64 + region.count + region.dim) * UNIT * pulls / mu + 8 * UNIT * radius
     if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
         return residual
     return math.sqrt(GAPS * region.relative_rounding(radius) * decrease / mu) + residual
