@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
+from dpconvex.core.plain_data import built
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian_profiles import GRID_LOSS, concentrated_delta, gaussian_delta, integer_level
 from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, table
@@ -46,7 +47,7 @@ class Event(ABC):
         """Refuse numbers that are no amounts, and keep them in double precision."""
         for item in fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name)
-            if item.type == "float":
+            if item.type in ("float", float):
                 below = 1 if item.name in ("delta", "probability") else math.inf
                 if not (is_amount(value) and float(value) < below):
                     raise TemplateError(f"an event of kind {self.kind!r}: {item.name} is no amount: {value!r}")
@@ -74,11 +75,6 @@ class Event(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
         return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
-
-    @classmethod
-    def read(cls, values: dict[str, Any], depth: int) -> Event:
-        """Rebuild it from its own fields."""
-        return cls(**values)
 
 
 @lru_cache(maxsize=4096)
@@ -244,11 +240,6 @@ class Composition(Event):
     kind: ClassVar[str] = "composition"
     parts: tuple[Event, ...]
 
-    @classmethod
-    def read(cls, values: dict[str, Any], depth: int) -> Event:
-        """Rebuild the parts."""
-        return cls(tuple(event_of(part, depth + 1) for part in listed(values["parts"])))
-
     def leaves(self) -> Iterator[Event]:
         for part in self.parts:
             yield from part.leaves()
@@ -297,21 +288,9 @@ def event_of(values: Any, depth: int = 0) -> Event:
         raise TemplateError("its compositions are nested too deeply")
     cls = Event.readable[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
-    if set(given) != {item.name for item in fields(cls)}:  # type: ignore[arg-type]
-        raise TemplateError(f"an event of kind {kind!r} has other fields than {sorted(given)}")
-    try:
-        return cls.read(given, depth)
-    except TemplateError:
-        raise
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise TemplateError(f"not an event of kind {kind!r} ({error})") from error
-
-
-def listed(value: Any) -> list[Any]:
-    """Return a list that is not empty: an event of nothing would cost nothing."""
-    if not isinstance(value, list) or not value:
-        raise TemplateError("an event has a list of what it consists of, and that is not empty")
-    return value
+    if set(given) != {item.name for item in fields(cls)} or [] in given.values():  # type: ignore[arg-type]
+        raise TemplateError(f"an event of kind {kind!r} has other fields than {sorted(given)}, or one is empty")
+    return cast(Event, built(cls, given, {Event: lambda part: event_of(part, depth + 1)}, f"an event of kind {kind!r}"))
 
 
 def plain(value: Any) -> Any:

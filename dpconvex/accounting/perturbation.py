@@ -1,11 +1,11 @@
 """The event of Gaussian objective perturbation: what its noise hides of each kind of neighbours, and their curvature."""
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from dpconvex.accounting.events import Event, is_amount, listed
+from dpconvex.accounting.events import Event, is_amount
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, swing
 from dpconvex.noise.profiles import Profile, table
@@ -73,18 +73,10 @@ class Perturbation(Event):
             paired = (hull.lengths is None) == (hull.counts is None) and len(hull.lengths or ()) == len(
                 hull.counts or ()
             )
-            if not (all(map(is_amount, numbers)) and paired and (hull.slopes is None or len(hull.slopes) == 4)):
+            if not (all(map(is_amount, numbers)) and paired and hull.dimension >= 0):
                 raise TemplateError(
-                    "an event of objective perturbation: numbers are finite and at least 0, each length has a count, and there "
-                    "are four slopes"
+                    "an event of objective perturbation: numbers are finite and at least 0, and each length has a count"
                 )
-            if type(hull.dimension) is not int or hull.dimension < 0:
-                raise TemplateError("an event of objective perturbation: a dimension must be an integer, 0 or above")
-
-    @classmethod
-    def read(cls, values: dict[str, Any], depth: int) -> Event:
-        """Rebuild the hulls."""
-        return cls(values["sigma"], tuple(hull_of(item) for item in listed(values["kinds"])))
 
     def delta(self, epsilon: float) -> float:
         """Bound delta over all kinds of neighbours."""
@@ -99,11 +91,3 @@ class Perturbation(Event):
     def __str__(self) -> str:
         longest = max((hull.length for hull in self.kinds), default=0.0)
         return f"objective perturbation, sigma = {self.sigma:.4g}, G_adj/sigma = {longest:.4g}"
-
-
-def hull_of(values: Any) -> Hull:
-    names = [item.name for item in fields(Hull)]
-    if set(values) != set(names):
-        raise TemplateError(f"a kind of neighbours has the fields {', '.join(names)}, and no others")
-    frozen: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Hull(**frozen)
