@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpconvex.accounting.events import Event, Pure
-from dpconvex.accounting.perturbation import Hull, Perturbation
+from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import differences
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom

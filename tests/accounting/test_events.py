@@ -16,12 +16,13 @@ from dpconvex.accounting.events import (
     Concentrated,
     Event,
     Gaussian,
+    Hull,
+    Perturbation,
     Pure,
     Selected,
     Tail,
     event_of,
 )
-from dpconvex.accounting.perturbation import Hull, Perturbation
 from dpconvex.accounting.totals import best_total, totals
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy

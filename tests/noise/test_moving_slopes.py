@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.special import ndtr
 
-from dpconvex.accounting.perturbation import Hull
+from dpconvex.accounting.events import Hull
 from dpconvex.noise.gaussian_profiles import gaussian_delta, moving_delta, smallest_scale, swing
 
 NORMAL = np.linspace(-7.0, 9.0, 801)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.accounting.events import Gaussian, Pure, Tail
-from dpconvex.accounting.perturbation import Perturbation
+from dpconvex.accounting.events import Gaussian, Perturbation, Pure, Tail
 from dpconvex.accounting.totals import totals
 from dpconvex.mechanisms.base import Mechanism
 
