@@ -21,7 +21,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
 from dpconvex.noise.gaussian_profiles import smallest_scale
-from dpconvex.noise.matrix_variate import best_structure, matrix_noise, noise_bound, root_mean_square, rounding_bound
+from dpconvex.noise.matrix_variate import best_structure, matrix_noise, noise_bound, rounding_bound
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
@@ -109,7 +109,7 @@ class MatrixLaw:
             return epsilon + beta * (sensitivity - analysis.gradient_bound), how
 
         beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon)
-        size = root_mean_square(structure, 1 / beta)
+        size = math.sqrt(structure.square) / beta
         settings = {
             "rows": float(structure.rows),
             "columns": float(structure.columns),

@@ -220,14 +220,3 @@ def concentrated_delta(rho: float, epsilon: float) -> float:
     above = math.exp(t)
     exponent = above * ((1 + above) * rho - epsilon) - (1 + above) * float(np.logaddexp(0.0, -t)) - t
     return min(math.exp(min(exponent, 0.0)) * (1 + 1e-9), 1.0)
-
-
-def mean_norm(dimension: int, sigma: float) -> float:
-    """Return the mean norm of Gaussian noise with independent coordinates.
-
-    >>> round(mean_norm(2, 1.0), 6)  # the Rayleigh law
-    1.253314
-    """
-    if dimension == 0:
-        return 0.0
-    return sigma * math.sqrt(2) * math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))

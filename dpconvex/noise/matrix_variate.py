@@ -49,10 +49,6 @@ def best_structure(analysis: Analysis) -> RankOne:
     return min(found, key=lambda structure: structure.square)
 
 
-def root_mean_square(structure: RankOne, scale: float) -> float:
-    return scale * math.sqrt(structure.square)
-
-
 def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:
     """Draw a matrix whose log density is Lipschitz in the nuclear norm, with constant ``1/scale``."""
     freedom = degrees_of_freedom(rows, columns)

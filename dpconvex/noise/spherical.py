@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi, gamma
 
-from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
+from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.samplers import gamma_direction, gaussian
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Gaussian:
         return sensitivity * math.sqrt(rounds)
 
     def mean(self, p: int, scale: float) -> float:
-        return mean_norm(p, scale)
+        return float(chi.mean(p)) * scale if p else 0.0
 
     def square(self, p: int, scale: float) -> float:
         return p * scale**2

@@ -157,13 +157,3 @@ def test_other_gradients_are_refused() -> None:
     assert rank_one_structures(analyse(two)) == ()
     with pytest.raises(dp.NotPrivate, match="rank one"):
         dp.verify(two, dp.Privacy(1.0), 100, dp.ObjectivePerturbation("matrix"))
-    P = [cp.Variable((2, 2), PSD=True, name=f"P_{c}") for c in range(2)]
-    diagonal = dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
-        lambda x, y: dp.huber_hinge(1 + cp.diag(P[y] - P[1 - y]) @ cp.square(x), width=0.5),
-        sum(cp.sum_squares(p) for p in P),
-    )
-    assert not any("quadratic form" in s.name for s in rank_one_structures(analyse(diagonal)))
-
-
-# Exact privacy.
