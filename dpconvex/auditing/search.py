@@ -32,8 +32,8 @@ BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
 # Directions in which a feasible set without a projection is explored.
 EXPLORED = 24
 
-# What needs no Hessian, and what needs the neighbour.
-FLAT, PAIRED = ("gradient", "difference", "distance"), ("difference", "distance", "jump")
+# What needs no Hessian.
+FLAT = ("gradient", "difference", "distance")
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,6 @@ class Goal:
     def curved(self) -> bool:
         """Whether it needs Hessians."""
         return self.gaussian is not None or any(name not in FLAT for name in self.weights)
-
-    @property
-    def paired(self) -> bool:
-        """Whether the neighbour matters."""
-        return self.gaussian is not None or any(name in PAIRED for name in self.weights)
 
     def worth(self, parts: Mapping[str, Array]) -> Array:
         """Return what candidates are worth, shape (B,); minus infinity where that is undefined."""

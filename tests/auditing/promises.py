@@ -28,41 +28,29 @@ class Loss:
     bounded: bool = True  # its slopes, without a bound on K
 
 
-def sigmoid(m: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -m))
+def of_line(name: str, atom: Callable[[Any], Any], derivatives: Derivatives, bounded: bool = True) -> Any:
+    """Return a strategy for a function of ``t = a m + shift``, times a scale, from its slope and curvature in t."""
+
+    def built(a: float, shift: float, scale: float) -> Loss:
+        def inner(m: Array) -> tuple[Array, Array]:
+            slope, bend = derivatives(a * m + shift)
+            return scale * a * slope, scale * a * a * bend
+
+        return Loss(f"{scale} {name}({a} m + {shift})", lambda m: scale * atom(a * m + shift), inner, bounded)
+
+    return st.builds(built, numbers, shifts, scales)
 
 
-def logistic(a: float, shift: float, scale: float) -> Loss:
-    def derivatives(m: Array) -> tuple[Array, Array]:
-        s = sigmoid(a * m + shift)
-        return scale * a * s, scale * a * a * s * (1 - s)
-
-    return Loss(f"{scale} logistic({a} m + {shift})", lambda m: scale * cp.logistic(a * m + shift), derivatives)
+def logistic_slopes(t: Array) -> tuple[Array, Array]:
+    s = np.exp(-np.logaddexp(0.0, -t))
+    return s, s * (1 - s)
 
 
-def hinge(a: float, shift: float, scale: float, width: float) -> Loss:
-    def derivatives(m: Array) -> tuple[Array, Array]:
-        t = a * m + shift
-        inside = np.abs(t) < width
-        return scale * a * np.clip((t + width) / (2 * width), 0, 1), scale * a * a * np.where(
-            inside, 1 / (2 * width), 0
-        )
+def hinge(width: float) -> Any:
+    def slopes(t: Array) -> tuple[Array, Array]:
+        return np.clip((t + width) / (2 * width), 0, 1), np.where(np.abs(t) < width, 1 / (2 * width), 0)
 
-    return Loss(
-        f"{scale} huber_hinge({a} m + {shift}, {width})",
-        lambda m: scale * dp.huber_hinge(a * m + shift, width),
-        derivatives,
-    )
-
-
-def square(a: float, shift: float, scale: float) -> Loss:
-    def derivatives(m: Array) -> tuple[Array, Array]:
-        t = a * m + shift
-        return scale * 2 * a * t, np.full_like(m, 2 * scale * a * a)
-
-    return Loss(
-        f"{scale} square({a} m + {shift})", lambda m: scale * cp.square(a * m + shift), derivatives, bounded=False
-    )
+    return of_line(f"huber_hinge[{width}]", lambda t: dp.huber_hinge(t, width), slopes)
 
 
 def exponential_sum(a: float, shift: float, scale: float) -> Loss:
@@ -75,28 +63,21 @@ def exponential_sum(a: float, shift: float, scale: float) -> Loss:
         mean = p @ slopes
         return scale * mean, scale * (p @ slopes**2 - mean**2)
 
-    return Loss(
-        f"{scale} lse({a} m, -m/2 + {shift}, 0)",
-        lambda m: scale * cp.log_sum_exp(cp.hstack([a * m, -0.5 * m + shift, 0.0])),
-        derivatives,
-    )
+    def expression(m: Any) -> Any:
+        return scale * cp.log_sum_exp(cp.hstack([a * m, -0.5 * m + shift, 0.0]))
 
-
-def nothing() -> Loss:
-    return Loss("0", lambda m: 0 * m, lambda m: (np.zeros_like(m), np.zeros_like(m)))
+    return Loss(f"{scale} lse({a} m, -m/2 + {shift}, 0)", expression, derivatives)
 
 
 numbers = st.sampled_from([-2.0, -1.0, -0.7, 0.3, 1.0, 1.5, 4.0])
 shifts = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])
 scales = st.sampled_from([0.2, 1.0, 3.0, 20.0])
-widths = st.sampled_from([0.01, 0.1, 0.5, 2.0])
-
 losses = st.one_of(
-    st.builds(logistic, numbers, shifts, scales),
-    st.builds(hinge, numbers, shifts, scales, widths),
+    of_line("logistic", cp.logistic, logistic_slopes),
+    st.sampled_from([0.01, 0.1, 0.5, 2.0]).flatmap(hinge),
     st.builds(exponential_sum, numbers, shifts, scales),
-    st.builds(square, numbers, shifts, scales),
-    st.builds(nothing),
+    of_line("square", cp.square, lambda t: (2 * t, np.full_like(t, 2.0)), bounded=False),
+    st.just(Loss("0", lambda m: 0 * m, lambda m: (np.zeros_like(m), np.zeros_like(m)))),
 )
 
 
