@@ -37,15 +37,13 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, 
     proof = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     check_projection(proof)
     search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
-    best: tuple[float, Candidates, Array] | None = None
+    cases = []
     for pair in search.pairs(certificate.privacy.adjacency):
         found = search.found([Goal({"distance": 1.0})], pair, effort.pool, effort.steps)[0]
         there, away = other_minimiser(search, found, certificate.noise_dimension)
         k = int(np.argmax(away))
-        if best is None or away[k] > best[0]:
-            best = float(away[k]), found.take(slice(k, k + 1)), there[k]
-    assert best is not None
-    distance, one, place = best
+        cases.append((float(away[k]), found.take(slice(k, k + 1)), there[k]))
+    distance, one, place = max(cases, key=lambda case: case[0])
     notes = (
         f"The other data set's minimiser is {distance:.6g} away: {search.form.space.unpack(place)}.",
         "That the release is projected on K is left out; it only hides more.",
@@ -84,16 +82,12 @@ def attack_gradients(
     check_projection(analysis)
     search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
-    best: tuple[float, Candidates] | None = None
+    cases, frame = [], np.eye(len(search.moduli))[None]
     for pair in search.pairs(certificate.privacy.adjacency):
         one = search.found([Goal({"difference": 1.0})], pair, effort.pool, effort.steps)[0].take(slice(0, 1))
-        frame = np.eye(len(search.moduli))[None]
         first, second = (side.slopes(one.theta, frame, curved=False)[0][0] for side in (one.first, one.second))
-        difference = float(np.linalg.norm(shortened(first, clip) - shortened(second, clip)))
-        if best is None or difference > best[0]:
-            best = difference, one
-    assert best is not None
-    difference, one = best
+        cases.append((float(np.linalg.norm(shortened(first, clip) - shortened(second, clip))), one))
+    difference, one = max(cases, key=lambda case: case[0])
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
         "for both, and who sees the average of the iterates alone learns less.",

@@ -293,15 +293,9 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
 
     `known` are bounds, possibly infinite.
     """
-    ends, rests = [], []
-    for sign in (-1.0, 1.0):
-        for place in coordinates:
-            goal = np.zeros(region.dim)
-            goal[place] = sign
-            level, missed = farthest(region, goal)
-            ends.append(level)
-            rests.append(missed)
-    end, rest, count = np.array(ends), np.array(rests), len(coordinates)
+    count, goals = len(coordinates), np.eye(region.dim)[coordinates]
+    found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
+    end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
     # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
     bounded = np.zeros(region.dim, dtype=bool)
     bounded[coordinates] = np.isfinite(end[:count]) & np.isfinite(end[count:])
