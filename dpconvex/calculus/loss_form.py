@@ -25,9 +25,8 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.constraints import states_convex_set
+from dpconvex.geometry.constraints import implicit_constraints, states_convex_set
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
-from dpconvex.geometry.implicit_domains import implicit_constraints
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
 
@@ -50,7 +49,7 @@ class LossForm:
         self.feasible: FeasibleSet = feasible_set(self.space, template.constraints)
         self.bases = Bases(template.record)
         self.expander = Expander(self.space, self.bases)
-        domains = implicit_constraints(template.regularizer, self.expander, self.feasible)
+        domains = implicit_constraints(template.regularizer, self.expander, self.feasible.least_entry)
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = feasible_set(self.space, self.constraints)
