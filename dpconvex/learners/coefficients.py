@@ -109,7 +109,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     Raises
     ------
     TemplateError, NotConverged
-        If the statistics leave the residuals out, there are several responses, or the noise is too large for standard errors.
+        If the statistics leave the residuals out, there are several responses, or the noise is too large.
 
     Examples
     --------

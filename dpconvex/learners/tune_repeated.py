@@ -135,10 +135,10 @@ def tune_repeated(
 
 def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
     """Divide a promise among the choice, the fits and their scores, without any data."""
-    # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
-    mechanism, first = method.way(template, privacy, size)
-    own = Method(mechanism, None, first)
     with computable(privacy):
+        # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
+        mechanism, first = method.way(template, privacy, size)
+        own = Method(mechanism, None, first)
         if repetitions.accounting == "renyi":
             rho = repetitions.each_concentrated(privacy)
             fit = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, own)

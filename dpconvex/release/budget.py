@@ -57,10 +57,8 @@ class Budget:
 
     Raises
     ------
-    TemplateError
-        If `privacy` is no `Privacy`, or it or the accounting differs from what is in the file.
-    DPConvexError
-        If the file is not a sound ledger, or the platform has no file locks.
+    TemplateError, DPConvexError
+        If the total or the accounting differs from what is in the file, or that is not a sound ledger.
 
     Examples
     --------
@@ -269,30 +267,25 @@ class Budget:
         content = ledger.read(descriptor, self.path)
         if self._content and content.startswith(self._content):
             lines = ledger.parse(content[len(self._content) :], self.path, len(self._seen) + 2)
-            entries = spends_in(lines, self._rule, self._seen, self.path)
+            self._seen = spends_in(lines, self._rule, self._seen, self.path)
         else:
-            entries = self._whole(ledger.parse(content, self.path))
-        self._seen, self._content = entries, content
-
-    def _whole(self, lines: list[Any]) -> list[Entry]:
-        """Read a ledger from its beginning, and refuse one that is not this budget's."""
-        assert self.path is not None
-        rule = rule_in(lines, self.path)
-        if rule.total != self.privacy:
-            raise TemplateError(
-                f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
-                "keep a budget for other people, or under another adjacency, in a file of its own."
-            )
-        if self._asked is not None and rule.name != self._asked:
-            raise TemplateError(
-                f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
-                "leave it out, or make another ledger for other people."
-            )
-        entries = spends_in(lines[1:], rule, [], self.path)
-        if entries[: len(self._seen)] != self._seen:
-            raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
-        self._rule = rule
-        return entries
+            lines = ledger.parse(content, self.path)
+            rule = rule_in(lines, self.path)
+            if rule.total != self.privacy:
+                raise TemplateError(
+                    f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
+                    "keep a budget for other people, or under another adjacency, in a file of its own."
+                )
+            if self._asked is not None and rule.name != self._asked:
+                raise TemplateError(
+                    f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
+                    "leave it out, or make another ledger for other people."
+                )
+            entries = spends_in(lines[1:], rule, [], self.path)
+            if entries[: len(self._seen)] != self._seen:
+                raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
+            self._rule, self._seen = rule, entries
+        self._content = content
 
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:

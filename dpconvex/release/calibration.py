@@ -95,11 +95,6 @@ def calibrate(
         mechanisms that end near a minimiser, for all templates, the one with the smallest predicted excess risk of all releases
         together: noise that is best for a single release need not be for many.
 
-    Raises
-    ------
-    NotPrivate, MissingRule, TemplateError
-        As for `verify`.
-
     Examples
     --------
     >>> import dpconvex as dp

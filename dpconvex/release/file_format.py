@@ -58,14 +58,7 @@ class Released:
         Parameters
         ----------
         path : str or path
-            Used as it is; ``.npz`` is the usual ending, and NumPy reads the file.
-
-        Raises
-        ------
-        TemplateError
-            If that is no path, or a folder, a device or anything else but a regular file is there.
-        OSError
-            If the file cannot be written.
+            Used as it is; nothing but a regular file is replaced.
         """
         write_whole(replaceable(path), self.to_bytes())
 

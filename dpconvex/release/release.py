@@ -34,7 +34,6 @@ from dpconvex.release.whitening import Whitening
 
 Array = NDArray[np.float64]
 
-
 FORMAT = "dpconvex release"
 
 
@@ -256,9 +255,8 @@ class Release(Released, Mapping[str, Array]):
 
         def build(header: Header, members: dict[str, NDArray[Any]]) -> Release:
             names, arrays = header.names, list(members.values())
-            if len(set(names)) != len(names) or list(members) != members_of(
-                len(names) + (header.whitening is not None)
-            ):
+            expected = members_of(len(names) + (header.whitening is not None))
+            if len(set(names)) != len(names) or list(members) != expected:
                 raise ValueError("names and arrays do not match")
             return cls(
                 parameters=dict(zip(names, arrays, strict=False)),
@@ -295,9 +293,8 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
         if self.whitening is not None:
             self.whitening.check(template)
-        functions = functions_of(template)
-        functions |= {"source": self.source or template.source, "predictor": self.predictor or template.predict}
-        return replace(self, **functions)
+        own = {"source": self.source or template.source, "predictor": self.predictor or template.predict}
+        return replace(self, **functions_of(template) | own)
 
     def _remedy(self) -> str:
         if self.source is not None:
