@@ -85,10 +85,8 @@ class Place(Protocol):
         """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in their order."""
         ...
 
-    def mapped(
-        self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
-    ) -> Place:
-        """Return partitions with so many records, which a function makes of these."""
+    def mapped(self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]) -> Place:
+        """Return partitions that a function makes of these."""
         ...
 
 
@@ -143,12 +141,12 @@ class PartitionedBatch(Batch):
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         own = [()] * len(self.sizes)
-        return PartitionedBatch(self.sizes, self.place.mapped(function, self.place.share(value), own, self.sizes))
+        return PartitionedBatch(self.sizes, self.place.mapped(function, self.place.share(value), own))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
         parts = self.split(rows)
         own, sizes = [(np.packbits(part),) for part in parts], [int(part.sum()) for part in parts]
-        return PartitionedBatch(sizes, self.place.mapped(chosen_of, self.place.share(None), own, sizes))
+        return PartitionedBatch(sizes, self.place.mapped(chosen_of, None, own))
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut what has an entry for each record as the records are cut."""

@@ -21,7 +21,7 @@ from dpconvex.language.columns import records_of
 from dpconvex.language.dask_sources import Source, has_partitions, is_frame, is_lazy, sources_of_columns
 from dpconvex.language.entries import length_of_numbers
 from dpconvex.language.file_rows import FileRows
-from dpconvex.language.places import Check, Here, count, here, width, within
+from dpconvex.language.places import Check, Here, count, width, within
 from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet
 from dpconvex.language.workers import Workers, workers
 
@@ -89,7 +89,7 @@ class Partitions:
     def _source(self, number: int, entry: Any) -> Source:
         if isinstance(entry, Source):
             return entry
-        return Source(entry) if is_lazy(entry) or callable(entry) else here(number, self._here, entry)
+        return Source(entry) if is_lazy(entry) or callable(entry) else within(number, self._here, entry)
 
     def _here(self, entry: Any) -> Source:
         """Return a partition that is in memory or in files; names of columns of tables are checked."""

@@ -69,13 +69,13 @@ class Here:
         self.parts = parts
 
     def asked(self, function: Callable[[Any], int], sources: Sequence[Source]) -> list[int]:
-        return [here(number, lambda s: function(resolved(s)), source) for number, source in enumerate(sources)]
+        return [within(number, lambda s: function(resolved(s)), source) for number, source in enumerate(sources)]
 
     def read(self, sources: Sequence[Source], check: Check, keep: bool | None) -> tuple[Here, list[int]]:
         parts: list[Batch | Callable[[], Batch]] = []
         sizes = []
         for number, source in enumerate(sources):
-            again = partial(here, number, lambda source: check(resolved(source)), source)
+            again = partial(within, number, lambda source: check(resolved(source)), source)
             batch = again()
             stays = keep or (isinstance(source.value, Mapping) and keep is None)
             parts.append(batch if stays else partial(unchanged, again, number, batch.seen))
@@ -89,11 +89,9 @@ class Here:
         self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         for number, given in own.items():
-            yield number, here(number, function, called(self.parts[number]), shared, *given)
+            yield number, within(number, function, called(self.parts[number]), shared, *given)
 
-    def mapped(
-        self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
-    ) -> Here:
+    def mapped(self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]) -> Here:
 
         def made(part: Batch | Callable[[], Batch], given: tuple[Any, ...]) -> Batch:
             return function(called(part), shared, *given)
@@ -103,22 +101,16 @@ class Here:
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with a partition; an error in its records says which it is, and any other remembers."""
+    """Call a function with a partition; an error says which it is."""
     try:
         return function(*arguments)
+    except OSError as error:
+        raise unreadable(number, error) from error
     except DomainError as error:
         raise DomainError(f"partition {number}: {error}") from error.__cause__
     except Exception as error:
-        error.partition = number  # type: ignore[attr-defined]
+        error.add_note(f"in partition {number}")
         raise
-
-
-def here(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with a partition, in this process, where a file that cannot be read will not be tried again."""
-    try:
-        return within(number, function, *arguments)
-    except OSError as error:
-        raise unreadable(number, error) from error
 
 
 def unreadable(number: int, error: BaseException) -> DomainError:

@@ -45,9 +45,9 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 
     try:
         return function(*arguments)
-    except OSError:
-        raise  # may pass: Dask tries again
     except Exception as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # may pass: Dask tries again
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
@@ -130,9 +130,7 @@ class Workers:
         for found in self._results(tasks):
             yield from found.items()
 
-    def mapped(
-        self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
-    ) -> Workers:
+    def mapped(self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]) -> Workers:
         made = []
         for old in self.bundles:
             mine = {k: own[k] for k in range(old.first, old.first + len(old.seen))}
@@ -157,14 +155,7 @@ class Workers:
         """Yield what tasks return, each of which begins with some partition."""
         with reachable():
             outcomes = self._gathered(self._started(list(tasks.values())), list(tasks))
-        for number, found in zip(tasks, outcomes, strict=True):
-            try:
-                yield result(found)
-            except DPConvexError:
-                raise
-            except Exception as error:
-                error.add_note(f"in partition {getattr(error, 'partition', number)}, on its worker")
-                raise
+        yield from map(result, outcomes)
 
     def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
         """Wait for tasks, as long as there is anybody to do them."""
@@ -178,8 +169,9 @@ class Workers:
                 lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
                 continue
             for number, future in zip(numbers, tasks, strict=True):
-                if future.status == "error" and not of_cluster(error := future.exception(timeout=PATIENCE)):
-                    raise unreadable(getattr(error, "partition", number), error) from error
+                error = future.exception(timeout=PATIENCE) if future.status == "error" else None
+                if error is not None and not of_cluster(error):
+                    raise error if isinstance(error, DPConvexError) else unreadable(number, error) from error
             return list(self.client.gather(tasks))
         raise RuntimeError("there are no workers left")
 
