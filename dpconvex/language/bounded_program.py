@@ -30,9 +30,9 @@ class BoundedProgram:
         self.objective, self.constraints = problem.objective, list(problem.constraints)
         self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
         names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
-        for name in names:
-            if names.count(name) > 1:  # the release could not hold both
-                raise TemplateError(f"two variables or bounds are called {name!r}; give each a name of its own.")
+        twice = [name for name in names if names.count(name) > 1]  # the release could not hold both
+        if twice:
+            raise TemplateError(f"two variables or bounds are called {twice[0]!r}; give each a name of its own.")
         self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
         self.anchor: list[Array] = []
         self.allowed = 0.0
@@ -141,11 +141,9 @@ def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
     """Raise unless a problem is convex and public but for its bounds."""
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
-    wrong = [bound for bound in bounds if not isinstance(bound, PrivateBound)]
-    if wrong or not bounds:
+    if not bounds or not all(isinstance(bound, PrivateBound) for bound in bounds):
         raise TemplateError(
-            "expected the PrivateBounds of the problem, the objects themselves and not their names, at least one, not "
-            f"{wrong[0] if wrong else bounds!r}."
+            f"expected the PrivateBounds of the problem, not their names, and at least one, not {bounds!r}."
         )
     known = {id(parameter): parameter for parameter in problem.parameters()}
     for bound in bounds:

@@ -1,8 +1,4 @@
-"""Loss functions of the papers that CVXPY has no name for, written with the atoms that it has.
-
-An atom here is an ordinary CVXPY expression, so that CVXPY proves it convex, solvers take it, and the calculus of
-constants reads it like any other.
-"""
+"""Loss functions of the papers that CVXPY has no name for, written with the atoms that it has."""
 
 import math
 from typing import Any
@@ -17,13 +13,10 @@ from dpconvex.errors import TemplateError
 def huber_hinge(expr: Any, width: float) -> cp.Expression:
     """Smooth the hinge ``max(m, 0)`` of margin violations m by a parabola on ``|m| <= width``, elementwise.
 
-    With h = `width` the value is 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, and m for m > h.  It is convex, at least
-    the hinge and at most h/4 above it; its slope grows from 0 to 1 (Lipschitz constant 1), and its curvature is 1/(2h)
-    for -h < m < h and 0 elsewhere.
-
-    A margin z that should be at least 1 is violated by m = 1 - z; then this is the Huber loss of Chaudhuri, Monteleoni
-    and Sarwate (2011), section 3.4.2, equation 35.  Pathak and Raj (2012), equations 9 and 10, sum it over the classes
-    that compete with a record's own.
+    With h = `width` the value is 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, and m for m > h: convex, at least the hinge and
+    at most h/4 above it, with slopes from 0 to 1 and curvature 1/(2h) for -h < m < h.  Of m = 1 - z, for a margin z that should
+    be at least 1, it is the Huber loss of Chaudhuri, Monteleoni and Sarwate (2011), section 3.4.2, equation 35; Pathak and Raj
+    (2012), equations 9 and 10, sum it over the classes that compete with a record's own.
 
     Parameters
     ----------

@@ -90,13 +90,7 @@ class Privacy:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Privacy:
-        """Rebuild from `to_dict`.
-
-        Raises
-        ------
-        TemplateError
-            If a field is missing, unknown or out of range.
-        """
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
         if not isinstance(fields, Mapping) or set(fields) != {"epsilon", "delta", "adjacency"}:
             raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
         return cls(**fields)
@@ -121,11 +115,8 @@ def computable(privacy: Privacy) -> Iterator[None]:
         unusual = not 1e-6 <= privacy.epsilon <= 1e6 or 0 < privacy.delta < 1e-20 or privacy.delta > 0.5
         if isinstance(error, DPConvexError) or not unusual:
             raise
-        raise NotPrivate(
-            f"calibrating noise for so extreme a promise failed in double precision ({type(error).__name__}: {error})",
-            privacy,
-            remedy,
-        ) from error
+        why = f"calibrating noise for so extreme a promise failed ({type(error).__name__}: {error})"
+        raise NotPrivate(why, privacy, remedy) from error
 
 
 def left(total: float, part: float) -> float:

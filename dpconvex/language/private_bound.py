@@ -38,11 +38,6 @@ class PrivateBound(Sealed):
     parameter : cvxpy.Parameter
         It holds public and noisy values only; it is declared non-negative if the minimum is.
 
-    Raises
-    ------
-    TemplateError
-        If an argument has the wrong type or shape, or is out of range.
-
     Examples
     --------
     >>> capacity = PrivateBound("capacity", shape=2, sensitivity=1.0, minimum=[0.0, 5.0])

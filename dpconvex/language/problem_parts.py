@@ -24,13 +24,11 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)
     reader.declare([objective, *problem.constraints])
     for constraint in problem.constraints:
-        private = [symbol for symbol, _ in symbols if any(symbol is p for p in constraint.parameters())]
-        if private:
-            raise NotPrivate(
-                f"a constraint mentions the data {private[0].name()!r}",
-                constraint,
-                "constraints are public: move what depends on records into the objective",
-            )
+        mentioned = {id(parameter) for parameter in constraint.parameters()}
+        for symbol, _ in symbols:
+            if id(symbol) in mentioned:
+                remedy = "constraints are public: move what depends on records into the objective"
+                raise NotPrivate(f"a constraint mentions the data {symbol.name()!r}", constraint, remedy)
     whole = reader.expression(objective, "the objective")
     rows: dict[Expression, Field] = {
         field_of(symbol): Field.of(symbol.shape[1:], symbol.name(), ("row", symbol.id)) for symbol, _ in symbols
@@ -62,9 +60,7 @@ def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tupl
     for key, domain in records.items():
         symbol = known.get(key.name() if isinstance(key, cp.Parameter) else key)
         if symbol is None or (isinstance(key, cp.Parameter) and symbol is not key):
-            raise TemplateError(
-                f"from_problem: {key!r} is no parameter of the problem; its parameters are {', '.join(sorted(known)) or 'none'}."
-            )
+            raise TemplateError(f"from_problem: {key!r} is no parameter of the problem; these are {sorted(known)}.")
         row = () if isinstance(domain, Choice) else domain.shape
         if not symbol.shape or symbol.shape[1:] != row or symbol.shape[0] < 2:
             raise TemplateError(
@@ -79,10 +75,8 @@ def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tupl
 
 
 def symbol_or_label(value: Any) -> Any:
-    if isinstance(value, cp.Expression):
-        return value
     try:
-        return cp.Constant(float(value))
+        return value if isinstance(value, cp.Expression) else cp.Constant(float(value))
     except (TypeError, ValueError) as error:
         raise TemplateError(
             f"from_problem: a label that the objective computes with is a number, not {value!r}."
