@@ -9,11 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.arrangement import hstack, transpose, vstack
+from dpconvex.core.atoms.arrangement import hstack, reshape, transpose, vstack
 from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
-from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.norms import NORM, norm
 from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.atoms.sums import NEGATE
 from dpconvex.core.constraint import Constraint
@@ -229,7 +229,9 @@ class Conditions:
         elif constraint.kind == "equality":
             self._not_negative(*affine_map(first - others[0], self.space), equal=True)
         elif constraint.kind == "second-order cone":
-            self._second_order(constraint)
+            along = None if others[0].ndim < 2 else (int(constraint.options[0]),)
+            length = reshape(norm(others[0], 2, along), first.shape)
+            self._read(Constraint("inequality", (length, first)))
         elif constraint.kind == "inequality" and first.atom is MAXIMUM:
             for small in first.args:
                 self._read(Constraint("inequality", (small, others[0])))
@@ -245,16 +247,6 @@ class Conditions:
             raise MissingRule(
                 f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power"
             )
-
-    def _second_order(self, constraint: Constraint) -> None:
-        top, rest = (affine_map(argument, self.space) for argument in constraint.args)
-        place = np.arange(len(rest[1])).reshape(constraint.args[1].shape, order="F")
-        columns = [place.ravel()]
-        if place.ndim > 1:
-            axis = int(constraint.options[0])
-            columns = list(np.moveaxis(place, axis, 0).reshape(place.shape[axis], -1).T)
-        for k, column in enumerate(columns):
-            self._norm(SECOND_ORDER, (top[0][[k]], top[1][[k]]), (rest[0][column], rest[1][column]))
 
     def _norm(self, kind: str, level: Affine, inner: Affine) -> None:
         """Ask that a norm be at most a level."""
