@@ -1,6 +1,5 @@
 """The falsifier finds worst cases, breaks wrong constants, and leaves right ones standing."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -90,8 +89,7 @@ def test_a_constant_that_is_a_little_wrong_is_broken(
         assert "parameters: w = " in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["trace", "eigenvalue"])
-def test_a_wrong_rule_is_broken(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = LOGISTIC.rule
     assert rule is not None
 
@@ -130,18 +128,10 @@ def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch: pytest.Monk
 # Where it looks
 
 
-def constrained(constraints: Callable[[cp.Variable], list[cp.Constraint]]) -> dp.Template:
-    M = cp.Variable((2, 2), PSD=True, name="M")
-    return dp.Template(
-        record=dp.Record(x=dp.Ball(2)),
-        loss=lambda x: cp.square(x @ M @ x),
-        regularizer=cp.sum_squares(M),
-        constraints=constraints(M),
-    )
-
-
 def test_parameters_stay_in_a_set_that_is_cut() -> None:
-    template = constrained(lambda M: [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0])
+    M = cp.Variable((2, 2), PSD=True, name="M")
+    within = [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0]
+    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.square(x @ M @ x), cp.sum_squares(M), within)
     found = dp.falsify(template, **FAST)
     assert found["gradient_bound"].ratio >= 0.6  # trace(M) <= 2 keeps the slope below 4, where 6 is certified
     for finding in found.values():

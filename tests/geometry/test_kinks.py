@@ -158,8 +158,20 @@ def test_what_has_no_joint_proximal_map_is_left_or_gets_heights(make: Any, regul
         assert abs(kinks.value(theta) - float(regularizer(v).value)) <= 1e-12
 
 
+# Like others, but for their spelling.
+ALIKE = (
+    "groups",
+    "rows",
+    "mixed norm",
+    "largest entries",
+    "positive parts in a box",
+    "Frobenius norm, PSD",
+    "logarithms in a box",
+)
+
+
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in CASES])
 def test_every_regularizer_is_released(case: str) -> None:
     """Verified, and within its bound of the minimiser: the baseline, which is nearer, tells."""
     parts(case)
