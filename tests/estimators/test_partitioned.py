@@ -36,10 +36,7 @@ def in_files(folder: Path, y: Any = Y) -> dp.Partitions:
 
 MODELS: dict[str, tuple[Any, Any]] = {
     "logistic": (lambda: dp.LogisticRegression(classes=LABELS, seed=1, epsilon=2.0), Y),
-    "intercept": (lambda: dp.LogisticRegression(classes=LABELS, seed=1, epsilon=2.0, fit_intercept=True), Y),
-    "added": (lambda: dp.LinearSVC(classes=LABELS, seed=1, epsilon=2.0, adjacency="add-remove", size=700), Y),
     "kernel": (lambda: dp.KernelSVC(classes=LABELS, seed=1, epsilon=9.0, components=5, fit_intercept=True), Y),
-    "ridge": (lambda: dp.Ridge(bounds=(0, 100), seed=1, epsilon=2.0, fit_intercept=True), Z),
     "line": (lambda: dp.LinearRegression(bounds=(0, 100), seed=1, epsilon=2.0, delta=1e-6, fit_intercept=True), Z),
     "mixture": (lambda: dp.LargeMarginGaussianMixture(classes=LABELS, seed=1, epsilon=9.0), Y),
     "own": (lambda: dp.PrivateEstimator(dp.load("logistic_regression", features=3, labels=LABELS), seed=1), Y),

@@ -27,23 +27,19 @@ DRAWN = 1e-7
 # Of the conic solver's objective, at its default settings.
 ORACLE = 1e-6
 DIGITS = 11
-WIDTH = 118
 
 # What is calibrated to the added quadratic.
 CALIBRATED = {
-    "strong_convexity",
-    "jacobian_epsilon",
-    "noise_epsilon",
-    "noise_scale",
-    "expected_noise",
-    "predicted_risk",
-    "tolerance",
-    "distance_of_answers",
-    "smoothing",
-    "derivation_logarithms",
-    "cover_distance",
-    "cover_size",
-    "cover_noise_cap",
+    *(
+        "strong_convexity",
+        "jacobian_epsilon",
+        "noise_epsilon",
+        "noise_scale",
+        "expected_noise",
+        "predicted_risk",
+        "tolerance",
+    ),
+    *("distance_of_answers", "smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
 }
 Golden = dict[str, Any]
 
@@ -134,34 +130,15 @@ def load(name: str) -> Golden:
 
 
 def save(name: str, golden: Golden) -> None:
-    """Write a golden file, innermost groups as paragraphs."""
     file = FOLDER / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text(golden) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(rounded(golden), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def text(value: Any, indent: str = "") -> str:
-    """Format as JSON with `DIGITS` digits."""
-    if isinstance(value, float):
-        return repr(float(f"{value:.{DIGITS}g}"))
+def rounded(value: Any) -> Any:
+    """Keep `DIGITS` digits of every number."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return "[" + ", ".join(text(item) for item in value) + "]"
-    if not isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    deeper = indent + " "
-    flat = {key: item for key, item in value.items() if not isinstance(item, dict)}
-    parts = [f",\n{deeper}".join(paragraph([f"{json.dumps(key)}: {text(item)}" for key, item in flat.items()]))]
-    parts = parts if flat else []
-    parts += [f"{json.dumps(k)}: {text(v, deeper)}" for k, v in value.items() if isinstance(v, dict)]
-    return f"{{\n{deeper}" + f",\n{deeper}".join(parts) + f"\n{indent}}}"
-
-
-def paragraph(parts: list[str]) -> list[str]:
-    """Join parts into lines of at most `WIDTH` characters."""
-    lines: list[str] = []
-    for part in parts:
-        if lines and len(lines[-1]) + len(part) + 2 <= WIDTH:
-            lines[-1] += f", {part}"
-        else:
-            lines.append(part)
-    return lines
+        return [rounded(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -28,18 +28,16 @@ REGULARIZATION = 0.01
 PROBES = 3
 
 CONSTANTS = (
-    "gradient_bound",
-    "sensitivity",
-    "strong_convexity",
-    "added",
-    "hessian_bound",
-    "jacobian_epsilon",
-    "noise_epsilon",
-    "noise_dimension",
-    "noise_scale",
-    "expected_noise",
-    "predicted_risk",
-    "tolerance",
+    *(
+        "gradient_bound",
+        "sensitivity",
+        "strong_convexity",
+        "added",
+        "hessian_bound",
+        "jacobian_epsilon",
+        "noise_epsilon",
+    ),
+    *("noise_dimension", "noise_scale", "expected_noise", "predicted_risk", "tolerance"),
 )
 CHOICE = ("mechanism", "added", "strong_convexity", "noise_scale", "predicted_risk")
 
