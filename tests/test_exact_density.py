@@ -83,14 +83,6 @@ def gaussians(u: Array, records: Records) -> tuple[Array, Array]:
     return slope @ rows, np.einsum("mn,na,nb->mab", bend, rows, rows)
 
 
-# Public parts: gradient (m, p) and Hessian (m, p, p) of r.
-
-
-def ridge(u: Array, mu: float) -> tuple[Array, Array]:
-    """Return the derivatives of mu/2 ||u||^2."""
-    return mu * u, np.broadcast_to(mu * np.eye(u.shape[1]), (len(u), u.shape[1], u.shape[1]))
-
-
 def matrices(u: Array) -> Array:
     """Turn svec coordinates (m, 3) into matrices (m, 2, 2)."""
     side = u[:, 1] / np.sqrt(2)
@@ -135,22 +127,21 @@ class Learner:
         assert found.strong_convexity == pytest.approx(self.size * self.regularization + found.added, rel=1e-12)
         return found
 
-    def public(self, u: Array, certificate: dp.Certificate) -> tuple[Array, Array]:
-        """Return the derivatives of the public part."""
-        mu = certificate.strong_convexity
-        return ridge(u, 2 * mu if self.problem == "semidefinite" else mu)
+    def curvature(self, certificate: dp.Certificate) -> float:
+        """Return the curvature of the public part, a quadratic."""
+        return certificate.strong_convexity * (2 if self.problem == "semidefinite" else 1)
 
     def losses(self, u: Array, records: Records) -> tuple[Array, Array]:
         return (softmax if self.problem == "softmax" else gaussians)(u, records)
 
     def release(self, noise: Array, records: Records, certificate: dp.Certificate) -> Array:
         """Return points u that noise b leads to, shape (m, p): damped Newton steps on the gradient."""
-        u = np.zeros_like(noise)
+        u, mu = np.zeros_like(noise), self.curvature(certificate)
         for _ in range(40):
-            (g, h), (s, m) = self.losses(u, records), self.public(u, certificate)
-            step = np.linalg.solve(h + m, (g + s + noise)[..., None])[..., 0]
+            g, h = self.losses(u, records)
+            step = np.linalg.solve(h + mu * np.eye(u.shape[1]), (g + mu * u + noise)[..., None])[..., 0]
             trials = u[None] - 0.5 ** np.arange(0, 12, 1)[:, None, None] * step
-            left = [self.losses(t, records)[0] + self.public(t, certificate)[0] + noise for t in trials]
+            left = [self.losses(t, records)[0] + mu * t + noise for t in trials]
             best = np.argmin(np.linalg.norm(left, axis=2), axis=0)
             u = trials[best, np.arange(len(u))]
         return u
@@ -171,23 +162,18 @@ def symmetric_template(regularization: float) -> dp.Template:
     )
 
 
-class Density:
-    """Log densities of the release at fixed points; the public part, which no record changes, is computed once."""
+def log_density(learner: Learner, certificate: dp.Certificate, u: Array, records: Records) -> Array:
+    """Return the log density of the release at points, up to a constant of the noise."""
+    (g, h), mu = learner.losses(u, records), learner.curvature(certificate)
+    sign, log_det = np.linalg.slogdet(h + mu * np.eye(u.shape[1]))
+    assert (sign > 0).all()
+    return np.asarray(-np.linalg.norm(g + mu * u, axis=1) / certificate.noise_scale + log_det)
 
-    def __init__(self, learner: Learner, certificate: dp.Certificate, u: Array) -> None:
-        self.learner, self.scale, self.u = learner, certificate.noise_scale, u
-        self.slope, self.bend = learner.public(u, certificate)
 
-    def log(self, records: Records) -> Array:
-        """Return the log density at the points, up to a constant of the noise."""
-        g, h = self.learner.losses(self.u, records)
-        sign, log_det = np.linalg.slogdet(self.bend + h)
-        assert (sign > 0).all()
-        return np.asarray(-np.linalg.norm(g + self.slope, axis=1) / self.scale + log_det)
-
-    def ratio(self, first: Records, second: Records) -> Array:
-        """Return the absolute log ratio at the points."""
-        return np.abs(self.log(first) - self.log(second))
+def ratio(learner: Learner, certificate: dp.Certificate, u: Array, pair: tuple[Records, Records]) -> Array:
+    """Return the absolute log ratio at the points."""
+    first, second = (log_density(learner, certificate, u, records) for records in pair)
+    return np.abs(first - second)
 
 
 def share(certificate: dp.Certificate) -> float:
@@ -198,11 +184,11 @@ def share(certificate: dp.Certificate) -> float:
 def climb(learner: Learner, certificate: dp.Certificate, u: Array, pair: tuple[Records, Records], rounds: int) -> float:
     """Return the largest log ratio found by random ascent from the points."""
     rng = np.random.default_rng(7)
-    best = Density(learner, certificate, u).ratio(*pair)
+    best = ratio(learner, certificate, u, pair)
     step = np.full(len(u), 0.5)
     for _ in range(rounds):
         trial = u + (step * np.maximum(np.linalg.norm(u, axis=1), 0.1))[:, None] * rng.normal(size=u.shape)
-        value = Density(learner, certificate, trial).ratio(*pair)
+        value = ratio(learner, certificate, trial, pair)
         better = value > best
         u, best = np.where(better[:, None], trial, u), np.where(better, value, best)
         step = np.clip(np.where(better, 1.5 * step, 0.8 * step), 1e-6, 1.0)
@@ -262,15 +248,15 @@ def test_two_hundred_random_neighbours_stay_within_epsilon(problem: str, adjacen
     worst = 0.0
     for family in range(10):  # points are shared by the 20 neighbours of a data set
         data = drawn(learner.size, learner.classes, rng)
-        density = Density(learner, certificate, points(learner, certificate, data, 12, family))
+        u = points(learner, certificate, data, 12, family)
         for row in range(20):
             if adjacency == "add-remove":
                 first = data.replaced(row % 8, float(rng.choice([-1, 1, rng.uniform(-1, 1)])), row % learner.classes)
                 second = first.without(row % 8)
             else:
                 first, second = data, data.replaced(row % 8, float(rng.uniform(-1, 1)), row % learner.classes)
-            worst = max(worst, float(density.ratio(first, second).max()))
-        worst = max(worst, climb(learner, certificate, density.u, (first, second), 10))
+            worst = max(worst, float(ratio(learner, certificate, u, (first, second)).max()))
+        worst = max(worst, climb(learner, certificate, u, (first, second), 10))
     assert worst <= share(certificate) * (1 + 1e-9)
     assert worst >= 0.3
 
@@ -285,7 +271,7 @@ def test_extreme_neighbours_stay_within_epsilon_at_the_worst_release(
     certificate = learner.certificate
     for k, pair in enumerate(extreme(learner)):
         u = points(learner, certificate, pair[0], 10, k)
-        assert Density(learner, certificate, u).ratio(*pair).max() <= share(certificate) * (1 + 1e-9)
+        assert ratio(learner, certificate, u, pair).max() <= share(certificate) * (1 + 1e-9)
         if k % 5 == 0:
             assert climb(learner, certificate, u, pair, 20) <= share(certificate) * (1 + 1e-9)
 
@@ -316,12 +302,12 @@ def test_the_worst_case_spends_most_of_epsilon(problem: str, adjacency: str) -> 
     learner = Learner(problem, 400, 0.02, dp.Privacy(1.0, adjacency=adjacency))
     certificate = learner.certificate
     first, second, u = worst_case(learner)
-    worst = float(Density(learner, certificate, u).ratio(first, second).max())
+    worst = float(ratio(learner, certificate, u, (first, second)).max())
     assert SPENT[problem][ADJACENCIES.index(adjacency)] * share(certificate) <= worst
     assert worst <= share(certificate) * (1 + 1e-9)
     # The test has power: half of the noise would not be private.
     wrong = replace(certificate, noise_scale=certificate.noise_scale / 2)
-    assert Density(learner, wrong, u).ratio(first, second).max() > learner.privacy.epsilon
+    assert ratio(learner, wrong, u, (first, second)).max() > learner.privacy.epsilon
 
 
 # The densities are those of the release.

@@ -108,7 +108,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         nargs="?",
         const="yes",
     ),
-    "--backend": option("conic or first-order"),
+    "--backend": option("conic or first-order", "NAME"),
     "--ledger": option("budget that the cost is recorded in before the data are used", "FILE"),
     "--budget": option("total epsilon of a ledger that is to be made", "E", float),
     "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
