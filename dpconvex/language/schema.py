@@ -239,7 +239,8 @@ class Schema:
 
     def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
         """Return labels as declared, or numbers between -1 and 1."""
-        absent = missing_entries(values) & [not isinstance(value, str) for value in values.tolist()]
+        texts = np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
+        absent = missing_entries(values) & ~texts
         if absent.any():
             raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
         if self.labels is not None:

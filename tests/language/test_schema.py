@@ -120,6 +120,7 @@ def test_every_kind_of_column_out_of_every_kind_of_table(tmp_path: Path) -> None
         np.testing.assert_allclose(X, ENCODED, atol=1e-15)
         assert y.tolist() == ["0", "1", "1", "0"]
     assert ", ".join(KINDS.feature_names) == NAMES
+    assert KINDS.encode({name: [] for name in ROWS}, empty=True)[0].shape == (0, 9)
 
 
 COLUMNS = st.sampled_from(
