@@ -8,6 +8,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.learners.evaluate import Errors, error_bound, quantile
+from dpconvex.mechanisms.grid import IntegerNoise
 
 LOGISTIC = dp.load("logistic_regression", features=2)
 HUBER = dp.load("huber_regression", features=2)
@@ -38,6 +39,25 @@ def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
     [errors] = Errors(HUBER.record, far, "x", "y", alone=False).each(batch)
     assert errors[0] / largest * top == pytest.approx(4.0)
     assert 0 <= errors[0] <= largest
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("template", "model"), [(LOGISTIC, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
+def test_all_noise_together_is_for_what_one_record_moves(
+    template: dp.Template, model: dp.Release, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[IntegerNoise] = []
+
+    def watched(value: Any, noise: IntegerNoise, rng: Any) -> Any:
+        drawn.append(noise)
+        return value
+
+    monkeypatch.setattr("dpconvex.learners.evaluate.perturb", watched)
+    data = {"x": X, "y": Y if template is LOGISTIC else X[:, 0]}
+    dp.evaluate(template, model, data, dp.Privacy(0.5, adjacency=adjacency))
+    moved = [error_bound(template, "x", "y")[0], 1][: len(drawn)]
+    assert len(drawn) == (2 if adjacency == "add-remove" else 1)
+    assert sum(most / noise.scale for most, noise in zip(moved, drawn, strict=True)) == pytest.approx(0.5)
 
 
 def test_it_is_paid_for_before_data_are_read() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.learners.tune_repeated import planned, tune_repeated
+from dpconvex.mechanisms.grid import gaussian_count, laplace_count
+from dpconvex.noise.gaussian_profiles import concentrated_delta
 from dpconvex.release.fit import Fit
 from dpconvex.release.verify import Method
 
@@ -71,6 +73,17 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
         concentration(direct.certificate)  # by the direct theorem nothing but the promise is known
     with pytest.raises(dp.NotPrivate, match="delta"):
         planned(template, dp.Privacy(1.0), law, 500, Method(mechanism))
+
+
+def test_scores_are_as_private_as_they_should_be() -> None:
+    laplace = laplace_count(0.05)
+    k = np.arange(-4000, 4001)
+    law = np.exp(-np.abs(k) / laplace.scale)
+    assert np.abs(np.log(law[1:] / law[:-1])).max() == pytest.approx(0.05, rel=1e-12)
+    assert laplace.scale >= 1 / 0.05
+    gaussian = gaussian_count(1e-3, 1.0)
+    assert 1 / (2 * gaussian.scale**2) <= 1e-3
+    assert concentrated_delta(1e-3, 1.0) <= gaussian.delta
 
 
 def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
