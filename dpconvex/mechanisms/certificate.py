@@ -141,11 +141,13 @@ class Certificate:
     def __init_subclass__(cls, perturbed: str) -> None:
         Certificate.kinds[perturbed] = cls
 
-    def __new__(cls, *, perturbed: str = "objective", **_: Any) -> Certificate:
+    def __new__(cls, *, perturbed: str = "", **_: Any) -> Certificate:
         """What is perturbed makes the type."""
-        if cls is Certificate and perturbed not in cls.kinds:
-            raise TemplateError(f"Certificate: perturbed must be one of {', '.join(cls.kinds)}, not {perturbed!r}.")
-        return object.__new__(cls.kinds[perturbed] if cls is Certificate else cls)
+        kind = cls if cls is not Certificate and not perturbed else cls.kinds.get(perturbed or "objective")
+        if kind is None or not issubclass(kind, cls):
+            known = ", ".join(map(repr, cls.kinds))
+            raise TemplateError(f"{cls.__name__}: perturbed must be one of {known}, of its type, not {perturbed!r}.")
+        return object.__new__(kind)
 
     def __post_init__(self) -> None:
         """Keep plain numbers, whatever kind they were computed with."""
