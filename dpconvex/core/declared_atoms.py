@@ -93,11 +93,13 @@ class Atom:
 
     def apply(self, value: Any) -> Any:
         """Apply the function that runs entry by entry to a JAX array (or a tracer), of any shape."""
-        return self.running.apply(value)
+        import jax.numpy as jnp
+
+        return self.running.evaluate(value, 0, jnp)
 
     def evaluate(self, value: Array, order: int = 0) -> Array:
         """Evaluate the function that runs, or its first or second derivative, entry by entry in double precision."""
-        return self.running.evaluate(np.asarray(value, dtype=float), order)
+        return np.asarray(self.running.evaluate(np.asarray(value, dtype=float), order))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return received, (self.name, self.slope, self.curvature, self.lower, self.running)
@@ -163,7 +165,7 @@ def received(
     name: str, slope: tuple[float, float], curvature: float, lower: float, running: PiecewiseQuadratic
 ) -> Atom:
     """Return an atom in another process: what runs, without the function that it was read off."""
-    found = Atom(name, running.apply, slope, curvature, lower)
+    found = Atom(name, running.evaluate, slope, curvature, lower)
     vars(found)["running"] = running
     return found
 

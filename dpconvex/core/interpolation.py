@@ -48,20 +48,12 @@ class PiecewiseQuadratic:
         anchor, value, slope = parts
         return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
 
-    def evaluate(self, m: Array, order: int = 0) -> Array:
-        """Evaluate the function, or its first or second derivative."""
-        anchor, value, slope, bend = (p[np.searchsorted(self.nodes, m, side="right")] for p in self._pieces)
+    def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
+        """Evaluate the function, or its first or second derivative, with NumPy or JAX."""
+        place = xp.searchsorted(xp.asarray(self.nodes), m, side="right")
+        anchor, value, slope, bend = (xp.asarray(part)[place] for part in self._pieces)
         d = m - anchor
-        return np.asarray((value + d * (slope + bend * d / 2), slope + bend * d, bend)[order])
-
-    def apply(self, m: Any) -> Any:
-        """Evaluate the function on a JAX array, so that it can be traced and differentiated."""
-        import jax.numpy as jnp
-
-        place = jnp.searchsorted(jnp.asarray(self.nodes), m, side="right")
-        anchor, value, slope, bend = (jnp.asarray(part)[place] for part in self._pieces)
-        d = m - anchor
-        return value + d * (slope + bend * d / 2)
+        return (value + d * (slope + bend * d / 2), slope + bend * d, bend)[order]
 
 
 def built(

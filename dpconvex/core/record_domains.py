@@ -96,21 +96,14 @@ class Ball:
         What is said of a row depends on that row alone, to the last bit.
         """
         rows = np.ascontiguousarray(values)
-        if self.norm != 2 or self.radius <= SMALL:
-            return self._scaled_excess(rows)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+            if self.norm != 2 or self.radius <= SMALL:
+                return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
             excess = np.einsum("ij,ij->i", rows, rows)
-        overflown = None if np.isfinite(excess.max(initial=0.0)) else ~np.isfinite(excess)
         np.sqrt(excess, out=excess)
         excess /= self.radius
         excess -= 1.0
-        if overflown is not None:
-            excess[overflown] = self._scaled_excess(rows[overflown])
         return np.asarray(excess)
-
-    def _scaled_excess(self, rows: Array) -> Array:
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
-            return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         """Draw records for tests, shape (size, dim): half of them on the sphere, some along axes and corners."""

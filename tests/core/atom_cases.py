@@ -110,3 +110,8 @@ def some(cases: list[Case]) -> list[Case]:
 
 
 CASES = {name: some(list(cases_of(ATOMS[name]))) for name in sorted(ATOMS)}
+
+
+def full(name: str) -> list[Case]:
+    """The cases of an atom whose arguments have entries."""
+    return [case for case in CASES[name] if all(np.prod(shape) for shape in case.shapes)]

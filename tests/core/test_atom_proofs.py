@@ -3,7 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from atom_cases import CASES, Case
+from atom_cases import CASES, Case, full
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
@@ -22,11 +22,6 @@ from dpconvex.language.template import Template
 EVERY = pytest.mark.parametrize("name", CASES)
 # Atoms of matrices whose domain no box of entries states.
 OF_SYMMETRIC = ("lambda_max", "log_det")
-
-
-def full(name: str) -> list[Case]:
-    """The cases of an atom whose arguments have entries."""
-    return [case for case in CASES[name] if all(np.prod(shape) for shape in case.shapes)]
 
 
 def box_of(case: Case, k: int) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from atom_cases import CASES, Case
+from atom_cases import CASES, Case, full
 
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.discipline import is_concave, is_convex
@@ -12,11 +12,6 @@ from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.to_cvxpy import Writer
 
 EVERY = pytest.mark.parametrize("name", CASES)
-
-
-def full(name: str) -> list[Case]:
-    """The cases of an atom whose arguments have entries."""
-    return [case for case in CASES[name] if all(np.prod(shape) for shape in case.shapes)]
 
 
 def at(case: Case, point: list[np.ndarray]) -> np.ndarray:
