@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.double_precision import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
-from dpconvex.errors import TemplateError
 from dpconvex.evaluation.devices import AHEAD, Placement, current
 from dpconvex.evaluation.programs import Lowered, LoweredTemplate, Program, table
 from dpconvex.language.batch import Batch
@@ -129,11 +128,6 @@ class DeviceEngine:
             blocks, limit, used = self._blocks[number :: len(self._devices)], placement.limit(device), 0
             if sum(block.bytes for block in blocks) > limit:
                 limit -= AHEAD * max(block.bytes for block in blocks)
-            if limit < 0:
-                raise TemplateError(
-                    f"devices: blocks of {max(b.bytes for b in blocks)} bytes are sent while the last one is used, and two of "
-                    f"them do not fit into the limit of {placement.limit(device):.0f} bytes; raise `memory`, or lower `block`."
-                )
             for block in blocks:
                 block.device, used = device, used + block.bytes
                 if used <= limit:

@@ -131,14 +131,6 @@ def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
             assert np.linalg.norm(found) <= clip * (1 + 1e-12)
 
 
-def test_what_no_parameter_multiplies_has_no_units() -> None:
-    """Forms without a constant, of records that are all small."""
-    w, unit = cp.Variable(2, name="w"), 1e-8
-    template = dp.Template(dp.Record(x=dp.Ball(2, radius=unit)), lambda x: cp.logistic(x @ w), 0.0)
-    loss = BatchedLoss(template, Space(template.variables), template.record.validate({"x": [[unit, 0.0]]}))
-    assert loss.clipped_gradient(np.zeros(2), 0.6 * unit) == pytest.approx([unit / 2, 0.0], rel=1e-12)
-
-
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
     template, rng = TEMPLATES[name](), np.random.default_rng(2)
@@ -204,18 +196,3 @@ def test_a_clipped_gradient_has_the_same_bits_beside_any_records(name: str, monk
     for rows in ([7], one_label, np.arange(1, 300), rng.permutation(300)[:77], rng.integers(0, 300, size=9001)):
         found = clipped_each(monkeypatch, template, batch, np.asarray(rows), theta)
         assert (found == expected[rows]).all(), len(rows)
-
-
-def test_one_more_record_flips_no_kink_of_others() -> None:
-    template, rng = long_rows(), np.random.default_rng(1)
-    space, theta = Space(template.variables), rng.uniform(0.05, 0.2, 150)
-    x = rng.uniform(size=150)
-    x /= 1.0001 * np.linalg.norm(x)
-    sums = []
-    # All records lie on the kink, but for rounding.
-    for level in (float(x @ theta), float(np.einsum("i,i->", x, theta)), float((x * theta).sum())):
-        for count in (7, 8, 2000, 2001, 20000, 20001):
-            rows = np.broadcast_to(x, (count, 150))
-            batch = template.record.validate({"x": rows, "u": np.full(count, level)})
-            sums.append(BatchedLoss(template, space, batch).clipped_gradient(theta, 0.1) / count)
-        assert np.linalg.norm(np.array(sums[-6:]) - sums[-1], axis=1).max() < 1e-12

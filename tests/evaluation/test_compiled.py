@@ -15,7 +15,6 @@ from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.to_cvxpy import Writer
-from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.device_engine import compiled
 from dpconvex.evaluation.programs import lower, lower_template
@@ -84,14 +83,6 @@ def test_large_margin_gaussians() -> None:
     assert len({id(compiled(tape)) for tape in tapes}) == 1
 
 
-def test_labels_share_a_tape_with_different_numbers() -> None:
-    w = cp.Variable(3, name="w")
-    template = Template(Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
-    tapes = [lowered.program for lowered in lower_template(template, Space(template.variables)).losses]
-    assert tapes[0] == tapes[1]
-    check(template)
-
-
 def test_several_fields_and_labels() -> None:
     W, c = cp.Variable((3, 2), name="W"), cp.Variable(name="c")
 
@@ -101,12 +92,6 @@ def test_several_fields_and_labels() -> None:
 
     record = Record(x=Ball(3), t=Box(-1.0, 1.0), s=Box(0.0, 2.0), u=Choice([0, 1]), v=Choice([0, 1, 2]))
     check(Template(record, loss, cp.sum_squares(W) + cp.abs(c)), size=50)
-
-
-def test_matrix_fields() -> None:
-    W = cp.Variable((2, 2), symmetric=True, name="W")
-    record = Record(A=Box(-np.ones((3, 2)), np.ones((3, 2))), b=Ball(3))
-    check(Template(record, lambda A, b: cp.sum_squares(A @ W @ np.ones(2) - b) + cp.logistic(cp.trace(A.T @ A @ W))))
 
 
 def test_a_loss_of_one_label_may_ignore_the_record() -> None:
@@ -277,20 +262,6 @@ def test_values_and_slopes_at_kinks_and_far_out(
     loss: Callable[[Any], Any], theta: float, value: float, slope: float
 ) -> None:
     assert kinked(loss, theta) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
-
-
-def test_missing_rule_names_the_subexpression() -> None:
-    W = cp.Variable((2, 2), symmetric=True, name="W")
-    with pytest.raises(MissingRule, match=r"lambda_sum_largest(.|\n)*where: lambda_sum_largest\(W"):
-        Template(Record(x=Ball(2)), lambda x: cp.lambda_sum_largest(W, 2) + x @ np.ones(2))
-
-
-def test_foreign_parameters_and_variables_are_refused() -> None:
-    w, foreign = cp.Variable(2, name="w"), cp.Parameter(2, name="foreign")
-    with pytest.raises(NotPrivate, match="'foreign', which is not a field"):
-        Template(Record(x=Ball(2)), lambda x: cp.logistic((x + foreign) @ w))
-    with pytest.raises(TemplateError, match="'v' is not one of the template's"):
-        lower(Variable.of((), "v", 1), Space([Variable.of((), "w", 2)]))
 
 
 def test_lowering_leaves_the_global_precision_alone() -> None:

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
-
-import dpconvex as dp
 
 jax = pytest.importorskip("jax")
 
@@ -86,17 +83,3 @@ def test_nor_does_the_environment() -> None:
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == numbers()
-
-
-def test_nor_what_a_processor_cannot_do() -> None:
-    x = np.eye(3)[np.arange(60) % 3] * 0.9
-    data, learner = {"x": x, "y": np.where(np.arange(60) % 2, 1, -1)}, dp.load("logistic_regression", features=3)
-
-    def released() -> bytes:
-        with dp.devices():
-            return bytes(dp.solve(learner, data, dp.Privacy(1.0), seed=0)["w"].tobytes())
-
-    plain = released()
-    for name, value in (("jax_transfer_guard", "disallow"), ("jax_default_matmul_precision", "TF32_TF32_F32")):
-        with option(name, value):
-            assert released() == plain, name

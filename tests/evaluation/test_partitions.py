@@ -88,17 +88,6 @@ def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
         assert (known.group == batch.group).all()
 
 
-def test_bits_do_not_depend_on_what_was_computed_before() -> None:
-    template = dp.load("softmax_regression", features=3, classes=4)
-    space = Space(template.variables)
-    batch = template.record.sample(5000, np.random.default_rng(1))
-    theta = np.random.default_rng(2).normal(size=space.dim)
-    program = Program(template, space, batched_loss)
-    first = summed(batch, program, "gradient", (theta,))
-    for _ in range(60):
-        assert (summed(batch, program, "gradient", (theta,)) == first).all()
-
-
 Q = dp.Privacy(2.0, 1e-6)
 ADDED = dp.Privacy(2.0, 1e-6, adjacency="add-remove")
 
@@ -143,16 +132,6 @@ def test_a_sweep_and_a_baseline_take_partitions() -> None:
         np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
     one, many = (dp.minimize(template, d) for d in (data, cut(data)))
     np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
-
-
-def test_a_sweep_with_a_total_takes_partitions_and_looks_before_it_pays() -> None:
-    budget, template = dp.Budget(Q), learner()
-    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
-        dp.sweep(template, Partitions([{"x": records()["x"]}]), total=Q, budget=budget)
-    assert not budget.entries
-    ones, manys = (list(dp.sweep(template, d, total=Q, draws=2, seed=3)) for d in (records(), cut(records())))
-    for one, many in zip(ones, manys, strict=True):
-        np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
 
 
 def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,22 +49,6 @@ class Limiter:
 
     def restore_original_limits(self) -> None:
         self.library.threads = self.before
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_results_come_in_order_and_few_tasks_wait(workers: int) -> None:
-    drawn = []
-
-    def tasks() -> Iterator[Callable[[], int]]:
-        for k in range(30):
-            drawn.append(k)
-            yield lambda k=k: k  # type: ignore[misc]
-
-    seen = []
-    for result in in_order(tasks(), workers):
-        seen.append(result)
-        assert len(drawn) - len(seen) <= workers
-    assert seen == list(range(30))
 
 
 def test_nothing_runs_on_after_an_error() -> None:

@@ -15,8 +15,6 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certified_distance import SquaredDistance, certified_distance
 from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.region import Region
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import solve
 
 X = cp.Variable(4, name="x")
@@ -153,30 +151,6 @@ def test_no_fit_fails(name: str, kind: str) -> None:
         w.value = release["w"]
         assert all(constraint.violation().max() <= 1e-9 for constraint in CASES[name](w))
     assert any("no projection" in line for line in release.certificate.advice)
-
-
-def test_names_of_columns_are_checked_before_anything_is_paid() -> None:
-    budget = dp.Budget(dp.Privacy(9.0, adjacency="add-remove"))
-    learner = dp.load("logistic_regression", features=2)
-    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
-        dp.solve(learner, {"x": np.zeros((9, 2))}, dp.Privacy(1.0, adjacency="add-remove"), size=9, budget=budget)
-    assert budget.spent.epsilon == 0
-
-
-def test_the_hessian_is_that_of_differences() -> None:
-    W = cp.Variable((2, 3), name="W")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1, 2])),
-        lambda x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
-        0.1 * cp.sum_squares(W),
-    )
-    batch, analysis = template.record.sample(20, np.random.default_rng(0)), analyse(template)
-    problem = DataEngine(analysis, batch, 20, None)._problem(1.0, None, 0.3)
-    theta = np.random.default_rng(1).normal(size=6)
-    steps = 1e-5 * np.eye(6)
-    products = np.array([(problem.gradient(theta + e) - problem.gradient(theta - e)) / 2e-5 for e in steps])
-    assert problem.loss.hessian(theta) is not None
-    assert np.abs(problem.hessian(theta) - products).max() <= 1e-7
 
 
 def test_flat_objectives_whose_minimum_lies_on_a_bound_are_certified() -> None:
