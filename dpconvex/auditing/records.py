@@ -46,8 +46,9 @@ class Losses:
     @cached_property
     def rows(self) -> Callable[..., Any]:
         """``f(group, fields)``, which gives ``A_z`` and ``c_z`` for batches of records."""
-        import jax
-        import jax.numpy as xp
+        with double_precision():  # or it says that JAX is missing
+            import jax
+            import jax.numpy as xp
 
         def one(group: Any, values: Any) -> tuple[Any, Any]:
             def padded(leaves: Any) -> Callable[[Any], Any]:
