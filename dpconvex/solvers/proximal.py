@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import Iterate, at_point, floor, step
+from dpconvex.solvers.distance import Iterate, at_point, step
 from dpconvex.solvers.smooth import Memory
 
 Array = NDArray[np.float64]
@@ -30,21 +30,12 @@ DECREASE, NOISE, SHRINKAGE = 1e-4, 1e-11, 0.9
 HALVINGS, DAMPINGS, DAMPING = 10, 5, 0.25
 # Steps without progress after which others go on, or rounding is to blame.
 PATIENCE = 40
-# PANOC that got stuck begins anew as long as that halves the bound.
-RESTARTS = 10
 
 
 def descend(composite: Composite, start: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
     best = by_models(composite, start, tolerance, max_steps)
-    for _ in range(RESTARTS):
-        before = best.distance_bound
-        if before <= tolerance:
-            break
-        best = quasi_newton(composite, best, tolerance, max_steps)
-        if tolerance < floor(composite, best) > best.distance_bound / 4 or best.distance_bound > before / 2:
-            break
-    return best
+    return best if best.distance_bound <= tolerance else quasi_newton(composite, best, tolerance, max_steps)
 
 
 class Model(Composite):
@@ -147,8 +138,6 @@ def quasi_newton(composite: Composite, start: Iterate, tolerance: float, max_ste
                 iterate = step(composite, theta, value, gradient, best.lipschitz)
             best = iterate if iterate.distance_bound < best.distance_bound else best
             if best.distance_bound <= tolerance or stalled > PATIENCE:
-                return best
-            if tolerance < floor(composite, best) > best.distance_bound / 4:
                 return best
             # Where this certificate failed, one that is to succeed needs a residual smaller in proportion.
             threshold = min(threshold / 2, 0.8 * distance * tolerance / iterate.distance_bound)
