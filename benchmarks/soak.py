@@ -18,9 +18,11 @@ import numpy as np
 import scipy.sparse as sp
 
 import dpconvex as dp
+from benchmarks.soak_templates import drawn
 from dpconvex.learners.problem_files import options
 
 LARGEST = 5000
+OWN = "own template"
 MECHANISMS: list[Any] = [
     None,
     None,
@@ -52,15 +54,19 @@ class Case:
     sparse: str
 
     def __str__(self) -> str:
-        what = f"{self.learner}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+        what = (
+            drawn(**self.settings)[1]
+            if self.learner == OWN
+            else f"{self.learner}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+        )
         how = f"mechanism={self.mechanism!r}, backend={self.backend!r}, whitening={self.whitening!r}, size={self.size}"
         return (
             f"number {self.number}: {what}, {self.privacy}, {how}; {self.records} records, {self.data}, {self.sparse}"
         )
 
 
-def case(number: int) -> tuple[Case, np.random.Generator]:
-    """Return the case of a number."""
+def case(number: int, own: bool = False) -> tuple[Case, np.random.Generator]:
+    """Return the case of a number; with `own`, of a template as users write them."""
     rng = np.random.default_rng(number)
     pick = lambda items: items[int(rng.integers(len(items)))]  # noqa: E731
     learner = pick(list(dp.problems()))
@@ -89,6 +95,8 @@ def case(number: int) -> tuple[Case, np.random.Generator]:
         size = max(1, int(records * pick([0.1, 1, 1, 1.3, 20])))
         if rng.random() < 0.1:
             data, records = "random", 0
+    if own:
+        learner, settings = OWN, {"seed": number}
     made = Case(
         number,
         learner,
@@ -151,7 +159,7 @@ def attempt(made: Case, rng: np.random.Generator, verbose: bool = False) -> str:
     if "mixture" in made.learner and made.number % 2:
         fit = dp.solve_mixture
     try:
-        template = dp.load(made.learner, **made.settings)
+        template = drawn(**made.settings)[0] if made.learner == OWN else dp.load(made.learner, **made.settings)
         data = records_of(template, made, rng)
         if fit is dp.solve_mixture:
             data.pop("m", None)
@@ -178,7 +186,9 @@ def attempt(made: Case, rng: np.random.Generator, verbose: bool = False) -> str:
         return f"{paid}: {type(error).__name__}: {error} ({where.filename.rpartition('dpconvex/')[2]}:{where.lineno})"
 
 
-def soak(first: int, fits: int, seconds: float, verbose: bool = False) -> tuple[dict[str, int], list[str]]:
+def soak(
+    first: int, fits: int, seconds: float, verbose: bool = False, own: bool = False
+) -> tuple[dict[str, int], list[str]]:
     """Run cases from a number on until so many were paid for or the time is over; return counts and failures."""
     counts, failures, number, end = (
         {"released": 0, "refused": 0, "failed": 0},
@@ -187,7 +197,7 @@ def soak(first: int, fits: int, seconds: float, verbose: bool = False) -> tuple[
         time.monotonic() + seconds,
     )
     while counts["released"] + counts["failed"] < fits and time.monotonic() < end:
-        made, rng = case(number)
+        made, rng = case(number, own)
         began = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -211,8 +221,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--own", action="store_true", help="random templates in place of the shipped learners")
     chosen = parser.parse_args()
-    counts, failures = soak(chosen.first, chosen.fits, chosen.seconds, chosen.verbose)
+    counts, failures = soak(chosen.first, chosen.fits, chosen.seconds, chosen.verbose, chosen.own)
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
     return 1 if failures else 0
 

@@ -51,6 +51,10 @@ class Smooth(Protocol):
 
     def gradient_error(self, x: Array, gradient: Array) -> float: ...
 
+    def lowered(self, x: Array) -> Array:
+        """Return a point with heights next to what is below them, where they are higher."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class SquaredDistance:
@@ -73,6 +77,10 @@ class SquaredDistance:
         """One subtraction, from a rounded point."""
         return UNIT * float(np.linalg.norm(gradient) + np.linalg.norm(x))
 
+    def lowered(self, x: Array) -> Array:
+        """Return the point itself: there are no heights."""
+        return x
+
 
 @dataclass(frozen=True, eq=False)
 class Certified:
@@ -89,7 +97,7 @@ def certified_distance(
     mu, count = function.modulus, len(function.costs)
     duals = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        duals = shared_out(blocks, duals, function.costs)
+        duals = shared_out(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
     whole = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
@@ -115,23 +123,32 @@ def certified_distance(
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array) -> list[Array]:
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
     """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
 
-    Of a height of which they say nothing, its conditions share the cost.
+    The cost of a height of which they say nothing goes to the conditions that are next to equality at a point.
     """
     count, found = len(costs), []
-    heights = [abs(sp.csr_array(block.matrix[:, -count:])) for block in blocks]
-    sums = sum((own.T @ z for own, z in zip(heights, multipliers, strict=True)), np.zeros(count))
-    shares = sum((own.sum(axis=0) for own in heights), np.zeros(count))
+    sums, least, shares = np.zeros(count), np.full(count, np.inf), np.zeros(count)
+    table = []
+    for block, z in zip(blocks, multipliers, strict=True):
+        heights = abs(sp.coo_array(block.matrix[:, -count:]))
+        slack = block.at(x) if block.kind == NONNEGATIVE else np.full(len(z), block.margins(x)[0][0])
+        table.append((heights.row, heights.col, heights.data, slack[heights.row].astype(float)))
+        np.add.at(sums, heights.col, heights.data * z[heights.row].astype(float))
+        np.minimum.at(least, heights.col, table[-1][3])
     silent = ~(sums > 0)
-    factor = costs / np.where(silent, 1.0, sums)
-    for block, own, z in zip(blocks, heights, multipliers, strict=True):
-        used = own if block.kind == NONNEGATIVE else sp.csr_array(own.sum(axis=0)[None])
-        about = np.diff(used.indptr) > 0
-        even = own @ np.where(silent, costs / np.maximum(shares, 1e-300), 0.0)
-        lost = (used > 0) @ silent
-        found.append(block.dual(np.where(lost, even, z * np.where(about, (used > 0) @ factor, 1.0))))
+    for _, column, factor, slack in table:
+        np.add.at(shares, column, factor * (slack <= least[column]))
+    for block, z, (row, column, _, slack) in zip(blocks, multipliers, table, strict=True):
+        given = np.array(z)
+        if block.kind == NONNEGATIVE:
+            given[row] = np.where(silent[column], 0.0, z[row] * (costs / np.where(silent, 1.0, sums))[column])
+        elif len(column):
+            given = given * (0.0 if silent[column[0]] else costs[column[0]] / sums[column[0]])
+        tight = silent[column] & (slack <= least[column])
+        given[row[tight]] = (costs / np.maximum(shares, 1e-300))[column[tight]]
+        found.append(block.dual(given))
     return found
 
 

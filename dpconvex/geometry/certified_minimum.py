@@ -101,7 +101,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
             continue
         multipliers = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         if known:  # before, the curvature of conditions was not known
-            near = region.on_hull(near + found[0])
+            near = function.lowered(region.on_hull(near + found[0]))
             unit = min(max(length, 1e-13 * size), 4 * unit)
         cutting = list(zip(blocks[count:], multipliers[count:], strict=True))  # of kinks, one cut says too little
         largest = max((float(z.max(initial=0.0)) for _, z in cutting), default=0.0)

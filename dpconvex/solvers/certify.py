@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certified_distance import Certified
 from dpconvex.geometry.certified_minimum import minimum
+from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, floor, step
@@ -93,9 +94,8 @@ class PerturbedObjective:
 
     def __init__(self, problem: Problem) -> None:
         self.composite = Composite(problem, projected=False)
-        self.modulus = problem.strong_convexity
-        heights = problem.epigraph
-        self.costs = np.zeros(0) if heights is None else problem.size * heights.weights
+        self.modulus, self.epigraph = problem.strong_convexity, problem.epigraph
+        self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Both at a point."""
@@ -115,6 +115,15 @@ class PerturbedObjective:
         """Bound what rounding does to a gradient."""
         dim = self.composite.dim
         return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
+
+    def lowered(self, x: Array) -> Array:
+        """Return a point with heights next to the terms below them, where they are higher."""
+        if self.epigraph is None:
+            return x
+        theta, heights = np.split(x, [self.composite.dim])
+        terms = self.epigraph.heights(theta.astype(float))
+        above = terms + 4 * UNIT * np.abs(terms)
+        return np.concatenate([theta, np.where(heights > above, above, heights)])
 
 
 def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[Certified, int]:
