@@ -107,7 +107,12 @@ class Workers:
     def read(self, sources: Sequence[Source], check: Check, keep: bool | None) -> tuple[Workers, list[int]]:
         bundles = self._bundles(check, sources)
         if keep is not False:
-            bundles = [Bundle(self._started(bundle.task), bundle.first, ()) for bundle in bundles]
+            threads = [address for address, count in sorted(self._threads().items()) for _ in range(count)]
+            for k, bundle in enumerate(bundles):  # spread evenly; Dask knows better where it made something
+                place = (
+                    threads[k * len(threads) // len(bundles)] if threads and not sources[bundle.first].lazy else None
+                )
+                bundles[k] = Bundle(self._started(bundle.task, place), bundle.first, ())
         found = self._results({bundle.first: task(seen_of, bundle.task) for bundle in bundles})
         bundles = [Bundle(bundle.task, bundle.first, seen) for bundle, seen in zip(bundles, found, strict=True)]
         return Workers(self.client, bundles), [seen[0] for bundle in bundles for seen in bundle.seen if seen]
@@ -141,15 +146,18 @@ class Workers:
 
     def _bundles(self, function: Callable[..., Any], sources: Sequence[Source]) -> list[Bundle]:
         """Return tasks, not started yet, that call a function with neighbouring partitions."""
-        with reachable():
-            threads = sum(self.client.nthreads().values())
-        step, shared = -(-len(sources) // (TASKS * max(threads, 1))), self.share(function)
+        step, shared = -(-len(sources) // (TASKS * max(sum(self._threads().values()), 1))), self.share(function)
         values = [source.value for source in sources]
         return [Bundle(task(called, k, shared, values[k : k + step]), k, ()) for k in range(0, len(values), step)]
 
-    def _started(self, tasks: Any) -> Any:
+    def _threads(self) -> dict[str, int]:
         with reachable():
-            return self.client.compute(tasks, retries=RETRIES)
+            return dict(self.client.nthreads())
+
+    def _started(self, tasks: Any, place: str | None = None) -> Any:
+        options = {} if place is None else {"workers": [place], "allow_other_workers": True}
+        with reachable():
+            return self.client.compute(tasks, retries=RETRIES, **options)
 
     def _results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
         """Yield what tasks return, each of which begins with some partition."""
