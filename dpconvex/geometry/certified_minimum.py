@@ -67,7 +67,7 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
         else:
             break
         x, (value, gradient) = x + share * step, there
-        if share == 1 and length <= NEAR * (1 + float(np.linalg.norm(x))):
+        if (share == 1 and length <= NEAR * float(np.linalg.norm(x))) or -slope <= UNIT * abs(value):
             break
     return x, length
 

@@ -24,15 +24,15 @@ Array = NDArray[np.float64]
 
 
 class SolverFailed(NotConverged):
-    """A solver raised an error: it need not fail on the program of a neighbour."""
+    """A solver raised an error or found no point: it need not fail on the program of a neighbour."""
 
 
 @dataclass(frozen=True, init=False)
 class Conic:
     """Solve through CVXPY.
 
-    Where the solver raises an error, or cannot be given an atom of the loss (an own `Atom`), the first-order backend
-    answers: whether there is a release must not depend on one record.
+    Where the solver raises an error, returns no point, or cannot be given an atom of the loss (an own `Atom`), the
+    first-order backend answers: whether there is a release must not depend on one record.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Conic:
         Raises
         ------
         NotConverged
-            If K has no projection to certify with, the solver returns no point, or the tolerance is not reached.
+            If K has no projection to certify with, the solver stops at its limit, or the tolerance is not reached.
         """
         if problem.feasible.obstacle is not None:
             raise NotConverged(
@@ -109,15 +109,14 @@ class Conic:
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
         values = {name: variable.value for name, variable in fresh.items()}
-        if any(value is None or not np.isfinite(value).all() for value in values.values()):
-            raise NotConverged(
-                f"the solver {self.solver} returned no point (its status: {program.status}); nothing is released. "
-                "Check that the constraints can be satisfied, or allow the solver more iterations."
-            )
         if stopped_early(solution, options):
             raise NotConverged(
                 f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
                 "released. Allow it more iterations, or use the first-order backend."
+            )
+        if any(value is None or not np.isfinite(value).all() for value in values.values()):
+            raise SolverFailed(
+                f"the solver {self.solver} returned no point (its status: {program.status}). Nothing is released."
             )
         return problem.space.pack(values)
 
