@@ -17,7 +17,7 @@ def test_cases_that_failed_once(number: int) -> None:
     assert attempt(*case(number)) == "released"
 
 
-# Heights above kinks that cost a 1e-15th of what records add up to; a small box with steep losses in it; a solver that finds no point.
+# Heights that cost a 1e-15th of what records add up to; steep losses in a small box; a solver that finds no point.
 @pytest.mark.parametrize("number", [63, 140, 144, 1029, 1063])
 def test_templates_that_failed_once(number: int) -> None:
     assert attempt(*case(number, own=True)) == "released"
