@@ -115,13 +115,20 @@ class BatchedLoss:
 
         Returns where each coordinate lies in a table, and matrices for its columns and rows: the model is their product.
         """
-        grid = self.form.grid if self.batch.size and len(self.form.monomials) <= LARGEST_GRAM else None
-        if grid is None:
+        grid = self.form.grid
+        found = None if grid is None else self.gram(theta, records)
+        if grid is None or found is None:
             return None
-        places, kinds, used = grid
-        sums, forms = self.moments(theta, records), self.form.forms
-        bend, table = sums[: forms**2].reshape(forms, forms), sums[forms**2 :].reshape(2 * (len(self.form.monomials),))
-        return places, kinds @ (bend / self.batch.size) @ kinds.T, table[used][:, used]
+        (places, kinds, used), (bend, table) = grid, found
+        return places, kinds @ bend @ kinds.T, table[used][:, used]
+
+    def gram(self, theta: Array, records: int) -> tuple[Array, Array] | None:
+        """Mean Hessian by the forms, and second moments of the monomials, from about so many records; None if too large."""
+        count, forms = len(self.form.monomials), self.form.forms
+        if not self.batch.size or not 1 < count <= LARGEST_GRAM:
+            return None
+        sums = self.moments(theta, records)
+        return sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
 
     def moments(self, theta: Array, records: int) -> Array:
         return self._blocks.moments(np.asarray(theta, dtype=float), records)

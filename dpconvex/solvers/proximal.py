@@ -1,12 +1,15 @@
-"""Constraints and kinks: proximal Newton steps on models of the objective, and PANOC for the models.
+"""Constraints and kinks: proximal quasi-Newton steps on models of the objective, and PANOC for the models.
 
 The smooth part f is replaced by a quadratic model at the point reached, the model is minimised together with h, and the step is
-shortened until F decreases (J. Lee, Y. Sun, M. Saunders, SIAM J. Optim. 24(3), 2014).  Models, and objectives of too many
-coordinates for a Hessian, are minimised by PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm 1):
-directions of limited-memory BFGS for the residual of a proximal-gradient step, damped towards that step until the
-forward-backward envelope decreases.
+shortened until F decreases (J. Lee, Y. Sun, M. Saunders, SIAM J. Optim. 24(3), 2014).  The Hessian of the model is that of f
+where it is cheap, else one of second moments (`BatchedLoss.gram`), corrected by the last steps as in limited-memory BFGS
+(R. Byrd, J. Nocedal, R. Schnabel, Math. Programming 63, 1994, theorem 2.3).  Models, and objectives of which there are none,
+are minimised by PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm 1): directions of limited-memory
+BFGS for the residual of a proximal-gradient step, damped towards that step until the forward-backward envelope decreases.
 """
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +17,14 @@ from numpy.typing import NDArray
 
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, step
-from dpconvex.solvers.smooth import Memory
+from dpconvex.solvers.smooth import FEWEST, FOR_EACH, Memory
 
 Array = NDArray[np.float64]
+Product = Callable[[Array], Array]
 
-# Steps that directions are made of.
+# Steps that directions, and corrections of a model, are made of; steps after which second moments are weighted anew.
 PAIRS = 40
+RENEWED = (0, 3, 8)
 # A model is minimised until the certified distance from its minimiser is this fraction of that from the one looked for, or of the
 # tolerance; in so many steps at most.
 FRACTION, ENOUGH, STEPS = 0.03, 0.3, 500
@@ -38,39 +43,92 @@ def descend(composite: Composite, start: Iterate, tolerance: float, max_steps: i
     return best if best.distance_bound <= tolerance else quasi_newton(composite, best, tolerance, max_steps)
 
 
+class Hessian:
+    """A model of the Hessian of f: a product with directions, corrected by the last steps and what they did to the gradient."""
+
+    def __init__(self, start: Product, exact: bool) -> None:
+        self.start, self.exact = start, exact
+        self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=PAIRS)
+        self.rows: Array | None = None  # products of the start with steps, and changes
+        self.middle: Array | None = None
+
+    def update(self, move: Array, change: Array) -> None:
+        """Learn the change of the gradient along a step, if its curvature is clearly positive."""
+        length = float(np.linalg.norm(move))
+        if self.exact or not float(move @ change) > 1e-12 * length * float(np.linalg.norm(change)):
+            return
+        move, change = move / length, change / length
+        self.pairs.append((move, change, self.start(move)))
+        moves, changes, products = (np.array(part) for part in zip(*self.pairs, strict=True))
+        inner = moves @ changes.T
+        lower = np.tril(inner, -1)
+        middle = np.block([[moves @ products.T, lower], [lower.T, -np.diag(np.diag(inner))]])
+        self.rows, self.middle = np.concatenate([products, changes]), np.linalg.pinv(middle, hermitian=True)
+
+    def product(self, direction: Array) -> Array:
+        result = self.start(direction)
+        if self.rows is None or self.middle is None:
+            return result
+        return result - self.rows.T @ (self.middle @ (self.rows @ direction))
+
+
+def modelled(composite: Composite, theta: Array) -> Hessian | None:
+    """Return the Hessian at a point, or a model of it; None if neither is to be had."""
+    problem = composite.problem
+    if problem.loss.has_hessian:
+        matrix = composite.hessian(theta)
+        return Hessian(lambda direction: matrix @ direction, exact=True) if np.isfinite(matrix).all() else None
+    found = problem.loss.gram(problem.seen(theta), max(FEWEST, FOR_EACH * problem.loss.monomials))
+    if found is None or not all(np.isfinite(part).all() for part in found):
+        return None
+    (bend, moments), place = found, problem.loss.form.map
+
+    def product(direction: Array) -> Array:
+        moves = (place @ problem.seen(direction)).reshape(len(bend), -1)
+        losses = place.T @ (bend @ moves @ moments).ravel()
+        public = problem.loss.regularizer_hessian_product(theta, direction, problem.split[0])
+        return np.asarray(problem.seen(losses) + problem.size * public + problem.added * direction)
+
+    return Hessian(product, exact=False)
+
+
 class Model(Composite):
     """F with the quadratic model of f at a point in its place."""
 
-    def __init__(self, composite: Composite, now: Iterate, hessian: Array) -> None:
+    def __init__(self, composite: Composite, now: Iterate, hessian: Hessian) -> None:
         super().__init__(composite.problem)
-        self.now, self.matrix = now, hessian
+        self.now, self.product = now, hessian.product
 
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of the model."""
         move = theta - self.now.theta
-        bent = self.matrix @ move
+        bent = self.product(move)
         return self.now.value + float(self.now.gradient @ move) + 0.5 * float(move @ bent), self.now.gradient + bent
 
 
 def by_models(composite: Composite, start: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or models are of no more help."""
+    hessian: Hessian | None = None
     best, now, stalled = start, at_point(composite, start.theta, start.value, start.gradient), 0
-    for _ in range(max_steps if composite.problem.loss.has_hessian else 0):
+    for count in range(max_steps):
         if best.distance_bound <= tolerance or not np.isfinite(now.distance_bound) or stalled > PATIENCE:
             break
-        following = stepped(composite, now, tolerance)
-        if following is None:
+        if hessian is None or hessian.exact or count in RENEWED:
+            hessian = modelled(composite, now.theta)
+        following = None if hessian is None else stepped(composite, now, hessian, tolerance)
+        if hessian is None or following is None:
             break
+        hessian.update(following.theta - now.theta, following.gradient - now.gradient)
         now, stalled = following, stalled + 1
         if now.distance_bound < best.distance_bound:
             best, stalled = now, 0
     return best
 
 
-def stepped(composite: Composite, now: Iterate, tolerance: float) -> Iterate | None:
+def stepped(composite: Composite, now: Iterate, hessian: Hessian, tolerance: float) -> Iterate | None:
     """Go towards the minimiser of a model as far as F decreases enough; None if it does not."""
-    model = Model(composite, now, composite.hessian(now.theta))
-    if not np.isfinite(model.matrix).all():
+    model = Model(composite, now, hessian)
+    if not np.isfinite(hessian.product(now.gradient)).all():
         return None
     within = max(FRACTION * now.distance_bound, ENOUGH * tolerance)
     try:
