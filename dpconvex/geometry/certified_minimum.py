@@ -264,7 +264,8 @@ def refined(
         matrix = np.block([[bent, rows[chosen].T], [rows[chosen], np.zeros((len(chosen),) * 2)]])
         solution, unit = np.zeros(len(right)), np.ones(len(right))
         for _ in range(4):  # Ruiz's units, in which no row is large beside others
-            unit /= np.sqrt(np.maximum(np.abs(unit[:, None] * matrix * unit).max(axis=1), 1e-150))
+            largest = np.abs(unit[:, None] * matrix * unit).max(axis=1)
+            unit /= np.sqrt(np.where(largest > 0, largest, 1.0))
         for _ in range(3):  # what is left is small, also where multipliers are large beside moves
             left = (right - matrix.astype(np.longdouble) @ solution).astype(float)
             scaled = unit[:, None] * matrix * unit

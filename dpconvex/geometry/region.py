@@ -196,7 +196,7 @@ class Region(Conditions):
             finite = np.isfinite(here)
             needed = float((here[finite] / (here[finite] + self.depth[finite])).max(initial=0.0))
             slow = not finite.all() or (share > 0 and needed < share / 4)
-            share = min(share + max(needed * (1 - share) * 1.001, share if slow else 0.0, EXTENDED / 64), 1.0)
+            share = min(share + max(needed * (1 - share) * 1.001, share if slow else 0.0, 1e-40), 1.0)
         return self.inside
 
     def cuts(self, x: Array) -> list[Block]:
