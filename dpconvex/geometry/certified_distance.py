@@ -95,7 +95,7 @@ def certified_distance(
 ) -> float:
     """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
     mu, count = function.modulus, len(function.costs)
-    duals = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
+    duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
         duals = shared_out(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
@@ -121,6 +121,16 @@ def certified_distance(
     share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
     root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
+
+
+def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
+    """Leave out multipliers of inequalities, not of heights, whose gap costs more than the residual that they take away."""
+    if block.kind != NONNEGATIVE:
+        return z
+    costly = z * block.norms**2 <= modulus * block.at(x)
+    if count:
+        costly &= np.diff(sp.csr_array(block.matrix[:, -count:]).indptr) == 0
+    return np.where(costly, 0.0, z)
 
 
 def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
