@@ -58,8 +58,8 @@ def as_squares(node: Expression) -> Expression:
     """Write the square of a Euclidean norm, and sums of squares, as a sum of squares, and that of |m| as m's."""
     inner = node.args[0] if node.args else node
     squared = node.atom is POWER and node.option("p") == 2
-    if squared and inner.atom is ABS:
-        return square(inner.args[0])
+    if squared and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):
+        return square(reshape(inner.args[0], node.shape))
     if squared and inner.atom is NORM and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
     if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:

@@ -186,7 +186,7 @@ class Template(Sealed):
         >>> fit = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 100 + cp.sum_squares(w) / 200
         >>> template = Template.from_problem(cp.Problem(cp.Minimize(fit)), records={X: Ball(3), y: Choice([-1, 1])})
         >>> print(template.losses[1], "|", template.regularizer)
-        logistic(-1 * (X @ w)) | 0.005 * sum_squares(w)
+        sum(logistic(-1 * (X @ w))) | 0.005 * sum_squares(w)
         """
         return cls(**problem_parts(problem, records), predict=predict)
 
