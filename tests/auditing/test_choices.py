@@ -5,9 +5,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.auditing.choices import attack_clustering, attack_repetitions, attack_selection, choice_law
-from dpconvex.auditing.parts import attack_cover
 from dpconvex.mechanisms.private_selection import rate, select
-from dpconvex.mechanisms.residual_noise import calibrate_residual_noise
 from dpconvex.noise.samplers import seeded_generator
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -40,14 +38,6 @@ def test_the_best_of_several_runs_costs_what_the_theorem_says(mean: float, shape
     found = attack_repetitions(repetitions, dp.Privacy(1.0))
     assert found.holds
     assert found.ratio > 0.99
-
-
-@pytest.mark.parametrize("privacy", [dp.Privacy(0.1), dp.Privacy(0.1, 1e-7)])
-def test_the_cover_costs_its_share(privacy: dp.Privacy) -> None:
-    noise = calibrate_residual_noise(privacy, 1e-9, 3)
-    found = attack_cover(noise)
-    assert found.holds
-    assert found.ratio > 0.6
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

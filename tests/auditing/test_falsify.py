@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.auditing.search import Search
 from dpconvex.core.atoms.exponentials import LOGISTIC
 from dpconvex.release.verify import analyse
 
@@ -32,17 +31,8 @@ def machine() -> tuple[dp.Template, dp.Certificate]:
 def test_every_constant_of_a_certificate_is_attacked(machine: tuple[dp.Template, dp.Certificate]) -> None:
     template, certificate = machine
     found = dp.falsify(template, certificate, **FAST)
-    assert set(found) == {
-        "gradient_bound",
-        "sensitivity",
-        "hessian_bound",
-        "hessian_trace",
-        "log_det",
-        "epsilon",
-        "noise_dimension",
-        "strong_convexity",
-    }
-    assert len(found) == 8
+    names = "gradient_bound sensitivity hessian_bound hessian_trace log_det epsilon noise_dimension strong_convexity"
+    assert set(found) == set(names.split())
     for constant, finding in found.items():
         assert 0.999 <= finding.ratio <= 1 + 1e-9, constant
         assert finding.holds
@@ -56,8 +46,7 @@ def test_the_worst_place_is_where_it_says() -> None:
     assert found.record is not None
     assert found.parameters is not None
     x, y, w = found.record["x"], found.record["y"], found.parameters["w"]
-    slope = np.linalg.norm(x) / (1 + np.exp(y * (x @ w)))
-    assert slope == pytest.approx(found.observed, rel=1e-12)
+    assert np.linalg.norm(x) / (1 + np.exp(y * (x @ w))) == pytest.approx(found.observed, rel=1e-12)
     assert np.linalg.norm(x) <= 2.0 * (1 + 1e-12)
     assert y in (-1, 1)
 
@@ -151,28 +140,6 @@ def test_a_loss_that_is_affine_has_no_curvature() -> None:
     assert found["hessian_bound"].observed == found["hessian_bound"].certified == 0
     assert found["hessian_bound"].ratio == 1
     assert found["sensitivity"].observed == pytest.approx(2.0)
-
-
-def test_several_fields_and_a_matrix_are_attacked() -> None:
-    W, v = cp.Variable((2, 3), name="W"), cp.Variable(2, name="v")
-    template = dp.Template(
-        record=dp.Record(
-            A=dp.Box(-np.ones((2, 3)), np.ones((2, 3))), x=dp.Ball(2, norm=1), t=dp.Box(0.5, 2.0), y=dp.Choice([-1, 1])
-        ),
-        loss=lambda A, x, t, y: t * cp.logistic(y * (cp.sum(cp.multiply(A, W)) + x @ v)),
-        regularizer=cp.sum_squares(W) + cp.sum_squares(v),
-    )
-    found = dp.falsify(template, dp.verify(template, PROMISE, 50, GAMMA), **FAST)
-    assert found["gradient_bound"].observed == pytest.approx(2 * np.sqrt(7), rel=1e-3)
-    assert found["gradient_bound"].ratio >= 0.95
-    assert found["noise_dimension"].observed == 8
-
-
-def test_a_loss_without_derivatives_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Search._parameters
-    monkeypatch.setattr(Search, "_parameters", lambda *a: (np.nan * honest(*a)[0], honest(*a)[1]))
-    with pytest.raises(dp.DPConvexError, match="no finite derivatives"):
-        dp.falsify(dp.load("logistic_regression", features=2), **FAST)
 
 
 # Mistakes

@@ -47,17 +47,17 @@ def mixture() -> dp.Template:
     return dp.load("large_margin_gaussian_mixture", features=1, components=2)
 
 
-def law(kind: Any) -> Plant:
-    """Return what makes the noise of objective perturbation a tenth too small."""
+def scaled(owner: Any, name: str) -> Plant:
+    """Return what makes the noise that a function calibrates a tenth too small."""
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = kind.calibrate
+        honest = getattr(owner, name)
 
         def calibrate(*arguments: Any) -> Any:
             found = honest(*arguments)
             return replace(found, scale=TENTH * found.scale)
 
-        monkeypatch.setattr(kind, "calibrate", calibrate)
+        monkeypatch.setattr(owner, name, calibrate)
 
     return plant
 
@@ -81,17 +81,6 @@ def run_cost(monkeypatch: pytest.MonkeyPatch) -> None:
         return dp.Privacy(1.1 * found.epsilon, found.delta, found.adjacency)
 
     monkeypatch.setattr(dp.Repetitions, "each", each)
-
-
-def cover_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cover the computed answer with a tenth less."""
-    honest = residual_noise.calibrate_residual_noise
-
-    def calibrate(*arguments: Any) -> Any:
-        found = honest(*arguments)
-        return replace(found, scale=TENTH * found.scale)
-
-    monkeypatch.setattr(residual_noise, "calibrate_residual_noise", calibrate)
 
 
 def drawn(owner: Any, name: str) -> Plant:
@@ -123,10 +112,12 @@ OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
 ADDED = dp.Privacy(1.0, adjacency="add-remove")
 
 CASES = {
-    "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, law(noise_laws.GammaLaw)),
-    "Gaussian noise on the objective": Case(logistic, BOTH, GAUSSIAN, law(noise_laws.GaussianLaw), tight=0.75),
+    "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, scaled(noise_laws.GammaLaw, "calibrate")),
+    "Gaussian noise on the objective": Case(
+        logistic, BOTH, GAUSSIAN, scaled(noise_laws.GaussianLaw, "calibrate"), tight=0.75
+    ),
     "matrix-shaped noise": Case(
-        softmax, ADDED, dp.ObjectivePerturbation("matrix"), law(noise_laws.MatrixLaw), tight=0.92
+        softmax, ADDED, dp.ObjectivePerturbation("matrix"), scaled(noise_laws.MatrixLaw, "calibrate"), tight=0.92
     ),
     "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, times(spherical.Gamma, "calibrate", TENTH), tight=0.97),
     "Gaussian noise on the output": Case(
@@ -171,7 +162,9 @@ CASES = {
         "clustering",
         options=(("share", 0.5), ("effort", 0.02)),
     ),
-    "cover of the computed answer": Case(logistic, PURE, OUTPUT, cover_scale, "cover of the computed answer"),
+    "cover of the computed answer": Case(
+        logistic, PURE, OUTPUT, scaled(residual_noise, "calibrate_residual_noise"), "cover of the computed answer"
+    ),
     "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(spherical, "gamma_direction"), "noise as drawn", 0.9),
     "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(spherical, "gaussian"), "noise as drawn", 0.9),
 }

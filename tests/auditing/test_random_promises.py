@@ -1,11 +1,243 @@
-"""Whole promises of random learners: the exact delta, or the largest privacy loss, never exceeds what is certified."""
+"""Whole promises of random learners on the line: the exact delta, or the largest loss, never exceeds what is certified.
+
+Losses are written out here a second time, in NumPy.
+"""
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from promises import Promise, promises, worst
+from hypothesis import assume, given, settings, strategies as st
+from numpy.typing import NDArray
+from scipy.stats import t as student_t
+
+import dpconvex as dp
+from dpconvex.auditing.laws import Masses, grid, line_masses
+
+Array = NDArray[np.float64]
+# Slope and curvature of a function of one margin.
+Derivatives = Callable[[Array], tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A convex function of the margin ``m = <x, theta>``, in CVXPY and as derivatives."""
+
+    name: str
+    expression: Callable[[Any], Any]
+    derivatives: Derivatives
+    bounded: bool = True  # its slopes, without a bound on K
+
+
+def of_line(name: str, atom: Callable[[Any], Any], derivatives: Derivatives, bounded: bool = True) -> Any:
+    """Return a strategy for a function of ``t = a m + shift``, times a scale, from its slope and curvature in t."""
+
+    def built(a: float, shift: float, scale: float) -> Loss:
+        def inner(m: Array) -> tuple[Array, Array]:
+            slope, bend = derivatives(a * m + shift)
+            return scale * a * slope, scale * a * a * bend
+
+        return Loss(f"{scale} {name}({a} m + {shift})", lambda m: scale * atom(a * m + shift), inner, bounded)
+
+    return st.builds(built, numbers, shifts, scales)
+
+
+def logistic_slopes(t: Array) -> tuple[Array, Array]:
+    s = np.exp(-np.logaddexp(0.0, -t))
+    return s, s * (1 - s)
+
+
+def hinge(width: float) -> Any:
+    def slopes(t: Array) -> tuple[Array, Array]:
+        return np.clip((t + width) / (2 * width), 0, 1), np.where(np.abs(t) < width, 1 / (2 * width), 0)
+
+    return of_line(f"huber_hinge[{width}]", lambda t: dp.huber_hinge(t, width), slopes)
+
+
+def exponential_sum(a: float, shift: float, scale: float) -> Loss:
+    """A softmax in one margin: log(exp(a m) + exp(-m/2 + shift) + 1)."""
+    slopes, offsets = np.array([a, -0.5, 0.0]), np.array([0.0, shift, 0.0])
+
+    def derivatives(m: Array) -> tuple[Array, Array]:
+        t = m[..., None] * slopes + offsets
+        p = np.exp(t - np.logaddexp.reduce(t, axis=-1)[..., None])
+        mean = p @ slopes
+        return scale * mean, scale * (p @ slopes**2 - mean**2)
+
+    def expression(m: Any) -> Any:
+        return scale * cp.log_sum_exp(cp.hstack([a * m, -0.5 * m + shift, 0.0]))
+
+    return Loss(f"{scale} lse({a} m, -m/2 + {shift}, 0)", expression, derivatives)
+
+
+numbers = st.sampled_from([-2.0, -1.0, -0.7, 0.3, 1.0, 1.5, 4.0])
+shifts = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])
+scales = st.sampled_from([0.2, 1.0, 3.0, 20.0])
+losses = st.one_of(
+    of_line("logistic", cp.logistic, logistic_slopes),
+    st.sampled_from([0.01, 0.1, 0.5, 2.0]).flatmap(hinge),
+    st.builds(exponential_sum, numbers, shifts, scales),
+    of_line("square", cp.square, lambda t: (2 * t, np.full_like(t, 2.0)), bounded=False),
+    st.just(Loss("0", lambda m: 0 * m, lambda m: (np.zeros_like(m), np.zeros_like(m)))),
+)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A learner and what is promised about it.
+
+    Features lie between `lower` and `upper`, there is a loss for each label, and the regularizer, in sum form, is
+    ``modulus/2 |theta - middle|^2 + absolute |theta|``; the parameter may have ends.
+    """
+
+    kinds: tuple[Loss, ...]
+    lower: float
+    upper: float
+    modulus: float
+    middle: float
+    absolute: float
+    ends: tuple[float, float] | None
+    noise: str
+    privacy: dp.Privacy
+    size: int
+
+    @property
+    def template(self) -> dp.Template:
+        theta = cp.Variable(1, name="theta")
+        regularizer = self.modulus / 2 * cp.sum_squares(theta - self.middle) + self.absolute * cp.norm1(theta)
+        constraints: list[Any] = [] if self.ends is None else [theta >= self.ends[0], theta <= self.ends[1]]
+        record = dp.Record(x=dp.Box([self.lower], [self.upper]), y=dp.Choice(range(len(self.kinds))))
+        return dp.Template(
+            record, lambda x, y: self.kinds[y].expression(x @ theta), regularizer / self.size, constraints
+        )
+
+    def certificate(self) -> dp.Certificate | None:
+        """Return the proof, or None if the learner is refused."""
+        try:
+            return dp.verify(self.template, self.privacy, self.size, dp.ObjectivePerturbation(self.noise, added=0.0))
+        except dp.NotPrivate:
+            return None
+
+    def slopes(self, record: tuple[int, float] | None, slope: float, curvature: float) -> Derivatives:
+        """Return slope and curvature of an objective with one record, or none, and a convex rest; off 0, where it has a kink."""
+
+        def at(theta: Array) -> tuple[Array, Array]:
+            gradient = self.modulus * (theta - self.middle) + self.absolute * np.sign(theta) + slope + curvature * theta
+            bend = np.full_like(theta, self.modulus + curvature)
+            if record is not None:
+                label, x = record
+                first, second = self.kinds[label].derivatives(theta * x)
+                gradient, bend = gradient + first * x, bend + second * x * x
+            return gradient, bend
+
+        return at
+
+    def pairs(self, rng: np.random.Generator, most: int) -> list[tuple[Any, Any]]:
+        """Return neighbours, in both orders: ends, and anything."""
+        points = [self.lower, self.upper, *rng.uniform(self.lower, self.upper, 2)]
+        records: list[Any] = [(label, x) for label in range(len(self.kinds)) for x in points]
+        others = [None] if self.privacy.adjacency == "add-remove" else records
+        found = [pair for a in records for b in others for pair in ((a, b), (b, a)) if a is not b]
+        if len(found) > most:
+            found = [found[k] for k in rng.choice(len(found), most, replace=False)]
+        return found
+
+
+@st.composite
+def promises(draw: Any) -> Promise:
+    """Compose a learner and a promise."""
+    count = draw(st.sampled_from([1, 2, 2, 3]))
+    kinds = tuple(draw(losses) for _ in range(count))
+    ends = draw(st.sampled_from([None, None, (-0.3, 0.3), (-2.0, 2.0), (0.5, 1.5), (-1.0, 3.0)]))
+    if ends is None and not all(kind.bounded for kind in kinds):
+        ends = (-1.0, 1.0)
+    noise = draw(st.sampled_from(["gamma", "gaussian", "gaussian", "matrix"]))
+    delta = draw(st.sampled_from([1e-6, 1e-3, 1e-2])) if noise == "gaussian" else 0.0
+    adjacency = draw(st.sampled_from(["replace-one", "add-remove"]))
+    return Promise(
+        kinds,
+        draw(st.sampled_from([-1.0, -0.3, 0.999])),
+        1.0,
+        draw(st.sampled_from([0.1, 0.5, 2.0, 10.0, 50.0, 300.0])),
+        draw(st.sampled_from([0.0, 0.0, -1.0, 5.0])),
+        draw(st.sampled_from([0.0, 0.0, 0.7])),
+        ends,
+        noise,
+        dp.Privacy(draw(st.sampled_from([0.3, 1.0, 3.0, 8.0])), delta, adjacency=adjacency),
+        draw(st.sampled_from([1, 2, 50])),
+    )
+
+
+def aims(
+    promise: Promise, certificate: dp.Certificate, pair: Any, rng: np.random.Generator, count: int
+) -> list[tuple[float, float]]:
+    """Return rests of the data, as gradients and curvatures, with which the neighbours are told apart well.
+
+    Where the gradients differ by D and the curvatures by a factor e^J, the loss exceeds epsilon for noise along D that is not
+    much longer than necessary; the rest is chosen so that this noise leads there.
+    """
+    points = rng.normal(size=400) * 10.0 ** rng.uniform(-2, 1.7, size=400)
+    if promise.ends is not None:
+        points[:200] = rng.uniform(*promise.ends, size=200)
+        points = np.clip(points, *promise.ends) * (1 - 1e-9)
+    curvature = float(rng.choice([0.0, 0.0, 0.0, promise.modulus]))
+    (g1, h1), (g2, h2) = (promise.slopes(record, 0.0, curvature)(points) for record in pair)
+    difference, jump = g1 - g2, np.log(h1 / h2)
+    length = np.maximum(np.abs(difference), 1e-12)
+    sigma, epsilon = certificate.noise_scale, certificate.noise_epsilon + certificate.jacobian_epsilon
+    wish, worth = np.zeros(len(points)), length / sigma + jump
+    if certificate.noise == "gaussian":
+        wish = np.clip((epsilon - jump) * sigma / length - length / (2 * sigma) + 0.4, -8, 8) * sigma
+        worth = -wish
+    if certificate.noise == "matrix":
+        wish = sigma * rng.choice([1.0, 3.0, 5.0], size=len(points))
+    best = np.argsort(-worth)[:count]
+    return [(float(-g1[k] - wish[k] * difference[k] / length[k]), curvature) for k in best]
+
+
+def exact(
+    promise: Promise, certificate: dp.Certificate, pair: Any, rest: float, curvature: float, count: int
+) -> Masses:
+    """Return the exact laws of the answers for neighbours, with a rest of the data."""
+    pull = promise.modulus * promise.middle - rest
+    center = np.sign(pull) * max(abs(pull) - promise.absolute, 0.0) / (promise.modulus + curvature)
+    ends, scale = promise.ends or (-np.inf, np.inf), certificate.noise_scale
+    tail = {"gaussian": 9.0, "gamma": 50.0, "matrix": 300.0}[certificate.noise]
+    reach = (tail * scale + 2 * certificate.gradient_bound) / (promise.modulus + curvature)
+    points = grid(float(np.clip(center, *ends)), reach, *ends, count, 0.05)
+    sides = [promise.slopes(record, rest, curvature) for record in pair]
+    if certificate.noise != "matrix":
+        slopes = [lambda t, side=side: side(t)[0] for side in sides]
+        return line_masses(points, slopes[0], slopes[1], certificate.noise, scale)
+    # Densities of Student's law alone: the ends of K have masses that are not compared.
+    freedom = certificate.settings["degrees_of_freedom"]
+    law = student_t(freedom, scale=scale * (freedom + 1) / 2 / np.sqrt(freedom))
+    laws = [law.pdf(gradient) * bend * np.gradient(points) for gradient, bend in (side(points) for side in sides)]
+    return Masses(*laws, error=1e-9)
+
+
+def worst(
+    promise: Promise, certificate: dp.Certificate, rng: np.random.Generator, most: int, places: int
+) -> tuple[float, Any]:
+    """Return found over claimed for the worst neighbours that were tried, and where that was."""
+    assert certificate.cover is not None
+    epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
+    delta, best, place = certificate.delta - certificate.cover.delta, 0.0, None
+    for pair in promise.pairs(rng, most):
+        for rest, curvature in aims(promise, certificate, pair, rng, places):
+            for count in (600, 6000):  # a second look where the first is alarming
+                masses = exact(promise, certificate, pair, rest, curvature, count)
+                found = masses.delta(epsilon) / delta if promise.noise == "gaussian" else masses.epsilon / epsilon
+                if found <= 1:
+                    break
+            if found > best:
+                best, place = found, (pair, rest, curvature)
+    return best, place
+
 
 # What the certificate's own rounding may hide.
 ROUNDING = 1e-6

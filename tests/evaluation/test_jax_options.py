@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -47,39 +45,20 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def numbers() -> str:
+def test_no_option_changes_a_bit_nor_does_the_environment() -> None:
     names: dict[str, Any] = {}
     exec(PROGRAM, names)
-    return str(names["numbers"]())
-
-
-@contextmanager
-def option(name: str, value: Any) -> Iterator[None]:
-    before = getattr(jax.config, name)
-    jax.config.update(name, value)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
-
-
-def test_no_option_changes_a_bit() -> None:
-    plain = numbers()
+    plain = names["numbers"]()
     for name, value in OPTIONS.items():  # by what was compiled without them, unless JAX compiles anew
-        with option(name, value):
-            assert numbers() == plain, name
-    assert numbers() == plain
-
-
-def test_nor_does_the_environment() -> None:
+        before = getattr(jax.config, name)
+        jax.config.update(name, value)
+        try:
+            assert names["numbers"]() == plain, name
+        finally:
+            jax.config.update(name, before)
     chosen = {name.upper(): str(value) for name, value in OPTIONS.items()}
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_fast_math=true"
-    found = subprocess.run(
-        [sys.executable, "-c", f"{PROGRAM}\nprint(numbers())"],
-        env={**os.environ, **chosen, "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    chosen["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_fast_math=true"
+    command = [sys.executable, "-c", f"{PROGRAM}\nprint(numbers())"]
+    found = subprocess.run(command, env=os.environ | chosen, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.strip() == numbers()
+    assert found.stdout.strip() == plain

@@ -7,9 +7,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import cvxpy as cp
@@ -21,34 +20,10 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.engine import FEWEST, Engine
-from dpconvex.evaluation.threads import in_order, one_blas_thread
+from dpconvex.evaluation.threads import in_order
 from dpconvex.language.columns import Chunks
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
-
-
-class Library:
-    """Stands for the libraries of linear algebra: their number of threads can be limited."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-
-    def info(self) -> list[dict[str, int]]:
-        return [{"num_threads": self.threads}, {"num_threads": 1}]
-
-    def limit(self, limits: int) -> Limiter:
-        limiter = Limiter(self, self.threads)
-        self.threads = limits
-        return limiter
-
-
-@dataclass
-class Limiter:
-    library: Library
-    before: int
-
-    def restore_original_limits(self) -> None:
-        self.library.threads = self.before
 
 
 def test_nothing_runs_on_after_an_error() -> None:
@@ -78,33 +53,6 @@ def test_settings_of_the_caller_hold_in_tasks() -> None:
         list(in_order([overflow] * 4, 2))
 
 
-def test_the_limit_is_taken_back_when_the_last_user_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = Library(6)
-    monkeypatch.setattr("dpconvex.evaluation.threads.controller", lambda: library)
-    inside, leave, found = Event(), Event(), []
-
-    def other() -> None:
-        with one_blas_thread() as threads:
-            found.append(threads)
-            inside.set()
-            leave.wait(30)
-
-    thread = Thread(target=other)
-    with one_blas_thread() as threads:
-        assert threads == 6
-        assert library.threads == 1
-        thread.start()
-        assert inside.wait(30)
-    assert library.threads == 1  # the other thread still needs it
-    leave.set()
-    thread.join()
-    assert found == [6]
-    assert library.threads == 6
-    with pytest.raises(ValueError, match="inside"), one_blas_thread():
-        raise ValueError("inside")
-    assert library.threads == 6
-
-
 FORK = """
 import os
 from dpconvex.evaluation.threads import LIMIT, controller, in_order, one_blas_thread
@@ -119,6 +67,15 @@ with one_blas_thread():
         free = max((found["num_threads"] for found in controller().info()), default=1) == before
         os._exit(0 if fine and free and LIMIT.users == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
+    with one_blas_thread() as threads:
+        assert threads == before
+    assert max((found["num_threads"] for found in controller().info()), default=1) == 1
+try:
+    with one_blas_thread():
+        raise ValueError
+except ValueError:
+    pass
+assert max((found["num_threads"] for found in controller().info()), default=1) == before
 """
 
 

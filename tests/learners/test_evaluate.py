@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.evaluate import Errors, error_bound, quantile
+from dpconvex.learners.evaluate import Errors, error_bound
 from dpconvex.mechanisms.grid import IntegerNoise
 
 LOGISTIC = dp.load("logistic_regression", features=2)
@@ -85,18 +85,6 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
         errors = Errors(template.record, release, "x", "y", alone=True)
         seen.append(errors.total(template.record.validate(data)))
     assert seen in ([0] * 11, list(range(1, 12)))
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.5, 3.0, 10.0])
-def test_the_quantile_is_that_of_integers(epsilon: float) -> None:
-    ratio = np.exp(-epsilon)
-
-    def beyond(k: float) -> float:
-        return float(2 * ratio ** (k + 1) / (1 + ratio))
-
-    k = quantile(1 / epsilon, 0.05)
-    assert beyond(k) <= 0.05 * (1 + 1e-9)
-    assert k == 0 or beyond(k - 1) > 0.05
 
 
 def judged(function: Any, y: Any, template: dp.Template = HUBER, x: Any = None) -> tuple[int, list[int]]:

@@ -2,9 +2,9 @@
 
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -59,22 +59,10 @@ def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spen
 
 def test_threads_do_not_overspend_together() -> None:
     budget = Budget(Privacy(1))
-    refused = []
-
-    def work() -> None:
-        for _ in range(50):
-            try:
-                budget.spend(Privacy(0.01), "x")
-            except BudgetExceeded:
-                refused.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        spends = [pool.submit(budget.spend, Privacy(0.01), "x") for _ in range(200)]
     assert len(budget.entries) == 100
-    assert len(refused) == 100
+    assert sum(isinstance(spend.exception(), BudgetExceeded) for spend in spends) == 100
 
 
 # A ledger in a file.
@@ -107,42 +95,31 @@ def test_a_spend_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pytes
     assert b"watched" in synced[0]
 
 
-def test_a_disk_that_is_full_records_nothing_and_leaves_a_sound_ledger(
+def test_a_disk_that_fails_releases_nothing_and_leaves_a_sound_ledger(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = Budget(Privacy(1), path)
-    before = path.read_bytes()
-    real = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:7]))
-        with pytest.raises(DPConvexError, match="undone; release nothing"):
+    before, real = path.read_bytes(), os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    for write, words in (
+        (lambda descriptor, data: real(descriptor, data[:7]), "undone; release nothing"),
+        (full, r"No space left on device.*release nothing"),
+    ):
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(DPConvexError, match=words):
             budget.spend(Privacy(0.5), "a")
-    with monkeypatch.context() as patch:
-
-        def full(descriptor: int, data: bytes) -> int:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(os, "write", full)
-        with pytest.raises(DPConvexError, match=r"No space left on device.*release nothing"):
-            budget.spend(Privacy(0.5), "b")
+        monkeypatch.undo()
     assert path.read_bytes() == before
     assert budget.entries == ()
-    budget.spend(Privacy(1), "c")
-
-
-def test_a_spend_that_may_not_be_on_the_disk_counts_and_is_an_error(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    budget = Budget(Privacy(1), path)
-    with monkeypatch.context() as patch:
-
-        def broken(descriptor: int) -> None:
-            raise OSError(5, "Input/output error")
-
-        patch.setattr(os, "fsync", broken)
-        with pytest.raises(DPConvexError, match="it counts, but release nothing"):
-            budget.spend(Privacy(0.5), "a")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: full(descriptor, b""))
+    with pytest.raises(DPConvexError, match="it counts, but release nothing"):
+        budget.spend(Privacy(0.5), "b")
+    monkeypatch.undo()
     assert budget.spent.epsilon == 0.5
+    budget.spend(Privacy(0.5), "c")
 
 
 @settings(max_examples=60, deadline=None)
@@ -230,41 +207,19 @@ def test_a_ledger_that_vanishes_is_not_started_anew(path: Path) -> None:
 # A ledger that is replaced while a spend waits for it.
 
 
-def waiting_spend(budget: Budget, held: Path, meanwhile: Callable[[], None]) -> Exception | None:
-    """Spend while somebody else holds the lock, and change the file before it is given back."""
-    outcome: list[Exception | None] = []
-
-    def spend() -> None:
-        try:
-            budget.spend(Privacy(0.7), "waited")
-        except DPConvexError as error:
-            outcome.append(error)
-        else:
-            outcome.append(None)
-
-    with held.open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        thread = threading.Thread(target=spend)
-        thread.start()
-        time.sleep(0.2)
-        meanwhile()
-    thread.join(10)
-    assert not thread.is_alive()
-    return outcome[0]
-
-
-def replaced(path: Path) -> None:
-    copy = path.with_name("copy")
-    copy.write_bytes(path.read_bytes())
-    copy.replace(path)
-
-
 def test_a_spend_that_waited_sees_what_the_new_file_holds(path: Path) -> None:
     """The file that took its place has less left."""
     budget = Budget(Privacy(1), path)
     used = path.with_name("used")
     Budget(Privacy(1), used).spend(Privacy(0.5), "elsewhere")
-    assert isinstance(waiting_spend(budget, path, lambda: os.replace(used, path)), BudgetExceeded)
+    with ThreadPoolExecutor(1) as pool, path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = pool.submit(budget.spend, Privacy(0.7), "waited")
+        time.sleep(0.2)
+        used.replace(path)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        with pytest.raises(BudgetExceeded):
+            waiting.result(10)
     assert [entry.label for entry in Budget.open(path).entries] == ["elsewhere"]
 
 
@@ -273,7 +228,9 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypa
     append = ledger.append
 
     def late(*arguments: Any) -> None:
-        replaced(path)
+        copy = path.with_name("copy")
+        copy.write_bytes(path.read_bytes())
+        copy.replace(path)
         append(*arguments)
 
     monkeypatch.setattr(ledger, "append", late)

@@ -25,23 +25,8 @@ SCHEMA = dp.Schema({"a": (0, 1), "b": (-1, 1)}, label="sick", labels=["no", "yes
 
 def retyped(value: Any) -> list[Any]:
     """Return other values for a field, nested ones too."""
-    other: list[Any] = [
-        None,
-        True,
-        "text",
-        "",
-        -1,
-        0,
-        0.5,
-        10**400,
-        math.nan,
-        math.inf,
-        -math.inf,
-        [],
-        {},
-        [[0]],
-        {"a": {}},
-    ]
+    numbers = [True, -1, 0, 0.5, 10**400, math.nan, math.inf, -math.inf]
+    other: list[Any] = [None, "text", "", *numbers, [], {}, [[0]], {"a": {}}]
     return [item for item in [*other, [value], {"a": value}] if not (type(item) is type(value) and item == value)]
 
 

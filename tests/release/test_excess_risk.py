@@ -145,12 +145,6 @@ def test_comparators_and_what_is_added() -> None:
     assert "0.95" in str(found[0])
 
 
-def test_kinks_that_are_rounded_off_are_named() -> None:
-    template = dp.load("hinge_svm", features=2)
-    certificate = dp.verify(template, dp.Privacy(1.0), 300, dp.OutputPerturbation())
-    assert "rounded off" in dp.risk_bound(template, certificate).objective
-
-
 def test_slopes_of_a_regularizer_on_a_ball() -> None:
     w = cp.Variable(3, name="w")
     regularizer = 0.3 * cp.sum_squares(w - 1) + 0.2 * cp.norm1(w)

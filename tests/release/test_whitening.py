@@ -13,7 +13,6 @@ from dpconvex.mechanisms.whitening_noise import LEVELS
 from dpconvex.release.whitening import Whitening, second_moment
 
 Array = NDArray[np.float64]
-ADD = dp.Privacy(2.0, 1e-5, "add-remove")
 DESCENT = dp.NoisyGradientDescent(clip=0.3)
 
 

@@ -69,12 +69,8 @@ def rewrite_form(problem: Problem) -> None:
     form.map.data *= 0.0
 
 
-def no_noise(problem: Problem) -> Any:
-    return np.zeros(problem.space.dim)
-
-
 CHANGES = {
-    "takes the noise away": anew("linear", no_noise),
+    "takes the noise away": anew("linear", lambda p: 0 * p.linear),
     "shrinks a copy of the noise": anew("linear", lambda p: 1e-3 * p.linear),
     "has a milder regularization": anew("size", lambda p: p.size / 50),
     "has another quadratic": anew("added", lambda p: p.added + 7.0),
@@ -132,7 +128,7 @@ def test_a_backend_that_changes_nothing_is_believed_after_a_check(mechanism: Any
 
 
 class Answering:
-    """Returns something that is no solution."""
+    """Returns something that is no solution, or not the one."""
 
     def __init__(self, answer: Callable[[Problem], Any]) -> None:
         self.answer = answer
@@ -172,25 +168,33 @@ def test_what_is_no_solution_is_refused(answer: Callable[[Problem], Any]) -> Non
     assert len(budget.entries) == 1
 
 
-def test_a_point_that_differs_whenever_it_is_asked_for_is_asked_for_once() -> None:
-    class Fickle:
-        distance_bound = 0.0
-        asked = 0
+class Fickle:
+    """Its point is another one whenever it is asked for again."""
 
-        def __init__(self, point: np.ndarray) -> None:
-            self.point = point
+    distance_bound = 0.0
 
-        @property
-        def theta(self) -> np.ndarray:
-            self.asked += 1
-            return self.point if self.asked == 1 else np.full(3, 1e6)
+    def __init__(self, *points: np.ndarray) -> None:
+        self.points = list(points)
 
-    def answer(problem: Problem) -> Any:
-        return Fickle(FirstOrder().solve(problem, 1e-12).theta)
+    @property
+    def theta(self) -> np.ndarray:
+        return self.points.pop(0) if len(self.points) > 1 else self.points[0]
 
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda exact: Fickle(exact, np.full(3, 1e6)),
+        lambda exact: Solution(exact + 1e-3, 0.0),
+        lambda exact: Solution(exact + 1e-3, 1e-9),
+        lambda exact: Solution(exact, 5.0),
+    ],
+)
+def test_a_backends_word_does_not_count(wrong: Callable[[np.ndarray], Any]) -> None:
     template = learner()
     expected = dp.solve(template, DATA, dp.Privacy(1.0), GAMMA, seed=SEED)["w"]
-    found = dp.solve(template, DATA, dp.Privacy(1.0), GAMMA, backend=Answering(answer), seed=SEED)["w"]
+    backend = Answering(lambda problem: wrong(FirstOrder().solve(problem, 1e-12).theta))
+    found = dp.solve(template, DATA, dp.Privacy(1.0), GAMMA, backend=backend, seed=SEED)["w"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
