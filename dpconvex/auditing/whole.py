@@ -175,7 +175,7 @@ def attack_certificate(
     analysis = analyse(template, mechanism)
     if isinstance(certificate, DescentCertificate):
         found = [attack_gradients(analysis, certificate, work, rng)]
-    elif certificate.pays_for_distance:
+    elif certificate.perturbed == "output":
         found = [attack_output(analysis, certificate, work, rng)]
     else:
         found = [Objective(analysis, certificate, work, rng).attack()]

@@ -84,30 +84,16 @@ class Automatic:
             ),
         )
 
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
-        return self._chosen(certificate).run(analysis, certificate, engine, rng)
-
-    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
-        """Return the chosen mechanism's certificate with noise that hides rounding, or what a solver leaves."""
-        chosen = self._chosen(certificate)
-        if isinstance(chosen, ObjectivePerturbation):
-            return certificate
-        return chosen.hiding(analysis, certificate, records, tolerance)
-
-    def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        return self._chosen(certificate).noise_bound(certificate, probability)
-
-    def noise_rounding(self, certificate: Certificate, probability: float) -> float:
-        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds."""
-        chosen = self._chosen(certificate)
-        return chosen.noise_rounding(certificate, probability) if isinstance(chosen, ObjectivePerturbation) else 0.0
-
-    def _chosen(self, certificate: Certificate) -> Candidate:
+    def chosen(self, certificate: Certificate) -> Candidate:
+        """Return the mechanism that a certificate is for."""
         if not certificate.minimises:
             return NoisyGradientDescent()
-        kind = OutputPerturbation if certificate.pays_for_distance else ObjectivePerturbation
+        kind = OutputPerturbation if certificate.perturbed == "output" else ObjectivePerturbation
         return kind(certificate.noise)
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
+        return self.chosen(certificate).run(analysis, certificate, engine, rng)
 
 
 def foreseen(certificate: Certificate) -> float:

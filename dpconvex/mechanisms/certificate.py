@@ -123,9 +123,8 @@ class Certificate:
     event: Event | None = field(default=None, repr=False)
 
     kinds: ClassVar[dict[str, type[Certificate]]] = {}
-    # Whether noise is added to a minimiser or to what is minimised, and whether it hides the distance that a solver leaves.
+    # Whether noise is added to a minimiser or to what is minimised.
     minimises: ClassVar[bool] = True
-    pays_for_distance: ClassVar[bool] = False
     # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data by
     # `benchmarks.utility.choices`.
     foreseen: ClassVar[float] = 1.0

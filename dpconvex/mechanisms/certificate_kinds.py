@@ -26,16 +26,11 @@ class ObjectiveCertificate(Certificate, perturbed="objective"):
 class OutputCertificate(Certificate, perturbed="output"):
     """Noise on the minimiser."""
 
-    pays_for_distance, foreseen, where = True, 50.0, " (on the parameters)"
-
-    @property
-    def reach(self) -> float:
-        """How far computed answers of neighbours are apart, at most."""
-        return self.settings.get("distance_of_answers", self.sensitivity)
+    foreseen, where = 50.0, " (on the parameters)"
 
     @property
     def gaussian_level(self) -> float | None:
-        return self.reach / self.noise_scale if self.is_gaussian else None
+        return self.sensitivity / self.strong_convexity / self.noise_scale if self.is_gaussian else None
 
 
 class DescentCertificate(Certificate, perturbed="gradients"):

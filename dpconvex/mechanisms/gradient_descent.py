@@ -244,7 +244,7 @@ class NoisyGradientDescent:
         settings |= {"average": float(self.average or 0.0), "largest_step": largest}
         return settings | ({} if self.sampling is None else {"sampling": rate})
 
-    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
+    def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
         """Return the certificate with noise that also hides what rounding does to sums of so many gradients.
 
         With samples rounding may move the sum for all other records too, in samples or not, so what it does is not amplified by

@@ -7,12 +7,11 @@ is epsilon-differentially private for b with density proportional to exp(-epsilo
 differentially private for Gaussian b calibrated to S.
 
 The losses need not be differentiable.  What is minimised then is the loss with its kinks rounded off: it is convex, and its
-gradients are convex combinations of the kinked loss's, so it is as sensitive.  The distance that a solver leaves is part of
-S, and no assumption.
+gradients are convex combinations of the kinked loss's, so it is as sensitive.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,11 +38,9 @@ from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import (
     DRAWN,
-    SLACK,
     UNSEEN,
     check_delta,
     declared_constants,
-    louder,
     public_steps,
     record_steps,
     sensitivity_of,
@@ -53,10 +50,6 @@ from dpconvex.noise.spherical import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]
 
-# The default tolerance is this fraction of the sensitivity, which it enlarges by twice as much.
-EXACTNESS = 5e-4
-# It is no smaller part of the largest parameters than this.
-DIGITS = 1e-9
 # Kinks are rounded off where the noise moves the argument by ten times as much.
 ROUNDED = 0.1
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
@@ -78,9 +71,6 @@ class OutputPerturbation:
         risk, which uses public numbers only.
     reference_norm : float or None
         A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
-    tolerance : float or None
-        Largest distance from the exact minimiser that a solver may leave; it is paid for.  None is a small fraction of the
-        sensitivity.
     smoothing : float or None
         Half the length of the interval on which kinks are rounded off, in units of the kinked atom's argument.  None picks a
         small fraction of what the noise does to the argument.
@@ -94,13 +84,12 @@ class OutputPerturbation:
     noise: str = "gamma"
     added: float | None = None
     reference_norm: float | None = None
-    tolerance: float | None = None
     smoothing: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
             raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
-        check_options("OutputPerturbation", self, ("added",), ("reference_norm", "tolerance", "smoothing"))
+        check_options("OutputPerturbation", self, ("added",), ("reference_norm", "smoothing"))
 
     @property
     def name(self) -> str:
@@ -132,10 +121,8 @@ class OutputPerturbation:
             width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu, p)
             smooth = smooth_analysis(analysis, width)
         sensitivity = sensitivity_of(smooth, privacy)
-        tolerance = self.tolerance if self.tolerance is not None else usual_tolerance(analysis, sensitivity / mu)
-        reach = (sensitivity / mu + 2 * tolerance) * (1 + 1e-12)
+        reach = sensitivity / mu * (1 + 1e-12)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
-        settings = {"distance_of_answers": reach} | ({"smoothing": width} if width else {})
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -148,15 +135,14 @@ class OutputPerturbation:
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=scale,
-            tolerance=tolerance,
-            derivation=derive(smooth, privacy, mu, tolerance, reach, width),
+            derivation=derive(smooth, privacy, mu, width),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
             advice=advise(analysis, p, width),
             perturbed="output",
             noise=self.noise,
             mean_noise=self.law.mean(p, scale),
             predicted_risk=added * radius**2 / 2 + risk(mu),
-            settings=settings,
+            settings={"smoothing": width} if width else {},
             event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
@@ -174,15 +160,6 @@ class OutputPerturbation:
             # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
             return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
         return theta + noise
-
-    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
-        """Return the certificate with noise that hides a larger distance of computed answers from the minimiser."""
-        name, more = "distance_of_answers", 2 * (tolerance - certificate.tolerance)
-        if more <= 0:
-            return certificate
-        reach = certificate.settings[name]
-        found = louder(certificate, reach, more, {"with what a solver leaves": reach + more, "tolerance": tolerance})
-        return replace(found, tolerance=tolerance, settings={**found.settings, name: (reach + more) * SLACK})
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
@@ -245,22 +222,15 @@ def noise_basis(analysis: Analysis) -> Any:
     return basis if abs(image - inside).max() <= CLOSE * max(abs(image).max(), 1e-300) else None
 
 
-def usual_tolerance(analysis: Analysis, distance: float) -> float:
-    """Return a small fraction of how far answers are apart, but no less than double precision has digits for on a bounded K."""
-    bound = analysis.form.feasible.norm_bound
-    return max(EXACTNESS * distance, DIGITS * bound if math.isfinite(bound) else 0.0)
-
-
-def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, reach: float, width: float) -> Derivation:
+def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Derivation:
     """Assemble the derivation tree of a certificate."""
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
-    moved = {"G_adj / mu": sensitivity_of(analysis, privacy) / mu, "with what a solver leaves": reach}
     answers = Derivation(
         "distance of two exact answers",
         "",
-        moved | {"tolerance": tolerance},
-        "strong convexity and the optimality of both; twice the tolerance",
+        {"G_adj / mu": sensitivity_of(analysis, privacy) / mu},
+        "strong convexity and the optimality of both",
     )
     children = (*record_steps(analysis, privacy), *smoothing, answers, *public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)

@@ -23,6 +23,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
+from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
 from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
@@ -38,7 +39,7 @@ COUNTED, MARGINS = 0.25, 1.1
 # every direction: both are independent, so together they are longer by half the square of it, .005 %.
 RELATIVE_SIZE = 0.01
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 10.0
+ABOVE_FLOOR = 8.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below, and of what is computed again for another distance.
@@ -63,8 +64,7 @@ class Cover:
     tolerance : float, optional
         Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
         constants: as small as makes the residual noise negligible next to the mechanism's noise, but above what
-        rounding allows to
-        certify for any data.  A mechanism that pays for that distance itself, as output perturbation does, keeps its own.
+        rounding allows to certify for any data.
 
     Raises
     ------
@@ -147,54 +147,47 @@ def hidden(
 ) -> tuple[Certificate, IntegerNoise]:
     """Choose tolerance and residual noise for at most so many records, from public numbers.
 
-    A mechanism whose noise hides rounding, or what a solver leaves, has a method
-    ``hiding(analysis, certificate, records, tolerance)``, which returns the certificate with louder noise.
+    A mechanism whose noise hides rounding has a method ``hiding(analysis, certificate, records)``, which returns the certificate
+    with louder noise.
     """
+    if isinstance(mechanism, Automatic):
+        mechanism = mechanism.chosen(bare)
     hiding = getattr(mechanism, "hiding", None)
     if bare.minimises:
-        cap = 0.0 if bare.pays_for_distance else noise_cap(mechanism, bare)
+        cap = 0.0 if bare.perturbed == "output" else noise_cap(mechanism, bare)
         check_smoothness(analysis, bare, cap, records)
         least = ABOVE_FLOOR * largest_floor(analysis, bare, cap, records)
         if before:
             tolerance = max(bare.tolerance, least)
-        elif bare.pays_for_distance:
-            tolerance = bare.tolerance
         else:
             tolerance = asked if asked is not None else max(least, usual_tolerance(analysis, bare, spent, cap, records))
-        if bare.pays_for_distance and callable(hiding) and (before or getattr(mechanism, "tolerance", None) is None):
-            tolerance = max(tolerance, least)
-            bare = hiding(analysis, bare, records, tolerance)
-        elif tolerance < least or (bare.pays_for_distance and tolerance > bare.tolerance):
-            raise too_exact(tolerance, least)
+        if tolerance < least:
+            raise TemplateError(
+                f"a tolerance of {tolerance:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
+                "Leave it out, or regularize more."
+            )
         bare = replace(bare, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
         raise TemplateError(
             "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
         )
     elif callable(hiding):
-        bare = hiding(analysis, bare, records, bare.tolerance)
+        bare = hiding(analysis, bare, records)
     cap = noise_cap(mechanism, bare)
-    distance = drawing_error(mechanism, analysis, bare, cap, records)
-    if not bare.pays_for_distance:
-        distance += bare.tolerance
+    distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)
     return bare, replace(noise, records=records)
 
 
-def too_exact(tolerance: float, least: float) -> TemplateError:
-    return TemplateError(
-        f"a tolerance of {tolerance:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
-        "Leave it out, or regularize more."
-    )
-
-
 def usual_tolerance(analysis: Analysis, certificate: Certificate, spent: Privacy, cap: float, records: float) -> float:
     """Return the distance whose residual noise is small next to the mechanism's noise.
 
-    Noise b moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
+    Noise b on the objective moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
     """
     unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
+    if certificate.perturbed == "output":
+        return RELATIVE_SIZE * certificate.expected_noise / unit
     radius = answer_radius(analysis, certificate, cap, records)
     regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
     curvature = certificate.size * (certificate.hessian_bound + regular) + certificate.added
@@ -276,7 +269,7 @@ def drawing_error(
         return (certificate.noise_dimension + 16) * UNIT * cap + UNIT * (reach + cap)
     if not certificate.minimises:
         return 0.0
-    if certificate.pays_for_distance:
+    if certificate.perturbed == "output":
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + 4 * UNIT * reach
     return (relative * cap + more) / certificate.strong_convexity

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
@@ -21,9 +20,7 @@ from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.norms import norm, sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, constant
-from dpconvex.core.intervals import Interval
 from dpconvex.core.normal_form import normal_form
-from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.core.summation import public_norms
@@ -85,7 +82,7 @@ def largest_floor(
     if analysis.form.feasible.by_multipliers:
         return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
-    if certificate.pays_for_distance or not math.isfinite(
+    if certificate.perturbed == "output" or not math.isfinite(
         certificate.hessian_bound
     ):  # no point is certified by one gradient
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
@@ -121,9 +118,7 @@ def answer_radius(
     """Bound the norm of the minimiser, over all data sets and all noise up to a bound.
 
     Let F be the objective, h its public part, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
-    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.  And
-    F is not larger at the minimiser than at theta_0, where no loss is more than W above its least value, so
-    ``(mu/2) r^2 - (s + ||b||) r <= nW``.
+    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.
     """
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
     mu, bound = certificate.strong_convexity, certificate.gradient_bound
@@ -136,32 +131,7 @@ def minimiser_norm(
     """Do the work of `answer_radius`, from plain numbers."""
     start, slope = public_start(analysis, size, added)
     pull = slope + noise
-    steps = [(records * gradient_bound + pull) / mu]
-    drop = loss_drop(analysis)
-    if np.isfinite(drop):
-        steps.append((pull + float(np.sqrt(pull**2 + 2 * mu * records * drop))) / mu)
-    return min(float(np.linalg.norm(start)) + min(steps), analysis.form.feasible.norm_bound)
-
-
-@once
-def loss_drop(analysis: Analysis) -> float:
-    """Bound how far one record's loss at the point of K next to 0 lies above its least value; infinite if unknown."""
-    form = analysis.form
-    length = float(np.linalg.norm(start_and_slope(analysis)[0]))
-
-    def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
-        low, high = analysis.offset_range(polynomial)
-        move = np.sqrt(analysis.gram.squared_norms(rows)) * length if length else np.zeros(len(rows))
-        # The point lies in K, and every range over K holds for it.
-        ends = zip(low - move, high + move, analysis.reach(polynomial, rows), strict=True)
-        return [Interval(max(float(a), known.low), min(float(b), known.high)) for a, b, known in ends]
-
-    leaves = [leaf for group in form.leaves for leaf in group]
-    rows = dict(zip(leaves, analysis.gram.rows, strict=True))
-    walker = Walker(form.expander, rows, reach)
-    at_start = [walker.walk(loss)[0][0].value.high for loss in form.losses]
-    least = [loss.scalar.value.low for loss in analysis.losses]
-    return max(max(a - b for a, b in zip(at_start, least, strict=True)), 0.0)
+    return min(float(np.linalg.norm(start)) + (records * gradient_bound + pull) / mu, analysis.form.feasible.norm_bound)
 
 
 def largest_count(privacy: Privacy, size: int) -> int:

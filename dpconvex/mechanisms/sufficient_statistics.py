@@ -152,7 +152,7 @@ class SufficientStatistics:
             event=Gaussian(apart / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
-    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
+    def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
         """Return the certificate with a bound on what rounding does to sums over so many records."""
         moments = self.moments(analysis.form, certificate.privacy.adjacency)
         return replace(certificate, tolerance=summation_error(moments, certificate.gradient_bound, records))

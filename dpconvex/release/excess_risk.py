@@ -182,7 +182,7 @@ def output_excess(analysis: Analysis, certificate: Certificate, length: float, r
     where = answer_radius(analysis, certificate, 0.0)
     bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
     likely, usual = (
-        rise(analysis, certificate, where, of + certificate.tolerance + more, added * where)
+        rise(analysis, certificate, where, of + more, added * where)
         for of, more in zip((length, math.sqrt(mean_square(certificate))), covered, strict=True)
     )
     return bias + usual, {"noise and cover": likely, "added quadratic": bias}

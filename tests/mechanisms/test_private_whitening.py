@@ -33,7 +33,7 @@ def test_two_gaussian_stages_are_one(kind: str, share: float, adjacency: str) ->
     if kind == "gradients":
         second = found.sensitivity * math.sqrt(found.settings["steps"]) / found.noise_scale
     else:
-        second = found.settings["distance_of_answers"] / found.noise_scale
+        second = found.sensitivity / found.strong_convexity / found.noise_scale
     assert first**2 / (first**2 + second**2) == pytest.approx(share, rel=1e-3)
     left = promise.epsilon - cover.epsilon - cover.counting
     spent = float(gaussian_delta(left, math.hypot(first, second)))

@@ -347,10 +347,10 @@ def test_a_certificate_for_more_records() -> None:
     assert certificate.cover is not None
     assert certificate.cover.records > 100 + margin(certificate.cover.counting)
     assert for_count(GAMMA, analysis, certificate, certificate.cover.records) is certificate
-    more = for_count(GAMMA, analysis, certificate, 1e9)
+    more = for_count(GAMMA, analysis, certificate, 1e6)
     assert more.cover is not None
     assert (more.noise_scale, more.privacy) == (certificate.noise_scale, certificate.privacy)
-    lowest = largest_floor(analysis, more, noise_cap(GAMMA, more), 1e9)
+    lowest = largest_floor(analysis, more, noise_cap(GAMMA, more), 1e6)
     assert more.tolerance >= ABOVE_FLOOR * lowest * (1 - 1e-12)
     assert more.cover.distance > more.tolerance > certificate.tolerance
     assert (more.cover.epsilon, more.cover.counting) == (certificate.cover.epsilon, certificate.cover.counting)

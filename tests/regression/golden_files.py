@@ -39,7 +39,7 @@ CALIBRATED = {
         "predicted_risk",
         "tolerance",
     ),
-    *("distance_of_answers", "smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
+    *("smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
 }
 Golden = dict[str, Any]
 
