@@ -88,7 +88,6 @@ SPEAK_CVXPY = {
     "dpconvex.language.huber_hinge",
     "dpconvex.language.problem_parts",
     "dpconvex.core.declared_atoms",
-    "dpconvex.core.discipline",
     "dpconvex.core.from_cvxpy",
     "dpconvex.core.to_cvxpy",
     "dpconvex.solvers.conic",
