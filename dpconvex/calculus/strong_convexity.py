@@ -8,10 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atom import Reach
+from dpconvex.core.atoms.norms import NORM, quad_over_lin
+from dpconvex.core.atoms.powers import POWER
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
-from dpconvex.core.normal_form import as_squares
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import linear_parts
 
@@ -58,18 +60,37 @@ def least_hessian(
     shape = (polynomial.size, expander.space.dim)
     jacobian = sp.csr_array((linear.coefficient, (linear.entry, linear.coordinate)), shape=shape)
     offset = np.asarray(np.bincount(constant.entry, constant.coefficient, polynomial.size), dtype=float)
-    bend = atom.strong.bend(squared, weights, size_of(jacobian, offset, feasible))
+    bend = atom.strong.bend(squared, weights, reach_of(jacobian, offset, feasible))
     if bend is None:
         return None
-    return sp.csr_array(jacobian.T @ sp.diags_array(bend) @ jacobian), atom.strong.name, atom.strong.statement
+    name = "square" if node.atom is POWER and node.option("p") == 2 else atom.strong.name
+    return sp.csr_array(jacobian.T @ sp.diags_array(bend) @ jacobian), name, atom.strong.statement
 
 
-def size_of(jacobian: sp.csr_array, offset: Array, feasible: FeasibleSet) -> float:
-    """Bound the Euclidean norm of a public affine expression over K."""
-    radius = feasible.norm_on(np.flatnonzero(np.bincount(sp.coo_array(jacobian).coords[1])))
+def as_squares(node: Expression) -> Expression:
+    """Write the square of a Euclidean norm as a sum of squares; return anything else as it is."""
+    if node.atom is not POWER or node.option("p") != 2:
+        return node
+    inner = node.args[0]
+    if inner.atom is not NORM or inner.option("p") != 2:
+        return node
+    return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
+
+
+def reach_of(jacobian: sp.csr_array, offset: Array, feasible: FeasibleSet) -> Reach:
+    """Bound the entries of a public affine expression, and their Euclidean norm, over K."""
+    table = sp.coo_array(jacobian)
+    row, column = table.coords
+    radius = feasible.norm_on(np.flatnonzero(np.bincount(column)))
+    lengths = np.sqrt(np.asarray(jacobian.multiply(jacobian).sum(axis=1)).ravel())
+    with np.errstate(invalid="ignore"):
+        ends = np.stack([table.data * feasible.lower[column], table.data * feasible.upper[column]])
+        ball = np.where(lengths > 0, lengths * radius, 0.0)
+    low, high = (np.bincount(row, weights=end, minlength=len(offset)) for end in (ends.min(axis=0), ends.max(axis=0)))
     # The largest row sum bounds the largest eigenvalue of A'A, and is exact if A is a multiple of an isometry.
     steepest = float(np.sqrt(abs(jacobian.T @ jacobian).sum(axis=1).max())) if jacobian.nnz else 0.0
-    return (steepest * radius if steepest else 0.0) + float(np.linalg.norm(offset))
+    norm = (steepest * radius if steepest else 0.0) + float(np.linalg.norm(offset))
+    return Reach(offset + np.maximum(low, -ball), offset + np.minimum(high, ball), norm)
 
 
 def smallest_eigenvalue(matrix: sp.csr_array) -> float:

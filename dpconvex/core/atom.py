@@ -40,17 +40,25 @@ def by_name(cp: Any, expression: Expression, args: list[Any]) -> Any:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    norm: float
+
+
+@dataclass(frozen=True)
 class LeastCurvature:
     """How curved an atom is at least, as a function of its first argument, which is affine: `statement` claims a Hessian.
 
-    ``bend(expression, weights, size)`` returns h, a number for each entry of the argument (of Euclidean norm at most `size`)
-    in column order, such that the sum of `weights` (negative for concave atoms) times the entries of the atom has a Hessian of
-    at least diag(h); None claims nothing.
+    ``bend(expression, weights, reach)`` returns h, a number for each entry of the argument in column order, such that the sum of
+    `weights` (negative for concave atoms) times the entries of the atom has a Hessian of at least diag(h); None claims nothing.
     """
 
     name: str
     statement: str
-    bend: Callable[[Expression, NDArray[np.float64], float], NDArray[np.float64] | None]
+    bend: Callable[[Expression, NDArray[np.float64], Reach], NDArray[np.float64] | None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,6 +86,12 @@ class Atom:
     pull: Callable[..., Sequence[Any]]
     # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
     domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
+    # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
+    sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
+    # 1 if convex on its domain, -1 if concave; affine atoms are not asked.
+    curve: Callable[[Expression], int] = lambda expression: 1
+    # 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
+    slope: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
     # text(expression, write) returns its text and how tightly that binds; write(argument, level) writes an argument.
     text: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
     # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.

@@ -1,47 +1,30 @@
-"""Disciplined convexity of core expressions: signs, curvatures and monotonicity as CVXPY's rules see them.
+"""Disciplined convexity of core expressions: signs and curvatures by the composition rule, from what each atom says of itself."""
 
-An expression is written with CVXPY again, in leaves that know their signs.  CVXPY has few rules for products and powers that the
-core writes differently; what it does not know to be convex is refused.
-"""
+from collections.abc import Sequence
 
-from typing import Any
-
-import cvxpy as cp
 import numpy as np
 
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 
 
-def written(expression: Expression) -> Any:
-    """Return an expression as CVXPY's rules read it: each node is written once."""
-    for part in postorder([expression]):
-        if "_written" not in part.__dict__:
-            part.__dict__["_written"] = _written(part)
-    return expression.__dict__["_written"]
+def sign(expression: Expression) -> int:
+    """Return 1 if no entry is ever negative, -1 if none is ever positive, 0 if neither is known."""
+    known = expression.__dict__.get("_sign")
+    if known is None:
+        known = expression.__dict__["_sign"] = _sign(expression)
+    return int(known)
 
 
-def _written(node: Expression) -> Any:
-    if isinstance(node, Constant):
-        return cp.Constant(node.value)
-    if isinstance(node, Field):
-        return _parameter(node.shape, node.sign)
-    if isinstance(node, Variable):
-        way = sign_of_variable(node)
-        return cp.Variable(node.shape, nonneg=way > 0, nonpos=way < 0)
-    assert node.atom is not None
-    return _applied(node, [argument.__dict__["_written"] for argument in node.args])
-
-
-def _applied(node: Expression, args: list[Any]) -> Any:
-    assert node.atom is not None
-    if node.atom.writes is None:  # a user's own function
-        return node.option("declaration")(args[0])
-    return node.atom.writes(cp, node, args)
-
-
-def _parameter(shape: tuple[int, ...], way: int) -> Any:
-    return cp.Parameter(shape, nonneg=way > 0, nonpos=way < 0)
+def _sign(expression: Expression) -> int:
+    if isinstance(expression, Constant):
+        return 1 if (expression.dense >= 0).all() else -1 if (expression.dense <= 0).all() else 0
+    if isinstance(expression, Field):
+        return expression.sign
+    if isinstance(expression, Variable):
+        return sign_of_variable(expression)
+    assert expression.atom is not None
+    return expression.atom.sign(expression, [sign(argument) for argument in expression.args])
 
 
 def sign_of_variable(variable: Variable) -> int:
@@ -52,53 +35,56 @@ def sign_of_variable(variable: Variable) -> int:
     return -1 if has.get("nonpos") or has.get("neg") or (np.asarray(high) <= 0).all() else 0
 
 
-def sign(expression: Expression) -> int:
-    """Return 1 if no entry is ever negative, -1 if none is ever positive, 0 if neither is known."""
-    found = written(expression)
-    return 1 if found.is_nonneg() else -1 if found.is_nonpos() else 0
-
-
 def is_convex(expression: Expression) -> bool:
     """Whether an expression is convex in the variables by the composition rule, for every record."""
-    return expression.is_affine or bool(written(expression).is_convex())
+    return 1 in curvatures(expression)
 
 
 def is_concave(expression: Expression) -> bool:
     """Whether an expression is concave in the variables by the composition rule, for every record."""
-    return expression.is_affine or bool(written(expression).is_concave())
+    return -1 in curvatures(expression)
+
+
+def curvatures(expression: Expression) -> frozenset[int]:
+    """Return the curvatures that are known: 1 for convex, -1 for concave; both for affine expressions."""
+    known = expression.__dict__.get("_curvatures")
+    if known is None:
+        known = expression.__dict__["_curvatures"] = _curvatures(expression)
+    return frozenset(known)
+
+
+def _curvatures(expression: Expression) -> frozenset[int]:
+    if expression.is_affine:
+        return frozenset({1, -1})
+    atom = expression.atom
+    assert atom is not None
+    signs = [sign(argument) for argument in expression.args]
+    straight = {1, -1} if atom.keeps_affine(expression.args) else set()
+    own = {atom.curve(expression)} - {0} if atom.affine == "curved" else straight
+    return frozenset(curve for curve in own if _composes(expression, curve, signs))
+
+
+def _composes(expression: Expression, curve: int, signs: Sequence[int]) -> bool:
+    """Whether every argument is affine, or curved in a way that the atom's slope keeps."""
+    assert expression.atom is not None
+    for k, argument in enumerate(expression.args):
+        if not argument.is_affine and curve * expression.atom.slope(expression, k, signs) not in curvatures(argument):
+            return False
+    return True
 
 
 def obstacle(expression: Expression) -> Expression:
     """Return the smallest subexpression that keeps an expression from being convex: the one to show the user."""
     for argument in expression.args:
-        if not is_convex(argument) and not is_concave(argument):
+        if not curvatures(argument):
             return obstacle(argument)
-    if expression.atom is not None and expression.atom.affine != "curved":
+    atom = expression.atom
+    if atom is not None and atom.affine != "curved":
+        signs = [sign(argument) for argument in expression.args]
         for k, argument in enumerate(expression.args):
-            if slope(expression, k) == 1 and not is_convex(argument):
+            if atom.slope(expression, k, signs) == 1 and not is_convex(argument):
                 return obstacle(argument)
     return expression
-
-
-def slope(node: Expression, k: int) -> int:
-    """Return 1 if an atom is non-decreasing in argument k, -1 if it is non-increasing, 0 if neither is known."""
-    assert node.atom is not None
-    if node.atom.affine == "quotient" and k == 1:
-        return 0
-    parts = [_parameter(argument.shape, sign(argument)) for argument in node.args]
-    return _way(_applied(node, parts), parts[k]) or 0
-
-
-def _way(root: Any, symbol: Any) -> int | None:
-    """Return the monotonicity of a small CVXPY tree in a parameter; None if it does not occur."""
-    if root is symbol:
-        return 1
-    ways = {
-        way * (1 if root.is_incr(k) else -1 if root.is_decr(k) else 0)
-        for k, argument in enumerate(root.args)
-        if (way := _way(argument, symbol)) is not None
-    }
-    return None if not ways else ways.pop() if len(ways) == 1 else 0
 
 
 def direction(expression: Expression, leaf: Expression) -> int | None:
@@ -111,17 +97,21 @@ def direction(expression: Expression, leaf: Expression) -> int | None:
         if node is leaf:
             found[node] = 1
             continue
-        met = [(k, argument, found[argument]) for k, argument in enumerate(node.args) if found[argument] is not None]
-        if not met or node.atom is None:
-            found[node] = None
-            continue
-        domains = node.atom.domain(node)
-        ways = {way * slope(node, k) if _kept(domains[k], a, way) else 0 for k, a, way in met if way is not None}
-        found[node] = ways.pop() if len(ways) == 1 else 0
+        signs, atom = [sign(argument) for argument in node.args], node.atom
+        ways = {
+            way * atom.slope(node, k, signs)
+            for k, argument in enumerate(node.args)
+            if atom is not None and (way := found[argument]) is not None
+        }
+        found[node] = None if not ways else ways.pop() if len(ways) == 1 else 0
+        if atom is not None and any(found[a] is not None for a in node.args):
+            asked = zip(atom.domain(node), node.args, strict=True)
+            if not all(found[a] is None or _kept(domain, a, found[a]) for domain, a in asked):
+                found[node] = 0
     return found[expression]
 
 
-def _kept(domain: str | None, argument: Expression, way: int) -> bool:
+def _kept(domain: str | None, argument: Expression, way: int | None) -> bool:
     """Whether slopes are those in an atom's domain: it is never left, or a solver keeps to it and it grows with the leaf.
 
     Of an argument without variables nobody asks whether it is in the domain, and outside of it values mean nothing.

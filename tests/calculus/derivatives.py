@@ -315,6 +315,7 @@ OUTER: dict[str, Callable[[Any], Callable[[list[Array]], Local]]] = {
     "logistic": logistic,
     "huber": huber,
     "exp": lambda _: one_variable(lambda m: (np.exp(m), np.exp(m), np.exp(m))),
+    "xexp": lambda _: one_variable(lambda m: (m * np.exp(m), (m + 1) * np.exp(m), (m + 2) * np.exp(m))),
     "log": lambda _: one_variable(lambda m: (np.log(m), 1 / m, -1 / m**2)),
     "power": power,
     "abs": lambda _: selected(signed=True),

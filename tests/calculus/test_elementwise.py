@@ -77,6 +77,7 @@ ATOMS: dict[str, tuple[Any, Domain]] = {
     "minus a square root": (lambda m: -cp.sqrt(m), POSITIVE),
     "reciprocal": (lambda m: cp.inv_pos(m), POSITIVE),
     "power -2": (lambda m: cp.power(m, -2), POSITIVE),
+    "xexp": (lambda m: cp.xexp(m), POSITIVE),
     "exp of logistic": (lambda m: cp.exp(cp.logistic(m)), BOUNDED),
 }
 
@@ -118,6 +119,7 @@ REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
     "exp": (lambda s: cp.exp(v * s), [], "exp is Lipschitz only where its argument is bounded above", "exp(v * s)"),
     "log": (lambda s: -cp.log(v + s), [v <= 1], "log is Lipschitz only where its argument keeps away", "log(v + s)"),
     "entr": (lambda s: -cp.entr(v + 1), [v >= 0], "relative entropy is Lipschitz only on bounded sets", "entr(v + 1"),
+    "xexp": (lambda s: cp.xexp(v * s), [v >= -1, v <= 1], "xexp is defined for arguments that are not", "xexp(v * s)"),
     "root": (lambda s: -cp.sqrt(v * s), [v >= 0, v <= 1], "power 0.5 needs an argument", "v * s"),
     "power 1.5": (lambda s: cp.power(v * s, 1.5), [v >= 0, v <= 1], "power 1.5 needs an argument", "v * s"),
     "power 3": (lambda s: cp.power(v * s, 3), [v >= -1, v <= 1], "power 3 needs an argument", "v * s"),

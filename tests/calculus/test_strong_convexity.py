@@ -88,8 +88,14 @@ def test_quadratics_are_exact(name):
 
 
 BOUNDED: dict[str, tuple[Any, list[cp.Constraint], tuple[cp.Variable, ...], float]] = {
+    "entropy": (lambda: -cp.sum(cp.entr(w)), [w >= 0, w <= 4], (w,), 0.25),
+    "entropy of a ball": (lambda: -cp.sum(cp.entr(w + 1)), [cp.norm(w, 2) <= 1], (w,), 0.5),
+    "entropy with weights": (lambda: -np.array([1.0, 2.0, 1.0]) @ cp.entr(w), [w >= 0, w <= 4], (w,), 0.25),
+    "entropy with a factor": (lambda: 1 - (0.5 * cp.sum(cp.entr(w)) - w[0]), [w >= 0, w <= 4], (w,), 0.125),
+    "logarithms": (lambda: -cp.sum(cp.log(w)), [w >= 0.1, w <= 2], (w,), 0.25),
+    "one logarithm": (lambda: -2 * cp.log(v + 1), [v >= 0, v <= 1], (v,), 0.5),
     "log det": (lambda: -cp.log_det(X + np.eye(2)), [cp.norm(X, "fro") <= 1], (X,), 1 / (1 + np.sqrt(2)) ** 2),
-    "entropy and squares": (lambda: cp.sum_squares(w) - cp.sum(cp.entr(w)), [w >= 0, w <= 1], (w,), 2.0),
+    "entropy and squares": (lambda: cp.sum_squares(w) - cp.sum(cp.entr(w)), [w >= 0, w <= 1], (w,), 3.0),
 }
 
 

@@ -5,9 +5,9 @@ import pytest
 from atom_cases import CASES, Case, full
 
 from dpconvex.core.atom import ATOMS
-from dpconvex.core.discipline import is_concave, is_convex, sign, slope
+from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.evaluate import evaluate
-from dpconvex.core.expression import Expression, Field
+from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.to_cvxpy import Writer
 
@@ -74,7 +74,7 @@ def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name: str) -> No
         low, high, between = at(case, one), at(case, two), at(case, middle)
         slack = 1e-9 * (1 + np.abs(low).max(initial=0) + np.abs(high).max(initial=0))
         for point, value in ((one, low), (two, high), (middle, between)):
-            claimed = sign(of_signs(case, [sign_of(part) for part in point]))
+            claimed = atom.sign(expression, [sign_of(part) for part in point])
             assert claimed == 0 or (claimed * value >= -slack).all()
         if is_convex(expression):
             assert (between <= (low + high) / 2 + slack).all()
@@ -86,14 +86,8 @@ def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name: str) -> No
                 np.eye(len(part)) if atom.domain(expression)[k] in ("symmetric", "semidefinite") else 0.1
             )
             signs = [sign_of(a) if sign_of(a) == sign_of(b) else 0 for a, b in zip(one, larger, strict=True)]
-            claimed = slope(of_signs(case, signs), k)
+            claimed = atom.slope(expression, k, signs)
             assert claimed == 0 or (claimed * (at(case, larger) - low) >= -slack).all()
-
-
-def of_signs(case: Case, signs: list[int]) -> Expression:
-    """Return the atom of fields with these signs."""
-    fields = [Field.of(s, f"s{k}", "signs", way) for k, (s, way) in enumerate(zip(case.shapes, signs, strict=True))]
-    return case.atom(*fields, **case.options)
 
 
 def sign_of(part: np.ndarray) -> int:

@@ -48,6 +48,9 @@ def same(first: Expression, second: Expression) -> None:
 
 
 REWRITTEN: list[tuple[Any, Any]] = [
+    (lambda: 0.5 * logistic(m) + logistic(m) / 2, lambda: logistic(m)),
+    (lambda: logistic(m) - m, lambda: logistic(-m)),
+    (lambda: 2 * logistic(m - t) - 2 * m, lambda: 2 * logistic(t - m) - 2 * t),
     (lambda: lse(x @ W) - x @ W[:, 1], lambda: lse(x @ W - x @ W[:, 1])),
     (lambda: s * (lse(x @ W) - x @ W[:, 1]), lambda: s * lse(x @ W - x @ W[:, 1])),
     (lambda: cp.norm(w - x) ** 2, lambda: cp.sum_squares(w - x)),

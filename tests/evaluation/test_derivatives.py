@@ -61,6 +61,7 @@ CASES: dict[str, Callable[[], Expression]] = {
     "matmul": lambda: W @ S @ (place.transpose(A) @ W)[0] + W @ np.ones(3)[0:3] + (X[:2] @ W) @ S @ S[0],
     "exp": lambda: exponentials.exp(V),
     "log": lambda: exponentials.log(positive),
+    "xexp": lambda: exponentials.xexp(V),
     "logistic": lambda: exponentials.logistic(3 * V),
     "log_sum_exp": lambda: (
         exponentials.log_sum_exp(W, (0,)) + exponentials.log_sum_exp(W) + exponentials.log_sum_exp(W, (1,), True)

@@ -2,7 +2,7 @@
 
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.atoms import matrices
-from dpconvex.core.atoms.exponentials import EXP, LOG, LOG_SUM_EXP, LOGISTIC, REL_ENTR
+from dpconvex.core.atoms.exponentials import EXP, LOG, LOG_SUM_EXP, LOGISTIC, REL_ENTR, XEXP
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import ABS, DECLARED, HUBER, POWER
@@ -12,6 +12,6 @@ from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED
 __all__ = ["ATOMS", "ENTRYWISE", "SYMMETRIC", "matrices"]
 
 # Atoms that are applied entry by entry, and those of all entries of an array in any order.
-CURVED = (LOGISTIC, HUBER, ABS, EXP, LOG, MAXIMUM, POWER, REL_ENTR, DECLARED)
+CURVED = (LOGISTIC, HUBER, ABS, EXP, XEXP, LOG, MAXIMUM, POWER, REL_ENTR, DECLARED)
 ENTRYWISE = (*CURVED, MULTIPLY, DIVIDE, ADD, NEGATE)
 SYMMETRIC = (LOG_SUM_EXP, MAX, NORM, QUAD_OVER_LIN, SUM_LARGEST, SUMMED)

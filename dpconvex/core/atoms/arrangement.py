@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.rules import Entries, Write, refused
+from dpconvex.core.atoms.rules import Entries, Write, common_sign, grows, refused
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.text import ATOM
@@ -121,7 +121,7 @@ def summed_back(slope: Any, shape: Shape) -> Any:
 
 def rearrangement(**slots: Any) -> Atom:
     """Return a linear atom whose entries are entries of its arguments."""
-    return Atom(affine="linear", expand=rearrange, rule=rearranged, **slots)
+    return Atom(affine="linear", sign=common_sign, slope=grows, expand=rearrange, rule=rearranged, **slots)
 
 
 INDEX = rearrangement(

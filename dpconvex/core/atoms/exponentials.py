@@ -6,21 +6,26 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Piece, Scalar, hull_of, mixed_pieces
-from dpconvex.core.atom import Atom
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.atoms.rules import (
     BOUND_IT,
     MINUS,
     Entries,
     along_axis,
+    at_most,
     axis_for,
     bounded,
+    claimed,
+    concave,
     entry_ends,
     entrywise,
     every_axis,
+    grows,
     image,
     kept,
     kink_of,
+    nowhere_negative,
     over,
     positive,
     reduced,
@@ -56,6 +61,8 @@ EXP = Atom(
     value=lambda xp, expression, a: xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * value],
     reads="cvxpy.atoms.elementwise.exp.exp",
+    sign=nowhere_negative,
+    slope=grows,
     rule=entrywise(exp_rule),
     statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
 )
@@ -77,10 +84,44 @@ LOG: Atom = Atom(
         "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
     },
     domain=lambda expression: ("not negative",),
+    curve=concave,
+    slope=grows,
     rule=entrywise(log_rule),
+    strong=LeastCurvature(
+        "logarithmic barrier",
+        "-sum_k w_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u^2) A",
+        lambda expression, weights, reach: claimed(weights, at_most(reach.high) ** -2.0),
+    ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
 )
 log = LOG
+
+
+def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
+    if not entry.value.low >= 0:
+        raise NotPrivate(
+            f"xexp is defined for arguments that are not negative, and its argument goes down to {entry.value.low:.4g}",
+            None,
+            "shift the argument, or bound the parameters or the declared domain so that it is not negative",
+        )
+    value = exponent(entry, "xexp")
+    slope = image(lambda m: (m + 1) * np.exp(m), value)
+    return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
+
+
+XEXP = Atom(
+    name="xexp",
+    value=lambda xp, expression, a: a * xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
+    reads="cvxpy.atoms.elementwise.xexp.xexp",
+    domain=lambda expression: ("not negative",),
+    sign=nowhere_negative,
+    slope=grows,
+    rule=entrywise(xexp_rule),
+    statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
+)
+xexp = XEXP
 
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
@@ -116,6 +157,8 @@ LOGISTIC = Atom(
     value=log_one_plus_exp,
     pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
     reads="cvxpy.atoms.elementwise.logistic.logistic",
+    sign=nowhere_negative,
+    slope=grows,
     rule=entrywise(logistic_rule),
     statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
     source="Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; elementary calculus",
@@ -156,6 +199,11 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
     return Scalar(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
 
 
+def entropy_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+    """Claim curvature in the first argument, over numbers."""
+    return claimed(weights, 1 / at_most(reach.high)) if expression.args[1].is_constant else None
+
+
 REL_ENTR = Atom(
     name="rel_entr",
     value=log_ratio_value,
@@ -166,7 +214,13 @@ REL_ENTR = Atom(
         "cvxpy.atoms.elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
     },
     domain=lambda expression: ("not negative", "not negative"),
+    slope=lambda expression, k, signs: -1 if k == 1 else 0,
     rule=lambda expression, arguments: [relative_entropy(m, y) for m, y in zip(*arguments, strict=True)],
+    strong=LeastCurvature(
+        "negative entropy",
+        "sum_k w_k m_k log(m_k/c_k) on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
+        entropy_bend,
+    ),
     statement="m log(m/y) on positive bounded m, y: Hessian (1/m) v v' with v = g_m - (m/y) g_y; -m log m over y = 1",
     source="Boyd & Vandenberghe, Convex Optimization, example 3.19",
 )
@@ -220,6 +274,8 @@ LOG_SUM_EXP = Atom(
     pull=softmax,
     reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.log_sum_exp(args[0], **axis_for(e)),
+    sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
+    slope=grows,
     text=reduction_text,
     statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
     "Hessian their covariance under softmax weights, plus the arguments' own",

@@ -18,6 +18,7 @@ from dpconvex.core.atoms.rules import (
     ball_of,
     entry_ends,
     every_axis,
+    grows,
     kept,
     kink_of,
     largest,
@@ -76,6 +77,8 @@ MAXIMUM = Atom(
         "cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: -maximum(*(-a for a in args)),
     },
     writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
+    sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
+    slope=grows,
     text=lambda e, write: (
         (f"pos({write(e.args[0], 0)})", 4)
         if len(e.args) == 2 and is_zero(e.args[1])
@@ -112,6 +115,8 @@ MAX = Atom(
         "cvxpy.atoms.min.min": over(lambda a, axis, keepdims: -largest_entry(-a, axis, keepdims)),
     },
     writes=lambda cp, e, args: cp.max(args[0], **axis_for(e)),
+    sign=lambda expression, signs: signs[0],
+    slope=grows,
     text=reduction_text,
     statement="largest entry: gradient a convex combination of the entries'; not differentiable",
     rule=lambda e, arguments: [largest(e, group) for group in along_axis(e, arguments[0])],
@@ -181,6 +186,8 @@ SUM_LARGEST = Atom(
     pull=lambda e, value, slope, a: [slope * among_largest(e, a)],
     reads={"cvxpy.atoms.sum_largest.sum_largest": lambda node, args: reshape(largest_sum(node, args[0]), node.shape)},
     writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
+    sign=lambda expression, signs: signs[0],
+    slope=grows,
     statement="gradient a convex combination of sums of k entries' gradients, also sum u_j g_j with ||u||_2 <= sqrt(k); "
     "not differentiable",
     rule=sum_largest_rule,

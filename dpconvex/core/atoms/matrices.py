@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
-from dpconvex.core.atom import Atom, LeastCurvature
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.rules import (
     NO_SMOOTHNESS,
     Entries,
     affine_rows,
     ball_of,
+    concave,
     entry_ends,
     largest_sizes,
+    nowhere_negative,
     refused,
 )
 from dpconvex.core.expression import Expression, Shape
@@ -129,9 +131,10 @@ def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     return [Scalar(value.rounded(count=4 + len(entries)), (term,), pieces, -1)]
 
 
-def log_det_bend(expression: Expression, weights: Any, size: float) -> Any:
+def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     """No eigenvalue exceeds the Frobenius norm."""
-    return np.full(expression.args[0].size, -weights[0] / size**2) if np.isfinite(size) and size > 0 else None
+    known = np.isfinite(reach.norm) and reach.norm > 0
+    return np.full(expression.args[0].size, -weights[0] / reach.norm**2) if known else None
 
 
 def records_first(a: Any) -> Any:
@@ -193,6 +196,7 @@ SIGMA_MAX = Atom(
     value=each(lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0]),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads="cvxpy.atoms.sigma_max.sigma_max",
+    sign=nowhere_negative,
     statement=LARGEST,
     source=LEWIS,
     rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
@@ -208,6 +212,7 @@ NORM_NUC = Atom(
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
     reads="cvxpy.atoms.norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
+    sign=nowhere_negative,
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
     rule=spectral_rule(
@@ -227,6 +232,7 @@ LOG_DET = Atom(
     pull=lambda e, value, slope, a: [slope * inverse(a)],
     reads="cvxpy.atoms.log_det.log_det",
     domain=lambda expression: ("semidefinite",),
+    curve=concave,
     statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
     "Hessian at most sum g_j g_j' / l^2",
     source="Boyd & Vandenberghe, Convex Optimization, sections 3.1.5 and A.4",

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
-from dpconvex.core.atom import Atom, LeastCurvature
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
@@ -23,6 +23,7 @@ from dpconvex.core.atoms.rules import (
     behind,
     bounded,
     called,
+    even_slope,
     every_axis,
     is_one_row,
     kept,
@@ -30,6 +31,7 @@ from dpconvex.core.atoms.rules import (
     largest,
     length_of,
     lines,
+    nowhere_negative,
     over,
     positive,
     reduced,
@@ -190,6 +192,8 @@ NORM = Atom(
         },
     },
     writes=lambda cp, e, args: norm_written(cp, e, args[0]),
+    sign=nowhere_negative,
+    slope=even_slope,
     text=norm_text,
     statement="p = 1: rules of abs and sum; p = inf: of abs and max; else gradient sum u_j g_j with ||u||_2 <= 1 (p >= 2) or "
     "<= k^(1/p - 1/2) (p < 2), Hessian at most (p - 1)/norm sum g_j g_j' for p >= 2; not differentiable at 0",
@@ -241,7 +245,7 @@ def squares_over(group: Entries, divisor: Scalar) -> Scalar:
     return Scalar(value, terms, tuple(pieces), 1, kink_of([*inner, divisor]))
 
 
-def squares_bend(expression: Expression, weights: Any, size: float) -> Any:
+def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     """Twice the weights, over a constant divisor."""
     divisor = expression.args[1]
     if not divisor.is_constant:
@@ -298,6 +302,8 @@ QUAD_OVER_LIN = Atom(
     },
     writes=lambda cp, e, args: cp.quad_over_lin(args[0], args[1], **axis_for(e)),
     domain=lambda expression: (None, "positive"),
+    sign=nowhere_negative,
+    slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
     text=squares_text,
     expand=summed_squares,
     statement="||m||^2 / y on bounded m and y >= l > 0; with constant y (sum_squares): gradient 2 sum m_j g_j / y, "

@@ -1,17 +1,23 @@
 """Powers, absolute values, Huber's function, and users' own functions with declared constants."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
-from dpconvex.core.atom import Atom, LeastCurvature
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.rules import (
     BOUND_IT,
     absolute_value,
+    at_most,
     behind,
+    claimed,
     entrywise,
+    even_slope,
+    least_sizes,
+    nowhere_negative,
     number,
     shrunk,
 )
@@ -60,6 +66,8 @@ HUBER = Atom(
     pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
     reads={"cvxpy.atoms.elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
+    sign=nowhere_negative,
+    slope=even_slope,
     text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
     rule=entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
@@ -72,6 +80,8 @@ ABS = Atom(
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
     pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
     reads="cvxpy.atoms.elementwise.abs.abs",
+    sign=nowhere_negative,
+    slope=even_slope,
     rule=entrywise(absolute_value),
     smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
     statement="|m|: slope in [-1, 1]; not differentiable at 0",
@@ -113,6 +123,12 @@ def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
     base = xp.where(a == 0, 1.0, a)
     return xp.where(a == 0, 0.0 if p > 0 else np.inf, base**p)
+
+
+def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    """Positive powers grow on the positive numbers; those of the whole line are even."""
+    p = expression.option("p")
+    return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
 
 def is_short(expression: Expression) -> bool:
@@ -162,6 +178,13 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     )
 
 
+def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    p = expression.option("p")
+    nearest = least_sizes(reach.low, reach.high) if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
+
+
 def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """Power with an exponent less one."""
     p = expression.option("p")
@@ -179,6 +202,9 @@ POWER = Atom(
     },
     writes=lambda cp, e, args: written_power(cp, e, args[0]),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
+    sign=nowhere_negative,
+    curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
+    slope=power_slope,
     text=lambda e, write: (
         (f"square({write(e.args[0], 0)})", 4)
         if e.option("p") == 2
@@ -187,9 +213,10 @@ POWER = Atom(
     expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
     rule=entrywise(power_rule),
     strong=LeastCurvature(
-        "square",
-        "sum_k w_k m_k^2, m = A theta + c: Hessian 2 A' diag(w) A",
-        lambda e, weights, size: 2 * weights if e.option("p") == 2 else None,
+        "power",
+        "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
+        "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
+        power_bend,
     ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
 )
@@ -238,6 +265,11 @@ def derived(declaration: Any, a: Any, order: int) -> Any:
     return declaration.evaluate(a.real, order) + 1j * a.imag * declaration.evaluate(a.real, order + 1)
 
 
+def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    low, high = expression.option("declaration").slope
+    return 1 if low >= 0 else -1 if high <= 0 else 0
+
+
 def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
     declaration = tried(expression)
     value, slope = Interval(declaration.lower, float("inf")), Interval(*declaration.slope)
@@ -253,6 +285,8 @@ DECLARED: Atom = Atom(
     reads={
         "dpconvex.core.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(args[0], declaration=node.declaration)
     },
+    sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
+    slope=declared_slope,
     text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", 4),
     rule=entrywise(declared_rule),
     statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",

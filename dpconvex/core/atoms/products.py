@@ -9,7 +9,7 @@ from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import BROADCAST, entry_at, hstack, reshape, together, transpose, vec
 from dpconvex.core.atoms.powers import power
-from dpconvex.core.atoms.rules import Entries, infix, refused, total, varies
+from dpconvex.core.atoms.rules import Entries, infix, product_sign, refused, total, varies
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
@@ -38,6 +38,8 @@ MULTIPLY = Atom(
         "cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k)),
         "cvxpy.atoms.affine.kron.kron": lambda node, args: kron(*args),
     },
+    sign=product_sign,
+    slope=lambda expression, k, signs: signs[1 - k],
     text=infix("*"),
     expand=lambda expander, e: expander.expand(e.args[0]).times(expander.expand(e.args[1])),
     rule=lambda e, arguments: combined(e, arguments, [[(k, k)] for k in range(e.size)]),
@@ -77,6 +79,8 @@ DIVIDE = Atom(
     pull=lambda e, value, slope, a, b: [slope / b, -slope * value / b if varies(e, 1) else None],
     reads={"cvxpy.atoms.affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
     writes=lambda cp, expression, args: args[0] / args[1],
+    sign=product_sign,
+    slope=lambda expression, k, signs: signs[1] if k == 0 else 0,
     text=infix("/"),
     expand=quotient,
     rule=divided,
@@ -146,6 +150,8 @@ MATMUL = Atom(
         "cvxpy.atoms.affine.conv.convolve": lambda node, args: reshape(convolve(*args), node.shape),
     },
     writes=lambda cp, expression, args: args[0] @ args[1],
+    sign=product_sign,
+    slope=lambda expression, k, signs: signs[1 - k],
     text=infix("@"),
     expand=lambda expander, e: expander.expand(e.args[0]).matmul(expander.expand(e.args[1]), e.shape),
     rule=lambda e, arguments: combined(e, arguments, factors(e)),

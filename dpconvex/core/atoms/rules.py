@@ -27,6 +27,34 @@ ROUNDING = 1e-14
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
 
 
+# Signs and slopes.
+
+
+def nowhere_negative(expression: Expression, signs: Sequence[int]) -> int:
+    return 1
+
+
+def common_sign(expression: Expression, signs: Sequence[int]) -> int:
+    return signs[0] if len(set(signs)) == 1 else 0
+
+
+def product_sign(expression: Expression, signs: Sequence[int]) -> int:
+    return signs[0] * signs[1]
+
+
+def grows(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    return 1
+
+
+def even_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    """Even convex functions grow on one side and fall on the other."""
+    return signs[k]
+
+
+def concave(expression: Expression) -> int:
+    return -1
+
+
 def varies(expression: Expression, k: int) -> bool:
     """Whether an argument mentions variables, so that a slope by it is wanted."""
     return bool(expression.args[k].variables)
@@ -184,6 +212,22 @@ def sizes_of(group: Sequence[Scalar]) -> tuple[Array, Array]:
     """Bound the absolute values of entries from below and above."""
     ends = entry_ends(group)
     return least_sizes(*ends), largest_sizes(*ends)
+
+
+def at_most(high: Array) -> Array:
+    """Return upper bounds of arguments that are positive where their atom is defined; infinite where no argument is."""
+    return np.where(high > 0, high, np.inf)
+
+
+def claimed(weights: Array, curvature: Array) -> Array | None:
+    """Return least curvatures of weighted entries, 0 where nothing finite is known; None if they are 0 everywhere.
+
+    Concave atoms have weights that are not positive, so the sizes of both are what counts.
+    """
+    with np.errstate(all="ignore"):
+        bend = np.abs(weights) * curvature
+    bend = np.where(np.isfinite(bend), bend, 0.0)
+    return bend if bend.any() else None
 
 
 # Groups of entries.
