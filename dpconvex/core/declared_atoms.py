@@ -2,8 +2,8 @@
 
 The calculus derives constants for atoms that it knows.  For a function of one variable that it does not know, the user may
 declare them.  No search can prove such a claim, so the user's function is not what runs: its slopes are read off, by
-differences, at some thousand points, and what runs is the function with straight lines between them (see `interpolation`).
-Its constants are the declared ones, or it is refused; the certificate says so.
+differences, at some thousand points, and what runs is the convex function whose slopes are linear between them: everything is in
+the table.  Its constants are the declared ones, or it is refused; the certificate says so.
 """
 
 from __future__ import annotations
@@ -20,13 +20,50 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arguments import is_real
 from dpconvex.core.double_precision import double_precision
-from dpconvex.core.interpolation import Broken, PiecewiseQuadratic, built
 from dpconvex.errors import NotPrivate, TemplateError
 
 Array = NDArray[np.float64]
 
 # Declared numbers are at most this large, so that their products are finite.
 LARGEST = 1e100
+# Slopes are means over stretches of this relative length: a mean keeps every bound of slope and curvature.
+STRETCH = 2.0**-20
+# Slopes between nodes are right to this fraction of the steepest one; differences of values are exact to a tenth of it.
+ACCURACY = 1e-9
+# The stand-in may miss what it stands for by this fraction of the steepest slope; if it must by more, a claim is false.
+MISSED = 1e-6
+# The function must be finite as far out as this; the table ends at the other, within the range of single precision.
+FINITE, END = 1e9, 30
+MOST_NODES = 1 << 17
+ROUNDS = 60
+REMEDY = (
+    "declare constants that hold on the whole real line, of a convex function whose derivative is that of its values; "
+    "write it so that it neither overflows nor leaves its domain (numpy.logaddexp, numpy.where)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseQuadratic:
+    """The convex function with given slopes at given nodes, linear between them."""
+
+    nodes: Array  # shape (k,): increasing
+    values: Array  # shape (k,): at the nodes
+    slopes: Array
+    bends: Array  # shape (k - 1,): curvature between neighbouring nodes
+
+    @cached_property
+    def _pieces(self) -> tuple[Array, Array, Array, Array]:
+        """Anchor, value, slope and curvature of each piece: the left tail, those between nodes, the right tail."""
+        parts = (np.append(part[:1], part) for part in (self.nodes, self.values, self.slopes))
+        anchor, value, slope = parts
+        return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
+
+    def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
+        """Evaluate the function, or its first or second derivative, with NumPy or JAX."""
+        place = xp.searchsorted(xp.asarray(self.nodes), m, side="right")
+        anchor, value, slope, bend = (xp.asarray(part)[place] for part in self._pieces)
+        d = m - anchor
+        return (value + d * (slope + bend * d / 2), slope + bend * d, bend)[order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +191,12 @@ class Atom:
 
     @cached_property
     def _built(self) -> tuple[PiecewiseQuadratic, dict[str, float]]:
-        try:
-            return built(self._sample, self.slope, self.curvature, self.lower)
-        except Broken as broken:
-            what, remedy = broken.args
-            raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, remedy) from broken
+        return built(self)
+
+    def _refuse(self, broken: bool | np.bool_, what: str) -> None:
+        """Refuse a claim that does not hold."""
+        if broken:
+            raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, REMEDY)
 
 
 def received(
@@ -170,6 +208,104 @@ def received(
     return found
 
 
+def built(atom: Atom) -> tuple[PiecewiseQuadratic, dict[str, float]]:
+    """Return the stand-in for a function, with the declared constants, and how far these are reached."""
+    slope, curvature, lower = atom.slope, atom.curvature, atom.lower
+    steepest = max(abs(slope[0]), abs(slope[1]))
+    unit = steepest / curvature if steepest and curvature else 1.0
+    room = MISSED * steepest
+    nodes, values, slopes = sampled(atom, unit, steepest)
+    seen = float(slopes.min()), float(slopes.max())
+    outside = seen[0] < slope[0] - ACCURACY * steepest or seen[1] > slope[1] + ACCURACY * steepest
+    atom._refuse(outside, f"has slopes in [{seen[0]:.6g}, {seen[1]:.6g}], outside the declared {list(slope)}")
+    rising = np.clip(np.maximum.accumulate(slopes), *slope)
+    atom._refuse((rising - slopes).max() > room, "is not convex: its derivative decreases somewhere")
+    widths = np.diff(nodes)
+    bends = np.diff(rising) / widths
+    bound = rising.copy()
+    for k, width in enumerate(widths):
+        bound[k + 1] = min(bound[k + 1], bound[k] + curvature * width)
+    kinked = (rising - bound).max() > room
+    atom._refuse(kinked, f"has curvature {bends.max():.6g}, above the declared {curvature:.6g}, or a kink")
+    found = integrated(atom, nodes, bound)
+    size = steepest * (np.abs(nodes) + unit) + np.abs(values)
+    jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
+    atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
+    if np.isfinite(lower):
+        first, last = curvature * widths[[0, -1]]
+        level = -room <= bound[-1] and bound[0] <= room and bound[1] <= first and -bound[-2] <= last
+        one_sign = not (slope[0] <= 0 <= slope[1] and level)
+        atom._refuse(one_sign, "is not bounded below, as declared: its slopes have one sign")
+        below = values.min() < lower - ACCURACY * (abs(lower) + steepest * unit)
+        atom._refuse(below, f"takes the value {values.min():.6g}, below the declared lower bound {lower:.6g}")
+        # The outermost slopes reach 0, so that the function is bounded below.
+        bound[0], bound[-1] = min(bound[0], 0.0), max(bound[-1], 0.0)
+        found = raised(integrated(atom, nodes, bound), lower)
+    return found, {
+        "slope, observed/declared": min(max(abs(seen[0]), abs(seen[1])) / steepest, 1.0) if steepest else 1.0,
+        "curvature, observed/declared": min(float(bends.max(initial=0.0)) / curvature, 1.0) if curvature else 1.0,
+    }
+
+
+def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:
+    """Return nodes with values and slopes: on all scales and at random, and halfway where the slope is not linear, repeatedly."""
+    rng = np.random.default_rng(0)
+    outer = np.concatenate([np.logspace(-6, END, 8 * END), 10.0 ** rng.uniform(-6, 9, 2048)])
+    inner = np.concatenate([unit * np.linspace(0, 64, 1025), np.linspace(0, 1e3, 2001)])
+    right = np.unique(np.concatenate([inner, outer]))
+    right = right[np.diff(right, prepend=0.0) > ACCURACY * (unit + right)]  # apart, for what rounds
+    nodes = np.concatenate([-right[::-1], [0.0], right])
+    values, slopes = finite(atom, nodes, unit)
+    # Programs overflow far out, where what runs is affine.
+    kept = np.isfinite(values) & np.isfinite(slopes)
+    nodes, values, slopes = nodes[kept], values[kept], slopes[kept]
+    active = np.arange(len(nodes) - 1)
+    for _ in range(ROUNDS):
+        left, right = nodes[active], nodes[active + 1]
+        middle = left + (right - left) / 2
+        value, found = finite(atom, middle, unit)
+        line = (slopes[active] + slopes[active + 1]) / 2
+        curved = (middle > left) & (middle < right) & np.isfinite(value) & (np.abs(found - line) > ACCURACY * steepest)
+        active, middle, value, found = active[curved], middle[curved], value[curved], found[curved]
+        if not len(active) or len(nodes) + len(active) > MOST_NODES:
+            break
+        nodes = np.insert(nodes, active + 1, middle)
+        values, slopes = np.insert(values, active + 1, value), np.insert(slopes, active + 1, found)
+        here = active + np.arange(len(active))
+        active = np.sort(np.concatenate([here, here + 1]))
+    return nodes, values, slopes
+
+
+def finite(atom: Atom, nodes: Array, unit: float) -> tuple[Array, Array]:
+    """Return values and slopes, finite ones wherever a user's data may be."""
+    step = STRETCH * (unit + np.abs(nodes))
+    values, below, above = np.split(atom._sample(np.concatenate([nodes, nodes - step, nodes + step])), 3)
+    with np.errstate(all="ignore"):
+        slopes = (above - below) / ((nodes + step) - (nodes - step))
+    infinite = ~(np.isfinite(values) & np.isfinite(slopes))[np.abs(nodes) <= FINITE]
+    atom._refuse(infinite.any(), "is not finite, with a finite derivative, on the whole real line")
+    return values, slopes
+
+
+def integrated(atom: Atom, nodes: Array, slopes: Array) -> PiecewiseQuadratic:
+    """Add values: the integral of the slopes, from that nearest to 0."""
+    bends = np.minimum(np.diff(slopes) / np.diff(nodes), atom.curvature)
+    steps = np.diff(nodes) * (slopes[:-1] + slopes[1:]) / 2
+    origin = int(np.argmin(np.abs(nodes)))
+    down, up = -np.cumsum(steps[:origin][::-1])[::-1], np.cumsum(steps[origin:])
+    values = float(atom._sample(nodes[origin : origin + 1])[0]) + np.concatenate([down, [0.0], up])
+    return PiecewiseQuadratic(nodes, values, slopes, bends)
+
+
+def raised(found: PiecewiseQuadratic, lower: float) -> PiecewiseQuadratic:
+    """Raise a function to the declared lower bound, if it falls short by rounding."""
+    left, right, values = found.slopes[:-1], found.slopes[1:], found.values
+    falling = (left < 0) & (right > 0)
+    depth = values[:-1][falling] - left[falling] ** 2 / (2 * found.bends[falling])
+    short = max(0.0, lower - float(np.min(np.append(depth, values.min()))))
+    return PiecewiseQuadratic(found.nodes, values + short, found.slopes, found.bends)
+
+
 class DeclaredAtom(Elementwise):
     """A CVXPY atom that applies an `Atom` entry by entry.  It has no conic form: solve with the first-order backend."""
 
@@ -178,19 +314,15 @@ class DeclaredAtom(Elementwise):
         super().__init__(x)
 
     def numeric(self, values: list[Any]) -> Array:
-        """Evaluate the function."""
         return self.declaration.evaluate(np.asarray(values[0], dtype=float))
 
     def get_data(self) -> list[Any]:
-        """Return what, besides its arguments, rebuilds the atom."""
         return [self.declaration]
 
     def name(self) -> str:
-        """Return the text of the expression."""
         return f"{self.declaration.name}({self.args[0].name()})"
 
     def sign_from_args(self) -> tuple[bool, bool]:
-        """Return whether the values are known to be (non-negative, non-positive)."""
         return (self.declaration.lower >= 0, False)
 
     def is_atom_convex(self) -> bool:
@@ -200,11 +332,9 @@ class DeclaredAtom(Elementwise):
         return False
 
     def is_incr(self, idx: int) -> bool:
-        """Whether it is non-decreasing."""
         return self.declaration.slope[0] >= 0
 
     def is_decr(self, idx: int) -> bool:
-        """Whether it is non-increasing."""
         return self.declaration.slope[1] <= 0
 
     def _grad(self, values: list[Any]) -> list[Any]:

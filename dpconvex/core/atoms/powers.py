@@ -290,5 +290,5 @@ DECLARED: Atom = Atom(
     text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", 4),
     rule=entrywise(declared_rule),
     statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
-    source="declared by the user; dpconvex/core/interpolation.py",
+    source="declared by the user; dpconvex/core/declared_atoms.py",
 )
