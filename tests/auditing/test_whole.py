@@ -74,6 +74,7 @@ def test_everything_as_released() -> None:
     assert 0.7 < attack.found_epsilon < 4.0, str(found)
 
 
+@SLOW
 def test_it_prints_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     template = dp.load("huber_svm", features=1)

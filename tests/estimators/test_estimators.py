@@ -93,17 +93,6 @@ def test_what_cannot_be_whitened_is_refused_before_payment() -> None:
         dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y % 2}, dp.Privacy(1.0, 1e-5))
 
 
-def test_two_grades_are_scored_from_their_threshold() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-0.7, 0.7, size=(600, 2))
-    y = np.where(x[:, 0] > 0.3, "high", "low")
-    for whitening in (None, True):
-        model = dp.OrdinalRegressor(epsilon=50.0, delta=1e-6, classes=("low", "high"), whitening=whitening, seed=1)
-        scores = model.fit(x, y).decision_function(x)
-        np.testing.assert_array_equal(scores > 0, model.predict(x) == "high")
-        assert 0.05 < np.mean(scores > 0) < 0.6
-
-
 NO_NUMBERS = [
     lambda x: np.ma.masked_array(x, mask=x > 0.2),
     lambda x: np.zeros(x.shape, dtype="m8[ns]"),

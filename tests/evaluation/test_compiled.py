@@ -234,7 +234,7 @@ def test_lowering_leaves_the_global_precision_alone() -> None:
     assert jnp.asarray(np.ones(2)).dtype == np.float32
 
 
-@pytest.mark.parametrize("engine", [None, "whole", "device"])
+@pytest.mark.parametrize("engine", [None, "whole", pytest.param("device", marks=pytest.mark.slow)])
 def test_several_fields_and_labels_that_ignore_some(engine: str | None) -> None:
     if engine == "device":
         pytest.importorskip("jax")

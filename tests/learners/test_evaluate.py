@@ -149,8 +149,9 @@ def test_predictions_of_another_form_are_refused_before_anything_is_paid(shape: 
 
 
 def test_errors_whose_squares_are_no_numbers_are_refused_before_anything_is_paid() -> None:
+    budget, record = dp.Budget(dp.Privacy(1.0)), dp.Record(x=dp.Ball(2), y=dp.Box(-1e152, 1e152))
     w = cp.Variable(2, name="w")
-    record = dp.Record(x=dp.Ball(2), y=dp.Box(-1e152, 1e152))
     huge = dp.Template(record, lambda x, y: cp.huber(x @ w), cp.sum_squares(w), predict=HUBER.predict)
     with pytest.raises(dp.TemplateError, match="one bounded number"):
-        dp.evaluate(huge, LINE, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5))
+        dp.evaluate(huge, LINE, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5), budget=budget)
+    assert not budget.entries

@@ -105,12 +105,10 @@ def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
     ("change", "error", "message"),
     [
         ({"share": 0.0}, dp.TemplateError, "share"),
-        ({"share": 1.0}, dp.TemplateError, "share"),
         ({"share": True}, dp.TemplateError, "share"),
         ({"template": 3}, dp.TemplateError, "expected a Template"),
         ({"privacy": 1.0}, dp.TemplateError, "must be a Privacy"),
         ({"component": "k"}, dp.TemplateError, "no Choice 'k'"),
-        ({"component": "x"}, dp.TemplateError, "no Choice 'x'"),
         ({"clustering": 3}, dp.TemplateError, "NoisyKMeans"),
         ({"clustering": dp.Components([[[0.0, 0.0]]])}, dp.TemplateError, "the centres have the shape"),
         ({"group": "m"}, dp.TemplateError, "no Choice 'm'"),

@@ -31,26 +31,22 @@ def template(*, features, scale=1.0, name="w"):
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    def write(text: str = LEARNER, name: str = "mine.py") -> Path:
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        return file
+    def write(text: str = LEARNER) -> Path:
+        (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+        return tmp_path / "mine.py"
 
     return write
 
 
-def test_a_bare_name_never_means_a_file_of_the_working_directory(
+def test_names_and_options_that_are_unknown_are_explained(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(write().parent)
+    file = write()
+    monkeypatch.chdir(file.parent)
     with pytest.raises(TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
-        dp.load("mine")
-
-
-def test_an_unknown_option_lists_the_options_with_defaults(write: Callable[..., Path]) -> None:
+        dp.load("mine")  # a bare name never means a file of the working directory
     with pytest.raises(TemplateError) as info:
-        dp.load(write(), features=2, scal=3.0)
+        dp.load(file, features=2, scal=3.0)
     assert str(info.value) == (
         "mine: unknown option 'scal' (did you mean 'scale'?). Options are: features, scale=1.0, name='w'."
     )

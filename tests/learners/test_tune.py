@@ -62,6 +62,7 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
 
 
 PLAIN = dp.load("logistic_regression", features=2)
+UP = np.ones(2)
 RECORDS = {"x": np.zeros((90, 2)), "y": np.ones(90, dtype=int)}
 
 
@@ -88,15 +89,7 @@ def declaring(x: Any, y: Any, predict: Any = ones) -> dp.Template:
         ({"candidates": [PLAIN, dp.load("logistic_regression", features=3)]}, "different records"),
         ({"candidates": [declaring(dp.Ball(2), [1, 2]), declaring(dp.Ball(2), [1, 3])]}, "different records"),
         ({"candidates": [declaring(dp.Ball(2), [1]), declaring(dp.Ball(2, norm=1), [1])]}, "different records"),
-        (
-            {
-                "candidates": [
-                    declaring(dp.Box(-np.ones(2), 2 * np.ones(2)), [1]),
-                    declaring(dp.Box([-1, -1], [1, 1]), [1]),
-                ]
-            },
-            "different records",
-        ),
+        ({"candidates": [declaring(dp.Box(-UP, 2 * UP), [1]), declaring(dp.Box(-UP, UP), [1])]}, "different records"),
     ],
     ids=str,
 )

@@ -87,46 +87,32 @@ def test_it_is_attained_by_quadratics(name: str) -> None:
     assert excess.mean() == pytest.approx(found.expected, rel=0.25 if "matrix" in name else 0.1)
 
 
-def blobs(features: int, count: int, classes: tuple[Any, ...], seed: int) -> dict[str, Array]:
-    rng = generator(seed)
-    y = rng.integers(len(classes), size=count)
-    centres = rng.normal(size=(len(classes), features))
-    x = centres[y] + rng.normal(size=(count, features))
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
-    return {"x": x, "y": np.array(classes)[y]}
-
-
 @pytest.mark.parametrize(
-    ("problem", "options", "classes"),
-    [
-        ("logistic_regression", {"regularization": 0.01}, (-1, 1)),
-        pytest.param("elastic_net_logistic", {}, (-1, 1), marks=pytest.mark.slow),
-        ("large_margin_gaussian", {"regularization": 0.02}, (0, 1)),
-        ("hinge_svm", {"regularization": 0.2}, (-1, 1)),
-    ],
+    ("problem", "regularization", "classes"),
+    [("logistic_regression", 0.01, (-1, 1)), ("large_margin_gaussian", 0.02, (0, 1)), ("hinge_svm", 0.2, (-1, 1))],
 )
-def test_whole_releases_stay_below(problem: str, options: dict[str, Any], classes: tuple[Any, ...]) -> None:
-    template = dp.load(problem, features=2, **options)
-    data = blobs(2, 300, classes, 6)
+def test_whole_releases_stay_below(problem: str, regularization: float, classes: tuple[int, int]) -> None:
+    template = dp.load(problem, features=2, regularization=regularization)
+    rng = generator(6)
+    y = rng.integers(2, size=300)
+    x = rng.normal(size=(2, 2))[y] + rng.normal(size=(300, 2))
+    data = {"x": x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True)), "y": np.array(classes)[y]}
     analysis = analyse(template)
     engine = DataEngine(analysis, template.record.validate(data), 300, None)
-    least = None
     for mechanism, privacy in MECHANISMS.values():
         if not dp.is_private(template, privacy, 300, mechanism):
             continue
         certificate = dp.verify(template, privacy, 300, mechanism)
         width = certificate.settings.get("smoothing", 0.0)
         problem_of = engine._problem(300 * analysis.modulus, None, 0.0, width)
-        if least is None or width:
-            best = engine.minimise(300 * analysis.modulus, 1e-6, smoothing=width or 1e-3 * (analysis.kink is not None))
-            least = problem_of.value(best) / 300
-            assert float(np.linalg.norm(best)) <= minimiser_radius(analysis, certificate)
-        # Each draw is above with a probability of 1e-6, so that none ever is.
+        best = engine.minimise(300 * analysis.modulus, 1e-6, smoothing=width or 1e-3 * (analysis.kink is not None))
+        assert float(np.linalg.norm(best)) <= minimiser_radius(analysis, certificate)
+        # The release is above with a probability of 1e-6, so that none ever is.
         found = dp.risk_bound(template, certificate, 1e-6)
-        for _ in range(2):
-            release = dp.solve(template, data, privacy, mechanism, size=300)
-            theta = analysis.form.space.pack(release.parameters)
-            assert problem_of.value(theta) / 300 - least <= found.bound
+        assert not width or "rounded off" in found.objective
+        release = dp.solve(template, data, privacy, mechanism, size=300)
+        theta = analysis.form.space.pack(release.parameters)
+        assert (problem_of.value(theta) - problem_of.value(best)) / 300 <= found.bound
 
 
 def test_comparators_and_what_is_added() -> None:
@@ -170,12 +156,8 @@ def test_slopes_of_a_regularizer_on_a_ball() -> None:
 def test_what_has_no_bound_is_refused() -> None:
     template = linear(2)
     certificate = dp.verify(template, dp.Privacy(1.0), 100)
-    for options in (
-        {"probability": 0.0},
-        {"probability": 1.0},
-        {"comparator_norm": -1.0},
-        {"comparator_norm": math.inf},
-    ):
+    wrong: list[dict[str, float]] = [{"probability": p} for p in (0.0, 1.0)]
+    for options in (*wrong, *({"comparator_norm": r} for r in (-1.0, math.inf))):
         with pytest.raises(dp.TemplateError, match=next(iter(options))):
             dp.risk_bound(template, certificate, **options)
     with pytest.raises(dp.TemplateError, match="Certificate"):

@@ -8,6 +8,7 @@ import pytest
 import dpconvex as dp
 
 DIGITS = {"rel": 1e-9, "abs": 0.0}
+SUMMED = {"features": 9, "radius": 1.0, "width": 0.5, "competitors": "summed"}
 
 
 def certified(name: str, adjacency: str = "replace-one", **options: Any) -> dp.Certificate:
@@ -17,34 +18,25 @@ def certified(name: str, adjacency: str = "replace-one", **options: Any) -> dp.C
 # The constants of the shipped problems, known by hand.
 
 
-@pytest.mark.parametrize(
-    ("classes", "gradient", "replacement", "dimension", "eigenvalue"),
-    [
-        (2, math.sqrt(2), 2 * math.sqrt(2), 55, 2.0),
-        (4, math.sqrt(12), 4 * math.sqrt(2), 165, 4.0),
-    ],
-)
-def test_constants_of_large_margin_gaussians(
-    classes: int, gradient: float, replacement: float, dimension: int, eigenvalue: float
+# name, options, gradient bound, sensitivity under replace-one, largest eigenvalue, dimension
+CONSTANTS: list[tuple[str, dict[str, Any], float, float, float, int]] = [
+    ("large_margin_gaussian", {"classes": 2, **SUMMED}, math.sqrt(2), 2 * math.sqrt(2), 2.0, 55),
+    ("large_margin_gaussian", {"classes": 4, **SUMMED}, math.sqrt(12), 4 * math.sqrt(2), 4.0, 165),
+    ("logistic_regression", {"features": 3}, 1.0, 2.0, 0.25, 3),
+    ("logistic_regression", {"features": 3, "radius": 2.0}, 2.0, 4.0, 1.0, 3),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "gradient", "sensitivity", "eigenvalue", "dimension"), CONSTANTS)
+def test_constants_are_those_known_by_hand(
+    name: str, options: dict[str, Any], gradient: float, sensitivity: float, eigenvalue: float, dimension: int
 ) -> None:
-    options = {"features": 9, "classes": classes, "competitors": "summed"}
-    certificate = certified("large_margin_gaussian", radius=1.0, width=0.5, **options)
+    certificate = certified(name, **options)
     assert certificate.gradient_bound == pytest.approx(gradient, **DIGITS)
-    assert certificate.sensitivity == pytest.approx(replacement, **DIGITS)
+    assert certificate.sensitivity == pytest.approx(sensitivity, **DIGITS)
     assert certificate.hessian_bound == pytest.approx(eigenvalue, **DIGITS)
     assert certificate.noise_dimension == dimension
-    removal = certified("large_margin_gaussian", "add-remove", **options)
-    assert removal.sensitivity == pytest.approx(gradient, **DIGITS)
-
-
-@pytest.mark.parametrize("radius", [1.0, 2.0])
-def test_constants_of_logistic_regression(radius: float) -> None:
-    certificate = certified("logistic_regression", features=3, radius=radius)
-    assert certificate.gradient_bound == pytest.approx(radius, **DIGITS)
-    assert certificate.sensitivity == pytest.approx(2 * radius, **DIGITS)
-    assert certificate.hessian_bound == pytest.approx(radius**2 / 4, **DIGITS)
-    assert certificate.noise_dimension == 3
-    assert certified("logistic_regression", "add-remove", features=3).sensitivity == pytest.approx(1.0, **DIGITS)
+    assert certified(name, "add-remove", **options).sensitivity == pytest.approx(gradient, **DIGITS)
 
 
 # How the constants turn into noise.

@@ -1,7 +1,8 @@
 """Whitened releases: exact sums, maps that see one record at a time, files, and predictions from original records."""
 
-from pathlib import Path
+from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -65,24 +66,75 @@ def test_a_record_is_whitened_by_itself() -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_saved_and_read(adjacency: str, tmp_path: Path) -> None:
+def test_both_stages_are_paid_once_and_predictions_are_linear_in_original_features(adjacency: str) -> None:
     x, y = flat(200)
-    promise = dp.Privacy(2.0, 1e-5, adjacency)
-    size = None if adjacency == "replace-one" else 200
-    budget = dp.Budget(promise)
-    fit = dp.solve(
-        template(), {"x": x, "y": y}, promise, DESCENT, size=size, whitening=dp.PrivateWhitening(), budget=budget
-    )
+    promise, size = dp.Privacy(2.0, 1e-5, adjacency), None if adjacency == "replace-one" else 200
+    budget, whitening = dp.Budget(promise), dp.PrivateWhitening()
+    fit = dp.solve(template(), {"x": x, "y": y}, promise, DESCENT, size=size, whitening=whitening, budget=budget)
     assert fit.spent == promise
-    assert budget.remaining is None or budget.spent.epsilon <= promise.epsilon
-    assert fit.whitening is not None
-    fit.save(tmp_path / "fit.npz")
-    again = dp.Release.load(tmp_path / "fit.npz", template())
+    assert [entry.privacy for entry in budget.entries] == [promise]
+    again = dp.Release.from_bytes(fit.to_bytes(), template())
     assert again.certificate == fit.certificate
     assert (again.predict(x) == fit.predict(x)).all()
-    assert again.whitening is not None
-    assert (again.whitening.matrix == fit.whitening.matrix).all()
+    assert fit.whitening is not None
     linear = np.where(x @ (fit.whitening.matrix.T @ fit["w"]) > 0, 1, -1)
-    assert (linear == fit.predict(x)).mean() > 0.99  # linear in the original features
+    assert (linear == fit.predict(x)).mean() > 0.99
     with pytest.raises(dp.TemplateError, match="shape"):
         again.predict(x[:, :2])
+
+
+# Statistics of whitened records
+
+PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
+WEAK = dp.Privacy(50.0, 0.4)  # hardly any noise
+FIRST: dict[str, Any] = {"mechanism": dp.SufficientStatistics(), "whitening": True}
+SPREAD = np.array([1.0, 0.1, 0.1, 0.02])
+TRUTH = np.array([0.3, 1.0, -1.0, 4.0])
+
+
+def linear_table(size: int = 4000, spread: float = 0.05, seed: int = 0) -> dict[str, Any]:
+    """Return records that vary much in one direction and little in others."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (size, 4)) * SPREAD
+    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
+    return {"x": x, "y": np.clip(x @ TRUTH + 0.1 + spread * rng.uniform(-1, 1, size), -1, 1)}
+
+
+def linear() -> dp.Template:
+    return dp.load("linear_regression", features=4, regularization=0.0)
+
+
+def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
+    data = linear_table(100_000, spread=0.0)
+    w, b = cp.Variable(4, name="w"), cp.Variable(name="b")
+    picky = dp.Template(
+        linear().record,
+        lambda x, y: cp.square(x @ w + b - y) / 2,
+        0.0,
+        [w <= 0.5, cp.norm(w) <= 2],
+        predict=lambda p, x: x,
+    )
+    found = dp.statistics(picky, data, WEAK, whitening=True)
+    weights = np.minimum(1.0, found.whitening.weights(data["x"]))  # type: ignore[union-attr]
+    goal = cp.sum_squares(cp.multiply(weights, data["x"] @ w + b - data["y"]))
+    cp.Problem(cp.Minimize(goal), [w <= 0.5, cp.norm(w) <= 2]).solve(solver="CLARABEL")
+    assert found.fit()["w"] == pytest.approx(w.value, abs=0.02)
+
+
+@pytest.mark.parametrize("adjacency", [pytest.param("replace-one", marks=pytest.mark.slow), "add-remove"])
+def test_an_audit_of_the_whole_promise(adjacency: Any) -> None:
+    privacy = dp.Privacy(1.0, 1e-5, adjacency)
+    report = dp.audit(linear(), privacy, size=500, **FIRST)
+    assert report.holds
+    both = next(attack for attack in report.attacks if "whitening" in attack.part)
+    assert both.found_delta >= 0.9 * both.delta  # levels are used up
+
+
+def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices() -> None:
+    data, options = linear_table(900), {"size": 900, "seed": 3, **FIRST}
+    exact = dp.statistics(linear(), data, PROMISE, **options).values
+    cut = [{name: column[k::1][:300] for name, column in data.items()} for k in (0, 300, 600)]
+    pieces = {"x": dp.Chunks([part["x"] for part in cut]), "y": data["y"]}
+    kinds: list[Any] = [dp.Partitions(cut), pieces, {**data, "x": sp.csr_array(data["x"])}]
+    for kind in kinds:
+        assert dp.statistics(linear(), kind, PROMISE, **options).values == pytest.approx(exact, abs=1e-9)
