@@ -62,12 +62,12 @@ def test_threads_do_not_overspend_together() -> None:
     budget, interval = Budget(Privacy(1)), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with ThreadPoolExecutor(4) as pool:
-            spends = [pool.submit(budget.spend, Privacy(0.01), "x") for _ in range(200)]
+        with ThreadPoolExecutor(8) as pool:
+            spends = [pool.submit(budget.spend, Privacy(0.0025), "x") for _ in range(800)]
     finally:
         sys.setswitchinterval(interval)
-    assert len(budget.entries) == 100
-    assert sum(isinstance(spend.exception(), BudgetExceeded) for spend in spends) == 100
+    assert len(budget.entries) == 400
+    assert sum(isinstance(spend.exception(), BudgetExceeded) for spend in spends) == 400
 
 
 # A ledger in a file.
