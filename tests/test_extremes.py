@@ -111,7 +111,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "OutputPerturbation": (
         dp.OutputPerturbation,
-        {"noise": "gamma", "added": None, "reference_norm": None, "tolerance": None, "smoothing": None},
+        {"noise": "gamma", "added": None, "reference_norm": None, "smoothing": None},
     ),
     "NoisyGradientDescent": (dp.NoisyGradientDescent, {"steps": None, "radius": None, "step_size": None}),
     "Cover": (dp.Cover, {"share": 0.01, "tolerance": None}),

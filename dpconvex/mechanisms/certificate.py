@@ -16,9 +16,8 @@ from dpconvex.core.plain_data import built
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import Comparison, columns, number, proof, source, tree
-from dpconvex.mechanisms.grid import IntegerNoise
+from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
-from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100

@@ -31,11 +31,10 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.certificate_kinds import DescentCertificate
 from dpconvex.mechanisms.gradient_descent import for_directions
-from dpconvex.mechanisms.grid import gaussian_integers
+from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise, gaussian_integers
 from dpconvex.mechanisms.proof_steps import check_delta
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
-from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
 from dpconvex.noise.gaussian_profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
 
 Array = NDArray[np.float64]

@@ -21,7 +21,7 @@ from dpconvex.language.columns import Pieces, Stored, blocks
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.language.validation import Gate, check_column
-from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
+from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
 
 Array = NDArray[np.float64]
 

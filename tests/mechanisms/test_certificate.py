@@ -53,11 +53,6 @@ def test_it_survives_json(problem: str, adjacency: str) -> None:
     assert after._repr_html_() == before._repr_html_()
 
 
-def test_it_cannot_be_changed(certificate: dp.Certificate) -> None:
-    with pytest.raises(AttributeError):
-        certificate.noise_scale = 0.0  # type: ignore[misc]
-
-
 LEARNER = dp.load("logistic_regression", features=2)
 
 

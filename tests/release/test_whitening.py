@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dpconvex as dp
+from dpconvex.mechanisms.grid import LEVELS
 from dpconvex.mechanisms.private_whitening import calibrated
-from dpconvex.mechanisms.whitening_noise import LEVELS
 from dpconvex.release.whitening import Whitening, second_moment
 
 Array = NDArray[np.float64]
