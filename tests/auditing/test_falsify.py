@@ -130,18 +130,6 @@ def test_parameters_stay_in_a_set_that_is_cut() -> None:
             assert np.trace(M) <= 2.0 + 1e-9
 
 
-# Odd templates
-
-
-def test_a_loss_that_is_affine_has_no_curvature() -> None:
-    w = cp.Variable(2, name="w")
-    template = dp.Template(record=dp.Record(x=dp.Ball(2)), loss=lambda x: x @ w, regularizer=cp.sum_squares(w))
-    found = dp.falsify(template, **FAST)
-    assert found["hessian_bound"].observed == found["hessian_bound"].certified == 0
-    assert found["hessian_bound"].ratio == 1
-    assert found["sensitivity"].observed == pytest.approx(2.0)
-
-
 # Mistakes
 
 

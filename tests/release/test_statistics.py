@@ -6,7 +6,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 import dpconvex as dp
 from dpconvex.calculus.loss_form import LossForm
@@ -45,18 +44,6 @@ def test_without_noise_fits_are_those_of_least_squares_with_any_regularizer_and_
     goal = 3 * cp.sum_squares(y - x @ w) + n * 0.03 * cp.norm1(w)
     cp.Problem(cp.Minimize(goal), [w >= 0, cp.sum(w) <= 0.7]).solve()
     assert found.fit(picky)["v"] == pytest.approx(w.value, abs=1e-3)
-
-
-def test_noise_is_that_of_the_exact_gaussian_mechanism() -> None:
-    certificate = dp.verify(free(), PROMISE, 400, dp.SufficientStatistics(weight=1.0))
-    cover = certificate.cover
-    assert cover is not None
-    shift = np.sqrt(4.5) / certificate.noise_scale  # sensitivity of x x' and x y
-    epsilon, delta = PROMISE.epsilon - cover.epsilon, PROMISE.delta - cover.delta
-    spent = norm.cdf(shift / 2 - epsilon / shift) - np.exp(epsilon) * norm.cdf(-shift / 2 - epsilon / shift)
-    assert 0.999 * delta < spent <= delta
-    assert cover.size < 1e-3 * certificate.noise_scale
-    assert "sensitivity" in str(certificate)
 
 
 def test_releases_are_noisy_sums_on_a_grid() -> None:
