@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 import dpconvex as dp
 from dpconvex.calculus.curvature import (
     curvature_bound,
-    trace_bound,
 )
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Piece, Term
@@ -79,32 +78,6 @@ def test_no_hessian_exceeds_the_bounds(gram, seed):
             # Rounding makes eigenvalues of 1e-16 out of zeros.
             seen = np.log1p(np.where(values > 1e-12 * (1 + values[-1]), values, 0.0) / mu).sum()
             assert seen <= found.log_det(mu) * (1 + 1e-9) + 1e-12
-
-
-@given(SEEDS)
-def test_the_largest_trace_of_a_covariance(gram, seed):
-    """Frank-Wolfe against a fine grid of mixtures, from both sides."""
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(3, 3))
-    outer, spread = rng.uniform(0, 1), rng.uniform(0, 2)
-    bound = trace_bound(Piece((Term(rows),), outer, spread), gram)
-    share = np.linspace(0, 1, 61)
-    first, second = np.meshgrid(share, share)
-    keep = first + second <= 1
-    weights = np.column_stack([first[keep], second[keep], 1 - first[keep] - second[keep]])
-    inner = rows @ gram.upper @ rows.T
-    means = np.einsum("ni,ij,nj->n", weights, inner, weights)
-    best = (spread * weights @ np.diag(inner) + (outer - spread) * means).max()
-    assert best <= bound * (1 + 1e-9)
-    assert bound <= best + 2e-3 * (outer + spread) * inner.max()
-
-
-def test_sums_of_pieces_in_orthogonal_directions_do_not_add_their_eigenvalues():
-    analysis = analyse(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic(v), x=Ball(2))
-    (loss,) = analysis.losses
-    assert loss.curvature.eigenvalue == pytest.approx(0.25)
-    assert loss.curvature.trace == pytest.approx(0.75)
-    assert loss.curvature.log_det(1.0) == pytest.approx(3 * np.log(1.25))
 
 
 @pytest.mark.parametrize("classes", [3, 12])

@@ -6,12 +6,9 @@ import pytest
 from derivatives import analyse, observe
 from hypothesis import given, strategies as st
 
-import dpconvex as dp
 from dpconvex.calculus import gradient_norms as gradients
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.gradient_norms import Gradients, gradient_bound, term_norm
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Term
 from dpconvex.core.record_domains import Ball, Box, Choice
 
@@ -78,21 +75,6 @@ def test_bounds_hold_for_every_element_and_every_record(seed, which, balls, pair
         g, other = draw_point(first, rng) @ records[0], draw_point(second, rng) @ records[1]
         assert np.linalg.norm(g) <= bound * (1 + 1e-9) + 1e-12
         assert np.linalg.norm(g - other) <= apart * (1 + 1e-9) + 1e-12
-
-
-@pytest.mark.parametrize("classes", [2, 3, 5, 9])
-@pytest.mark.parametrize("enumerate_all", [True, False])
-def test_margins_that_share_a_row(classes, enumerate_all):
-    """G = sqrt(C (C - 1)) for large-margin Gaussians, by pairs too, and G_adj = sqrt 2 C."""
-    template = dp.load("large_margin_gaussian", features=2, classes=classes, competitors="summed")
-    with pytest.MonkeyPatch.context() as patch:
-        if not enumerate_all:
-            patch.setattr(gradients, "LARGEST_ENUMERATION", 0)
-        analysis = Analysis(LossForm(template))
-        expected = np.sqrt(2) * classes
-        assert analysis.gradient_bound == pytest.approx(np.sqrt(classes * (classes - 1)))
-        assert expected * (1 - 1e-9) <= analysis.replacement_bound
-        assert analysis.replacement_bound <= expected * (1 + 1e-9 if enumerate_all else 1.07)
 
 
 def test_labels_are_compared_pair_by_pair():

@@ -14,7 +14,7 @@ w = cp.Variable(2, name="w")
 W = cp.Variable((3, 2), name="W")
 COSTS = [(beta, mu) for beta in (0.0, 0.1, 1.0, 5.0) for mu in (1e-3, 0.1, 1.0, 30.0)]
 SLOPES = np.linspace(0.0, 1.0, 20001)
-SHARE = np.linspace(0.0, 1.0, 201)
+SHARE = np.linspace(0.0, 1.0, 101)
 FIRST, SECOND = (grid[np.add.outer(SHARE, SHARE) <= 1] for grid in np.meshgrid(SHARE, SHARE))
 WEIGHTS = np.column_stack([FIRST, SECOND, 1 - FIRST - SECOND])
 
@@ -70,7 +70,7 @@ def test_softmax_is_never_below_a_grid_of_weights(loss, vertices):
         assert cost(analysis, beta, mu) <= apart * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("width", "factor"), [(0.1, 1.0), (0.5, 1.0), (1.0, 2.0), (4.0, 0.5)])
+@pytest.mark.parametrize(("width", "factor"), [(0.1, 1.0), (1.0, 2.0), (4.0, 0.5)])
 def test_a_hinge_of_a_softmax_is_never_below_a_grid_of_weights(width, factor):
     """With slope s the gradient is s E v and the Hessian s Cov(v) + (E v)(E v)' / (2 h); the sum is nearly reached."""
     against = np.eye(4)[1:] - np.eye(4)[0]

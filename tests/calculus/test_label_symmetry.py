@@ -50,11 +50,6 @@ UNLIKE = {
 }
 
 
-def test_a_thousand_classes_are_analysed_as_two():
-    form = LossForm(dp.load("softmax_regression", features=2, classes=1000))
-    assert len(form.losses) == 2
-
-
 def constants(analysis):
     found = [analysis.gradient_bound, analysis.replacement_bound, analysis.form.noise_dimension]
     if analysis.kink is None:

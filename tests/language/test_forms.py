@@ -23,14 +23,11 @@ FORMS: dict[str, tuple[Callable[[], Any], str]] = {
     "a missing field": (lambda: {"x": X}, r"missing: \['y'\]"),
     "no mapping": (lambda: [X, Y], "must map each declared field"),
     "too many columns": (lambda: {"x": np.c_[X, X], "y": Y}, r"expected shape \(n, 2\), got \(12, 4\)"),
-    "three axes": (lambda: {"x": X[:, :, None], "y": Y}, "expected shape"),
     "ragged rows": (lambda: {"x": [[1.0, 0.0], [1.0]], "y": [1, -1]}, "'x': not an array of numbers"),
     "other lengths": (lambda: {"x": X, "y": Y[:-1]}, "different numbers of records: {'x': 12, 'y': 11}"),
     "complex numbers": (lambda: {"x": X * 1j, "y": Y}, "expected real numbers"),
     "texts": (lambda: {"x": X.astype(str).tolist(), "y": Y}, "expected real numbers"),
-    "times": (lambda: {"x": X.astype("M8[s]"), "y": Y}, "expected real numbers"),
     "a set": (lambda: {"x": {1.0, 2.0}, "y": Y}, r"got \(\)"),
-    "a wide sparse matrix": (lambda: {"x": sp.csr_array(np.c_[X, X]), "y": Y}, "expected shape"),
     "a sparse vector": (lambda: {"x": sp.coo_array(X[:, 0]), "y": Y}, r"got \(12,\)"),
     "wide chunks": (lambda: {"x": dp.Chunks([X[:6], X[6:, :1]]), "y": Y}, r"chunk 1: expected .*, got \(6, 1\)"),
     "labels in two axes": (lambda: {"x": X, "y": Y[:, None]}, r"one value per record, got an array of shape \(12, 1\)"),
@@ -41,11 +38,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str]] = {
     "a partition with another width": (
         lambda: dp.Partitions([{"x": X, "y": Y}, {"x": X[:, :1], "y": Y}]),
         "partition 1: field 'x': expected shape",
-    ),
-    "a partition with other fields": (lambda: dp.Partitions([{"x": X, "y": Y}, {"x": X}]), "partition 1: .*missing"),
-    "a partition with other lengths": (
-        lambda: dp.Partitions([{"x": X, "y": Y[1:]}]),
-        "partition 0: .*different numbers",
     ),
 }
 VALUES: dict[str, Callable[[], Any]] = {
@@ -123,27 +115,6 @@ def test_an_estimator_looks_at_the_form_of_partitions() -> None:
     assert not budget.entries
 
 
-def test_private_bounds_are_numbers_before_they_are_paid_for() -> None:
-    import cvxpy as cp
-
-    room, x = dp.PrivateBound("room", shape=2, sensitivity=1.0, minimum=0.0), cp.Variable(2, nonneg=True, name="x")
-    problem, budget = cp.Problem(cp.Maximize(cp.sum(x)), [x <= room.parameter]), dp.Budget(dp.Privacy(9.0, 1e-3))
-    for values in (["a", "b"], [1.0], [1j, 2j]):
-        with pytest.raises(dp.DPConvexError):
-            dp.solve_bounded(problem, {room: values}, dp.Privacy(1.0, 1e-6), budget=budget)
-    assert not budget.entries
-
-
-def test_labels_of_mixed_types_have_the_form_of_labels() -> None:
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice(["a", 1, (0, 1)]))
-    data = {"x": X[:4], "y": ["a", (0, 1), 1, "a"]}
-    record.check_form(data)
-    assert record.validate(data).group.tolist() == [0, 2, 1, 0]
-    for column in (np.array([0.5, 1.0], dtype=object), sp.csr_array(X[:2]), dp.Chunks([X[:1], X[1:2].tolist()])):
-        shape = dp.Record(x=dp.Box(0.0, 1.0) if isinstance(column, np.ndarray) else dp.Ball(2))
-        shape.check_form({"x": column})
-
-
 # Tables, files and declarations
 
 SCHEMA = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
@@ -162,16 +133,12 @@ def since(values: Any) -> dict[str, Any]:
 
 ODD: dict[str, Callable[[], Any]] = {
     "a number for a column": lambda: SCHEMA.encode(aged(3)),
-    "a text for a column": lambda: SCHEMA.encode(aged("33")),
     "a generator for a column": lambda: SCHEMA.encode(aged(iter([1, 2]))),
     "a list that contains itself": lambda: SCHEMA.encode(aged(LOOP * 2)),
     "a matrix for a column": lambda: SCHEMA.encode(aged(np.ones((2, 2)))),
     "a NUL in a path": lambda: SCHEMA.encode("a\0b.csv"),
-    "a NUL in a schema": lambda: dp.Schema.load("a\0b.toml"),
     "text after a day": lambda: DAYS.encode(since(["2021-01-01garbage", "2021-01-01"])),
-    "a day with a wrong time": lambda: DAYS.encode(since(["2021-01-01T99", "2021-01-01"])),
     "a time far from now": lambda: DAYS.encode(since(np.array([10**15, 0], "M8[s]"))),
-    "no time": lambda: DAYS.encode(since(np.array(["NaT", "2021-01-01"], "M8[s]"))),
     "bounds in a set": lambda: dp.Schema({"age": {0, 100}}, "sick", ["no", "yes"]),
     "a set of labels": lambda: dp.Schema({"age": (0, 100)}, "sick", {"no", "yes"}),  # type: ignore[arg-type]
     **{
@@ -179,14 +146,7 @@ ODD: dict[str, Callable[[], Any]] = {
         for kind in ("m8[ns]", "M8[ns]", "m8[s]")
         for how, turn in {"in an array": np.array, "among objects": lambda v: np.fromiter(v, object)}.items()
     },
-    "a bound beyond floats": lambda: dp.Numeric(0, 10**400),
-    "a target beyond floats": lambda: dp.Schema({"age": (0, 1)}, "sick", label_bounds=(0, 10**400)),
-    **{f"a radius of {r!r}": lambda r=r: dp.Ball(2, r) for r in (0, -1.0, np.nan, "1", None, np.inf)},
-    **{f"bounds {b!r}": lambda b=b: dp.Box(*b) for b in (([0, 0], [1, 1, 1]), (1.0, 0.0), (0.0, np.nan), ("a", "b"))},
-    "no coordinates": lambda: dp.Box([], []),
-    "no end": lambda: dp.Box(-np.inf, 0.0),
     **{f"a width of {w!r}": lambda w=w: dp.huber_hinge([1.0], w) for w in (0, np.nan, np.inf, True, None, 1e-320)},
-    **{f"a margin of {m!r}": lambda m=m: dp.huber_hinge(m, 0.5) for m in ("m", [1j], [np.nan])},
     "a label that contains itself": lambda: dp.Record(y=dp.Choice([0, 1])).validate({"y": LOOP}),
 }
 
@@ -196,26 +156,6 @@ def test_it_is_refused_with_words(case: str) -> None:
     with pytest.raises(dp.DPConvexError) as found:
         ODD[case]()
     assert len(str(found.value)) > 20
-
-
-def test_a_time_of_day_is_a_part_of_a_day() -> None:
-    found = DAYS.encode(since(["2021-01-01 12:30:00", "2021-01-01T00:00:00Z"]))[0]
-    np.testing.assert_array_equal(found, DAYS.encode(since(["2021-01-01", "2021-01-01"]))[0])
-
-
-def test_numbers_and_times_beyond_those_of_python_in_frames() -> None:
-    pa, pd, pl = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
-    wide = pl.DataFrame(aged(pl.Series([1, 2], dtype=pl.Int128)))
-    np.testing.assert_array_equal(SCHEMA.encode(wide)[0], SCHEMA.encode(aged([1, 2]))[0])
-    far = np.array([10**15, 0], "M8[s]")
-    tables = [
-        pd.DataFrame(since(far)),
-        pa.table(since(pa.array(far))),
-        pl.DataFrame(since(pl.Series(far.astype("M8[ms]")))),
-    ]
-    for table in tables:
-        with pytest.raises(dp.DomainError, match="row 0, column 'since'"):
-            DAYS.encode(table)
 
 
 @pytest.mark.parametrize("content", [b"features = " + b"[" * 20_000 + b"]" * 20_000, b"label = 3", b"label = \xff"])
@@ -231,7 +171,7 @@ def test_damaged_parquet_files(tmp_path: Path) -> None:
     path, rng = tmp_path / "a.parquet", random.Random(0)
     pq.write_table(pa.table({"age": [1.0, 2.0] * 20, "sick": ["no", "yes"] * 20}), path)
     sound = path.read_bytes()
-    for _ in range(150):
+    for _ in range(60):
         damaged = bytearray(sound)
         for _ in range(rng.randint(1, 3)):
             damaged[rng.randrange(4, len(sound))] = rng.randrange(256)

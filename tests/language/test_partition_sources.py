@@ -69,36 +69,28 @@ def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"1")
     (tmp_path / "_temporary").mkdir()
     assert dp.Partitions(tmp_path, SCHEMA).sizes == (2,)
-    with pytest.raises(dp.DomainError, match="which need a schema"):
-        dp.Partitions(tmp_path)
-    with pytest.raises(dp.DomainError, match="this is a file; give a list of files"):
-        dp.Partitions(first, SCHEMA)
-    with pytest.raises(dp.DomainError, match="there is no such folder"):
-        dp.Partitions(tmp_path / "none", SCHEMA)
     (tmp_path / "a.parquet").write_bytes(b"neither")
-    with pytest.raises(dp.DomainError, match=r"partition 0: .*a\.parquet: the file is damaged"):
-        dp.Partitions(tmp_path, SCHEMA)
+    for source, schema, said in (
+        (tmp_path, None, "which need a schema"),
+        (first, SCHEMA, "this is a file; give a list of files"),
+        (tmp_path / "none", SCHEMA, "there is no such folder"),
+        ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: there is no such file"),
+        (tmp_path, SCHEMA, r"partition 0: .*a\.parquet: the file is damaged"),
+    ):
+        with pytest.raises(dp.DomainError, match=said):
+            dp.Partitions(source, schema)
     parquet(tmp_path / "ward=1" / "c.parquet")
     with pytest.raises(dp.DomainError, match="ward=1: a folder in a folder is not read"):
         dp.Partitions(tmp_path, SCHEMA)
 
 
-def test_files_that_are_missing_or_written_anew(tmp_path: Path) -> None:
-    with pytest.raises(dp.DomainError, match=r"partition 0: .*none\.parquet: there is no such file"):
-        dp.Partitions([tmp_path / "none.parquet"], SCHEMA)
-    with pytest.raises(dp.DomainError, match=r"partition 0 cannot be read \(FileNotFoundError: .*none\.csv"):
-        dp.Partitions([tmp_path / "none.csv"], SCHEMA).sizes  # noqa: B018
+def test_files_that_are_written_anew(tmp_path: Path) -> None:
     path, learner = parquet(tmp_path / "a.parquet"), dp.load("logistic_regression", features=1, labels=("a", "b"))
     parts = dp.Partitions([path], SCHEMA)
     assert parts.sizes == (2,)
     parquet(path, {"age": [0.5] * 3, "y": ["a"] * 3})
     with pytest.raises(dp.DomainError, match=r"3 records, and there were 2 .*make them anew"):
         dp.solve(learner, parts, dp.Privacy(1.0))
-    path = saved(tmp_path, "x", X)
-    batch = dp.Partitions([{"x": path, "y": Y}]).batch(RECORD, clip=False)
-    path.unlink()
-    with pytest.raises(dp.DomainError, match=r"partition 0 cannot be read \(FileNotFoundError"):
-        list(batch.each(lambda part, shared: part.fields["x"][:], None))
 
 
 def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path: Path) -> None:
@@ -123,21 +115,10 @@ def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path: Path) -
     twice = pd.DataFrame([[0.5, 0.5, "a"]], columns=["age", "age", "y"])
     with pytest.raises(dp.DomainError, match="partition 1: the table: 2 columns are called 'age'"):
         dp.Partitions([TABLE, twice], SCHEMA)
-    with pytest.raises(dp.DomainError, match="the table: 2 columns are called 'age'"):
-        SCHEMA.encode(twice)
-    with pytest.raises(dp.DomainError, match="partition 0: the table: there is no column 'y'"):
-        dp.Partitions([{"age": [0.5]}], SCHEMA)
     for column in (pd.to_datetime(["2020-01-01"] * 2), [[0.5], [1.0]], [True, False]):
-        file = parquet(tmp_path / "a.parquet", {"age": column, "y": ["a", "b"]})
-        with pytest.raises(
-            dp.DomainError, match=r"partition 0: .*a\.parquet: the column 'age' is declared as a number"
-        ):
+        parquet(tmp_path / "a.parquet", {"age": column, "y": ["a", "b"]})
+        with pytest.raises(dp.DomainError, match=r"0: .*a\.parquet: the column 'age' is declared as a number"):
             dp.Partitions(tmp_path, SCHEMA)
-    target = dp.Schema({"y": dp.Categorical(["a", "b"])}, label="age", label_bounds=(0, 1))
-    with pytest.raises(dp.DomainError, match="'age' is declared as a number, and its entries are of type Boolean"):
-        target.check_names(file)
-    with pytest.raises(dp.TemplateError, match=r"schema must be a dpconvex\.Schema"):
-        dp.Partitions([TABLE], {"age": (0, 1)})  # type: ignore[arg-type]
 
 
 def test_data_that_are_others_in_each_pass_are_seen_in_the_second() -> None:
@@ -168,7 +149,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(
     ("form", "kind"),
-    [(f, k) for f in ("array", "sparse", "large", "chunks") for k in OTHERS if (f, k) != ("chunks", "labels")],
+    [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows"), ("chunks", "rows")],
 )
 def test_the_same_numbers_in_other_places_are_other_records(
     kind: str, form: str, monkeypatch: pytest.MonkeyPatch

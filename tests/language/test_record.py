@@ -44,12 +44,6 @@ def data(**changed: Any) -> dict[str, Any]:
 # Symbols and combinations
 
 
-def test_parameters_have_the_fields_shapes_and_signs() -> None:
-    record = Record(x=Ball(3), s=Box(0.0, 2.0), m=Box(-np.ones((2, 2)), np.zeros((2, 2))), y=Choice([0, 1]))
-    assert {name: p.shape for name, p in record.parameters.items()} == {"x": (3,), "s": (), "m": (2, 2)}
-    assert [p.is_nonneg() - p.is_nonpos() for p in record.parameters.values()] == [0, 1, -1]
-
-
 def test_groups_index_the_combinations() -> None:
     record = Record(y=Choice(["a", "b"]), x=Box(0, 1), k=Choice([5, 6, 7]))
     rows = record.combinations
