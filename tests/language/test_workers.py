@@ -126,7 +126,7 @@ KINDS: dict[str, Callable[[Any, Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k == "files" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     data = KINDS[kind](client, tmp_path)
     found = fitted(data)
@@ -134,6 +134,7 @@ def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: py
     assert (found == here(monkeypatch, dp.Partitions(PIECES))).all()
 
 
+@pytest.mark.slow
 def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
     data = dp.Partitions(list(map(delayed, parts)))
@@ -145,6 +146,7 @@ def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.Mo
         fitted(dp.Partitions(list(map(delayed, parts))))
 
 
+@pytest.mark.slow
 def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     pytest.importorskip("pyarrow")
@@ -235,6 +237,7 @@ def test_a_partition_that_nobody_can_make_is_named(client: Any, error: Any) -> N
     assert "4321" not in str(found.value)
 
 
+@pytest.mark.slow
 def test_what_combines_releases_has_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     mixture = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
