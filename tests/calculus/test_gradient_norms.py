@@ -6,9 +6,12 @@ import pytest
 from derivatives import analyse, observe
 from hypothesis import given, strategies as st
 
+import dpconvex as dp
 from dpconvex.calculus import gradient_norms as gradients
+from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.gradient_norms import Gradients, gradient_bound, term_norm
 from dpconvex.calculus.gram import Gram
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Term
 from dpconvex.core.record_domains import Ball, Box, Choice
 
@@ -75,6 +78,15 @@ def test_bounds_hold_for_every_element_and_every_record(seed, which, balls, pair
         g, other = draw_point(first, rng) @ records[0], draw_point(second, rng) @ records[1]
         assert np.linalg.norm(g) <= bound * (1 + 1e-9) + 1e-12
         assert np.linalg.norm(g - other) <= apart * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("classes", [3, 9])
+def test_margins_that_share_a_row_by_pairs(classes, monkeypatch):
+    """G = sqrt(C (C - 1)) for large-margin Gaussians, and G_adj = sqrt 2 C."""
+    monkeypatch.setattr(gradients, "LARGEST_ENUMERATION", 0)
+    analysis = Analysis(LossForm(dp.load("large_margin_gaussian", features=2, classes=classes, competitors="summed")))
+    assert analysis.gradient_bound == pytest.approx(np.sqrt(classes * (classes - 1)))
+    assert np.sqrt(2) * classes * (1 - 1e-9) <= analysis.replacement_bound <= 1.07 * np.sqrt(2) * classes
 
 
 def test_labels_are_compared_pair_by_pair():

@@ -4,7 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from derivatives import Jets
+from derivatives import Jets, analyse
 from hypothesis import example, given, reject, settings, strategies as st
 from strategies import seeded_template
 from test_soundness import generator_rows
@@ -72,17 +72,22 @@ def monomials(record: Record, count: int, rng: np.random.Generator) -> tuple[np.
     return table, np.column_stack([*columns, np.ones(count)])[:, table].prod(axis=2)
 
 
-@given(SEEDS, st.sampled_from(RECORDS), st.sampled_from(["full", "sparse", "definite", "large", "isotropic"]))
+@given(
+    SEEDS, st.sampled_from(RECORDS), st.sampled_from(["full", "sparse", "definite", "large", "isotropic", "partial"])
+)
 def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
     rng, bases = np.random.default_rng(seed), Bases(record)
     table, values = monomials(record, 150, rng)
-    form = rng.normal(size=(len(table), len(table)))
+    form, degree = rng.normal(size=(len(table), len(table))), (table >= 0).sum(axis=1)
     if kind == "sparse":
         form *= rng.random(form.shape) < 0.2
     elif kind == "definite":
         form = form @ form.T
-    elif kind == "isotropic":
-        form = np.diag(rng.normal(size=3)[(table >= 0).sum(axis=1)] * bases.multiplicity(table))
+    elif kind in ("isotropic", "partial"):
+        form = np.diag(rng.normal(size=3)[degree] * bases.multiplicity(table))
+        form *= rng.random(len(table)) < (0.7 if kind == "partial" else 1.0)
+    elif kind == "large":
+        form *= np.outer(degree == 1, degree == 1)
     with pytest.MonkeyPatch.context() as patch:
         if kind == "large":  # without eigenvalues of large blocks the ranges are wider, never narrower
             patch.setattr(bilinear_forms, "LARGEST_DENSE", 1)
@@ -108,3 +113,21 @@ def test_too_many_forms_are_refused():
         patch.setattr(module, "LARGEST_NUMBER_OF_PRODUCTS", 10)
         with pytest.raises(MissingRule, match="more than 10 products"):
             Analysis(LossForm(template))
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+def test_sums_of_the_same_parts_have_these_parts_as_generators(boxed):
+    """A chain's rows add positions of one record in many ways; parts share its length, and the bounds hold at every record."""
+    W = cp.Variable((2, 3), name="W")
+    ways = np.random.default_rng(0).integers(-2, 3, size=(20, 9)).astype(float)
+    analysis = analyse(
+        lambda x: cp.log_sum_exp(ways @ cp.vec(cp.reshape(x, (3, 2), order="C") @ W, order="C")),
+        x=Box(-np.arange(1.0, 7.0), np.ones(6)) if boxed else Ball(6),
+    )
+    form, gram = analysis.form, analysis.gram
+    fields = form.template.record.sample(60, np.random.default_rng(0)).fields
+    rows = generator_rows(analysis, Jets(form, fields, np.zeros((1, form.space.dim))))
+    assert len(gram.generators) == 9  # one for each position and column
+    products = np.einsum("zgd,zhd->zgh", rows, rows)
+    assert np.linalg.eigvalsh(gram.upper - products).min() > -1e-9
+    assert boxed or gram.upper == pytest.approx(np.eye(9))
