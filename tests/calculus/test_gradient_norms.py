@@ -80,7 +80,7 @@ def test_bounds_hold_for_every_element_and_every_record(seed, which, balls, pair
         assert np.linalg.norm(g - other) <= apart * (1 + 1e-9) + 1e-12
 
 
-@pytest.mark.parametrize("classes", [3, 9])
+@pytest.mark.parametrize("classes", [2, 3, 9])
 def test_margins_that_share_a_row_by_pairs(classes, monkeypatch):
     """G = sqrt(C (C - 1)) for large-margin Gaussians, and G_adj = sqrt 2 C."""
     monkeypatch.setattr(gradients, "LARGEST_ENUMERATION", 0)

@@ -12,7 +12,7 @@ from dpconvex.language.huber_hinge import huber_hinge
 
 w = cp.Variable(2, name="w")
 W = cp.Variable((3, 2), name="W")
-COSTS = [(beta, mu) for beta in (0.0, 0.1, 1.0, 5.0) for mu in (1e-3, 0.1, 1.0, 30.0)]
+COSTS = [(beta, mu) for beta in (0.0, 0.1, 1.5, 5.0) for mu in (1e-3, 0.1, 1.0, 30.0)]
 SLOPES = np.linspace(0.0, 1.0, 20001)
 SHARE = np.linspace(0.0, 1.0, 101)
 FIRST, SECOND = (grid[np.add.outer(SHARE, SHARE) <= 1] for grid in np.meshgrid(SHARE, SHARE))

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -85,6 +86,13 @@ def test_no_difference_is_longer_or_leaves_its_subspace(problem: str, options: d
         assert np.linalg.norm(table, axis=1).max() <= longest * (1 + 1e-9)
         rank = np.linalg.matrix_rank(table, tol=1e-9)
         assert rank <= max(item.dimension for item in items)
+
+
+def test_labels_with_different_losses_are_paired_in_both_orders() -> None:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
+    template = dp.Template(record, lambda x, y: cp.logistic(w @ x) if y else 2 * dp.huber_hinge(1 - w @ x, 0.5))
+    assert len(differences(analyse(template), "replace-one")) == 4
 
 
 def test_a_tally_never_shortens() -> None:

@@ -85,6 +85,11 @@ def test_a_feature_is_never_dropped_because_it_is_small(size):
             lambda x: cp.logistic((w[0] + size * w[1] + size * w[2]) * x[0]) + cp.logistic((w[0] + size * w[1]) * x[1]),
             2,
         ),
+        (
+            unit,
+            lambda x: cp.logistic((w[0] + 0.1 * w[1]) * x[0]) + cp.logistic((w[0] + (0.1 + 1e-10) * w[1]) * x[0]),
+            2,
+        ),
         (small, lambda x: cp.logistic(w[0] * x[0] + w[1] * x[1]) + cp.logistic(w[0] * x[0] + size * w[2] * x[1]), 3),
     ]
     for record, loss, least in losses:
