@@ -16,7 +16,7 @@ SMALL = {"huber_svm", "softmax_regression-3"}
 STATISTICS = {
     "least_squares_classifier",
     "linear_regression",
-}  # no gradient bounds: tests/calculus/test_moment_sensitivity.py
+}  # no gradient bounds: tests/calculus/test_moments.py
 TWO_CLASSES = {
     "elastic_net_logistic",
     "fair_logistic_regression",
