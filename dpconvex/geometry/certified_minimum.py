@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 NEWTON_STEPS, LAST_STEPS, PATIENCE = 60, 40, 4
 # A Newton step of this size, relative to the point, is followed by the last steps.
-NEAR = 1e-4
+NEAR = 1e-7
 # Conditions that are farther away, in units of a step, are left out.
 REACH = 1e4
 # Eigenvalues, and norms, that are smaller, relatively, are next to 0.

@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 SURPLUS = 2
 # The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
 # margins.
-GAPS = 4.0
+GAPS = 16.0
 
 
 def largest_floor(
