@@ -34,6 +34,8 @@ from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, table
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
+# Rényi orders, less 1, that a bound on delta is the best of.
+ORDERS = np.geomspace(1e-3, 1e6, 400)
 # Compositions of compositions are read down to here.
 DEEPEST = 50
 
@@ -177,6 +179,42 @@ class Concentrated(Event):
 
     def __str__(self) -> str:
         return f"concentrated, rho = {self.rho:.4g}"
+
+
+@dataclass(frozen=True)
+class Selected(Event):
+    """The best of a random number of releases: its Rényi divergences are at most ``order rho + shift + log(mean)/(order - 1)``.
+
+    Each release is `rho`-zero-concentrated, `mean` is the mean of their number, and `shift` pays for the choice (N. Papernot, T.
+    Steinke, "Hyperparameter tuning with Rényi differential privacy", 2022, theorem 2; docs/theory.md, section 8).
+    """
+
+    kind: ClassVar[str] = "selected"
+    rho: float
+    shift: float
+    mean: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mean < 1:
+            raise TemplateError(f"an event of kind {self.kind!r}: there is less than one release on average")
+
+    def profile(self) -> Profile:
+        """What the best order proves, at points."""
+        return table(self.delta, scale=self.rho + self.shift + math.sqrt(self.rho) + SMALLEST_SHIFT)
+
+    def delta(self, epsilon: float) -> float:
+        """Bound delta by Rényi divergences of many orders (docs/release.md, section 3)."""
+        above, order = ORDERS, ORDERS + 1
+        exponent = above * (order * self.rho + self.shift - epsilon) + math.log(self.mean)
+        exponent += order * np.log1p(-1 / order) - np.log(above)
+        return math.exp(min(float(exponent.min()), 0.0)) * (1 + 1e-9)
+
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
+        return order * self.rho + self.shift + math.log(self.mean) / (order - 1), 0.0
+
+    def __str__(self) -> str:
+        return f"the best of {self.mean:.4g} on average, each concentrated with rho = {self.rho:.4g}"
 
 
 @dataclass(frozen=True)

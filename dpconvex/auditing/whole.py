@@ -157,7 +157,8 @@ def audit_repeated(
         plan = planned(candidate, privacy, repetitions, size, Method(mechanism))
         found = attack_certificate(candidate, plan.fit.certificate, mechanism, work, rng)
         attacks.extend(named([*found, attack_cover(plan.score, "noise of the score")], k))
-    attacks.append(attack_repetitions(repetitions, privacy))
+    if repetitions.accounting != "renyi":
+        attacks.append(attack_repetitions(repetitions, privacy))
     return Audit(privacy, f"the best of {repetitions.mean:g} runs on average", tuple(attacks))
 
 

@@ -138,6 +138,12 @@ def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
     return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)
 
 
+def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:
+    """Return integer noise that makes such a count rho-zero-concentrated, with the delta that this implies for an epsilon."""
+    sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
+    return IntegerNoise(GAUSSIAN, epsilon, concentrated_delta(rho * (1 + 1e-9), epsilon), 0.5, 1.0, 1, 1.0, sigma, 0.0)
+
+
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
     """Round an answer to the grid and add the residual noise."""
     theta = np.asarray(theta, dtype=float)
