@@ -39,7 +39,7 @@ COUNTED, MARGINS = 0.25, 1.1
 # every direction: both are independent, so together they are longer by half the square of it, .005 %.
 RELATIVE_SIZE = 0.01
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 8.0
+ABOVE_FLOOR = 10.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below, and of what is computed again for another distance.

@@ -149,7 +149,7 @@ def test_what_is_concentrated_and_what_is_not() -> None:
     template = dp.load("hinge_svm", features=2, regularization=0.1)
     promise = dp.Privacy(1.0, 1e-6)
     certificate = dp.verify(template, promise, 500, dp.OutputPerturbation("gaussian"))
-    reach = certificate.settings["distance_of_answers"]
+    reach = certificate.sensitivity / certificate.strong_convexity
     rho = concentration(certificate)
     assert rho >= (reach / certificate.noise_scale) ** 2 / 2
     assert rho <= 1.01 * (reach / certificate.noise_scale) ** 2 / 2
