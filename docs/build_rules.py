@@ -17,6 +17,7 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms import ATOMS
+from dpconvex.core.atoms.matrices import never_smooth
 from dpconvex.release.verify import analyse
 
 PAGE = Path(__file__).resolve().parent / "rules.md"
@@ -155,7 +156,8 @@ def page() -> str:
         parts.append(f"| {atom.name} | `{text}` | {constants(make, None)} | {constants(make, [0.5, 2.0])} |\n")
     parts.append(ABILITIES)
     for atom in (atom for atom in ATOMS.values() if atom.affine == "curved"):
-        known = (atom.rule, atom.strong, atom.smooth, atom.writes)
+        smooth = atom.smooth is not None and atom.smooth is not never_smooth
+        known = (atom.rule, atom.strong, smooth, atom.writes)
         parts.append(f"| {atom.name} | {' | '.join('yes' if slot else '' for slot in known)} |\n")
     parts.append(STRONG)
     for term in (atom.strong for atom in ATOMS.values() if atom.strong):

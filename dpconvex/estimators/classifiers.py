@@ -1,6 +1,6 @@
 """Classifiers: each names its problem file and what of it can be set."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private, probabilistic, scores_of_two
+from dpconvex.estimators.complaints import declared_classes
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
@@ -392,16 +393,3 @@ class KernelSVC(PrivateClassifier):
         rows = self._extended(X)
         mapping = RandomFourierFeatures(rows.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
         return mapping.transform(rows)
-
-
-def declared_classes(classes: Any) -> tuple[Any, ...]:
-    if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise TemplateError(
-            f"classes must be the labels that may occur, such as classes=('no', 'yes'), not {classes!r}."
-        )
-    found = tuple(classes)
-    if len(found) < 2 or (all(isinstance(label, Hashable) for label in found) and len(set(found)) < len(found)):
-        raise TemplateError(
-            f"classes must be two or more different labels, such as classes=('no', 'yes'), not {classes!r}."
-        )
-    return found

@@ -1,13 +1,13 @@
 """What scikit-learn's users are told of a table that is none of numbers: where, and what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.entries import TIMES, has_masked
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
@@ -59,3 +59,16 @@ def plain(caller: str, name: str, values: Any, texts: bool = False) -> None:
     if odd or kind in "Mm" or (kind in "US" and not texts):
         what = f"{'' if texts else 'texts, '}dates or durations for numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")
+
+
+def declared_classes(classes: Any) -> tuple[Any, ...]:
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise TemplateError(
+            f"classes must be the labels that may occur, such as classes=('no', 'yes'), not {classes!r}."
+        )
+    found = tuple(classes)
+    if len(found) < 2 or (all(isinstance(label, Hashable) for label in found) and len(set(found)) < len(found)):
+        raise TemplateError(
+            f"classes must be two or more different labels, such as classes=('no', 'yes'), not {classes!r}."
+        )
+    return found

@@ -11,8 +11,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.classifiers import declared_classes
-from dpconvex.estimators.complaints import plain
+from dpconvex.estimators.complaints import declared_classes, plain
 from dpconvex.estimators.pipelines import warn_of_clones
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema

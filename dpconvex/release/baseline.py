@@ -12,7 +12,7 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.double_precision import quietly
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import feasible_set
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import in_one_place
@@ -101,6 +101,7 @@ def minimize(
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     chosen, analysis = resolved(backend), analysed(template)
     batch = template.record.validate(data, clip=clip)
+    missed: NotConverged | None = None
     # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
     if analysis is not None and analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0:
         if start is not None and backend in (None, "first-order"):
@@ -109,11 +110,17 @@ def minimize(
         try:
             theta = DataEngine(analysis, batch, batch.size, chosen).minimise(batch.size * analysis.modulus, tolerance)
             return baseline(template, analysis.form.space, theta, tolerance, None)
-        except NotConverged:
+        except NotConverged as error:
             if backend is not None:
                 raise
+            missed = error
     in_one_place("the conic solver that this template needs", data)
-    return by_duality(template, analysis, batch)
+    try:
+        return by_duality(template, analysis, batch)
+    except MissingRule:  # a user's own atom, which no conic solver takes
+        if missed is None:
+            raise
+        raise missed from None
 
 
 def analysed(template: Template) -> Analysis | None:
