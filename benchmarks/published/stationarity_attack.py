@@ -276,12 +276,12 @@ class FaceCone:
             noise = sum((span.T @ m) @ part for m, part in zip(self.maps, parts, strict=True))
             goal = PRICE * outside + cp.norm(span.T @ gradient / unit - noise)
         problem = cp.Problem(cp.Minimize(goal), constraints)
-        for settings in (ACCURATE, {}):
+        for solver, settings in (("CLARABEL", ACCURATE), ("CLARABEL", {}), ("SCS", {"eps": 1e-9})):
             with warnings.catch_warnings(), suppress(cp.error.SolverError):
                 warnings.simplefilter(
                     "ignore"
                 )  # what the solver says of its accuracy is not used: the fit is evaluated
-                problem.solve(solver="CLARABEL", **settings)
+                problem.solve(solver=solver, **settings)
             if all(part.value is not None for part in parts):
                 break
         else:
