@@ -20,7 +20,7 @@ from dpconvex.learners.tune_repeated import planned
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate, OutputCertificate, StatisticsCertificate
 from dpconvex.mechanisms.private_selection import SELECTIONS
 from dpconvex.mechanisms.random_repetition import Repetitions
 from dpconvex.mechanisms.recipe import Whitened
@@ -176,7 +176,7 @@ def attack_certificate(
     analysis = analyse(template, mechanism)
     if isinstance(certificate, DescentCertificate):
         found = [attack_gradients(analysis, certificate, work, rng)]
-    elif certificate.perturbed == "output":
+    elif isinstance(certificate, OutputCertificate):
         found = [attack_output(analysis, certificate, work, rng)]
     else:
         found = [Objective(analysis, certificate, work, rng).attack()]

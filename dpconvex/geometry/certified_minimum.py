@@ -255,7 +255,7 @@ def refined(
     slack = offset - rows @ v
     free = np.arange(len(z)) >= equations
     sizes = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    tight = free & (z * sizes**2 * float(np.abs(bent).max(initial=0.0) or 1.0) ** -1 > slack)
+    tight = free & (z * sizes**2 > slack * float(np.abs(bent).max(initial=0.0) or 1.0))
     for _ in range(ROUNDS):
         chosen = np.flatnonzero(tight | ~free)
         if len(v) + len(chosen) > MOST_REFINED:
@@ -266,9 +266,9 @@ def refined(
         for _ in range(4):  # Ruiz's units, in which no row is large beside others
             largest = np.abs(unit[:, None] * matrix * unit).max(axis=1)
             unit /= np.sqrt(np.where(largest > 0, largest, 1.0))
+        scaled, extended = unit[:, None] * matrix * unit, matrix.astype(np.longdouble)
         for _ in range(3):  # what is left is small, also where multipliers are large beside moves
-            left = (right - matrix.astype(np.longdouble) @ solution).astype(float)
-            scaled = unit[:, None] * matrix * unit
+            left = (right - extended @ solution).astype(float)
             solution = solution + unit * lstsq(scaled, unit * left, lapack_driver="gelsy", cond=1e-15)[0]
         new_v, new_z = solution[: len(v)], np.zeros(len(z))
         new_z[chosen] = solution[len(v) :]

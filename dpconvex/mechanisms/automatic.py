@@ -18,6 +18,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import OutputCertificate
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
@@ -88,7 +89,7 @@ class Automatic:
         """Return the mechanism that a certificate is for."""
         if not certificate.minimises:
             return NoisyGradientDescent()
-        kind = OutputPerturbation if certificate.perturbed == "output" else ObjectivePerturbation
+        kind = OutputPerturbation if isinstance(certificate, OutputCertificate) else ObjectivePerturbation
         return kind(certificate.noise)
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:

@@ -26,7 +26,7 @@ from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
-from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
+from dpconvex.mechanisms.certificate_kinds import OutputCertificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
 from dpconvex.noise.gaussian_profiles import gaussian_sigma, grid_loss, on_integers
@@ -154,7 +154,7 @@ def hidden(
         mechanism = mechanism.chosen(bare)
     hiding = getattr(mechanism, "hiding", None)
     if bare.minimises:
-        cap = 0.0 if bare.perturbed == "output" else noise_cap(mechanism, bare)
+        cap = 0.0 if isinstance(bare, OutputCertificate) else noise_cap(mechanism, bare)
         check_smoothness(analysis, bare, cap, records)
         least = ABOVE_FLOOR * largest_floor(analysis, bare, cap, records)
         if before:
@@ -186,7 +186,7 @@ def usual_tolerance(analysis: Analysis, certificate: Certificate, spent: Privacy
     Noise b on the objective moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
     """
     unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
-    if certificate.perturbed == "output":
+    if isinstance(certificate, OutputCertificate):
         return RELATIVE_SIZE * certificate.expected_noise / unit
     radius = answer_radius(analysis, certificate, cap, records)
     regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
@@ -269,7 +269,7 @@ def drawing_error(
         return (certificate.noise_dimension + 16) * UNIT * cap + UNIT * (reach + cap)
     if not certificate.minimises:
         return 0.0
-    if certificate.perturbed == "output":
+    if isinstance(certificate, OutputCertificate):
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + 4 * UNIT * reach
     return (relative * cap + more) / certificate.strong_convexity

@@ -33,6 +33,7 @@ from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import OutputCertificate
 
 Array = NDArray[np.float64]
 
@@ -62,11 +63,11 @@ def largest_floor(
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     kinks = kinks_of(analysis.form)
-    if kinks is not None and (
-        kinks.terms or kinks.epigraph is not None
-    ):  # their slopes may hide those of the smooth part
+    # Slopes of kinks may hide those of the smooth part.
+    if kinks is not None and (kinks.terms or kinks.epigraph is not None):
         smooth = split_kinks(analysis.form.feasible, analysis.form.template.regularizer)[0]
-        slope += certificate.size * float(np.linalg.norm(slope_of(smooth, analysis.form.space, start)))
+        steepness = float(np.linalg.norm(slope_of(smooth, analysis.form.space, start)))
+        slope += certificate.size * steepness if np.isfinite(steepness) else math.inf
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
@@ -82,9 +83,8 @@ def largest_floor(
     if analysis.form.feasible.by_multipliers:
         return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
-    if certificate.perturbed == "output" or not math.isfinite(
-        certificate.hessian_bound
-    ):  # no point is certified by one gradient
+    # No point is certified by one gradient.
+    if isinstance(certificate, OutputCertificate) or not math.isfinite(certificate.hessian_bound):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
         return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))

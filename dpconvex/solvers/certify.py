@@ -42,9 +42,8 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     if best.distance_bound <= tolerance:
         return Solution(best.theta, best.distance_bound, composite.evaluations)
     # Far out, along the edge of K or of a piece of the loss, interior points find what steps do not, and the other way round.
-    below = (
-        tolerance < floor(composite, best) >= best.distance_bound / 100
-    )  # what rounding allows, and steps nearly reached
+    # Below what rounding allows, which steps have nearly reached, nothing helps.
+    below = tolerance < floor(composite, best) >= best.distance_bound / 100
     turns = max_steps >= MANY and problem.feasible.obstacle is None and not below
     for _ in range(ROUNDS if turns else 0):
         found, _ = certify_by_duals(problem, best.theta, tolerance)
