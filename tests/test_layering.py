@@ -86,14 +86,12 @@ SPEAK_CVXPY = {
     "dpconvex.language.record",
     "dpconvex.language.template",
     "dpconvex.language.huber_hinge",
-    "dpconvex.language.problem_parts",
+    "dpconvex.language.batch_program",
     "dpconvex.core.declared_atoms",
     "dpconvex.core.from_cvxpy",
     "dpconvex.core.to_cvxpy",
     "dpconvex.solvers.conic",
     "dpconvex.solvers.duality_gap",
-    "dpconvex.language.batch_program",
-    "dpconvex.language.bounded_program",
     "dpconvex.language.private_bound",
 }
 # Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.

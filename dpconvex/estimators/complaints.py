@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.entries import TIMES, has_masked
+from dpconvex.language.validation import TIMES, has_masked
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"

@@ -11,11 +11,10 @@ from sklearn.utils.validation import validate_data
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.complaints import plain
-from dpconvex.language.columns import Stored
+from dpconvex.language.columns import FileRows, Stored
 from dpconvex.language.dask_sources import has_partitions
-from dpconvex.language.entries import numbers
-from dpconvex.language.file_rows import FileRows
 from dpconvex.language.partitions import Partitions
+from dpconvex.language.validation import numbers
 
 # What workers are not sent: the ledger, what solves, and a template, of which nothing is needed there.
 LEFT_OUT = ("budget", "mechanism", "backend", "learner")

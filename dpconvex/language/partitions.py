@@ -17,12 +17,11 @@ from typing import Any
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
-from dpconvex.language.columns import records_of
+from dpconvex.language.columns import FileRows, records_of
 from dpconvex.language.dask_sources import Source, has_partitions, is_frame, is_lazy, sources_of_columns
-from dpconvex.language.entries import length_of_numbers
-from dpconvex.language.file_rows import FileRows
 from dpconvex.language.places import Check, Here, count, width, within
 from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet
+from dpconvex.language.validation import length_of_numbers
 from dpconvex.language.workers import Workers, workers
 
 

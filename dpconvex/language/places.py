@@ -11,9 +11,8 @@ import numpy as np
 
 from dpconvex.errors import DomainError
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import records_of
+from dpconvex.language.columns import FileRows, records_of
 from dpconvex.language.dask_sources import Source, resolved
-from dpconvex.language.file_rows import FileRows
 from dpconvex.language.tables import table_of
 
 

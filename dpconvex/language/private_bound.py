@@ -1,6 +1,7 @@
 """A private right-hand side of a constraint: what is public about it, and the parameter that stands for it."""
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -8,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arguments import is_real, is_whole
-from dpconvex.errors import TemplateError
+from dpconvex.core.discipline import direction
+from dpconvex.core.from_cvxpy import Reader
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.language.record import Sealed
 
 Array = NDArray[np.float64]
@@ -76,3 +79,149 @@ class PrivateBound(Sealed):
 
     def __repr__(self) -> str:
         return f"PrivateBound({self.name!r}, {self.shape}, sensitivity {self.sensitivity:g})"
+
+
+# Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
+MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
+
+
+class BoundedProgram:
+    """A convex problem whose feasible set can only shrink when private bounds fall.
+
+    It keeps a copy of the problem with a solver's memory of its own: what a solver does depends on public and noisy values alone.
+    """
+
+    def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
+        self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
+        check_parts(problem, self.bounds)
+        self.objective, self.constraints = problem.objective, list(problem.constraints)
+        self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
+        names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
+        twice = [name for name in names if names.count(name) > 1]  # the release could not hold both
+        if twice:
+            raise TemplateError(f"two variables or bounds are called {twice[0]!r}; give each a name of its own.")
+        self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
+        self.anchor: list[Array] = []
+        self.allowed = 0.0
+
+    def mentioned(self, expression: Any) -> list[PrivateBound]:
+        found = {id(parameter) for parameter in expression.parameters()}
+        return [bound for bound in self.bounds if id(bound.parameter) in found]
+
+    def check_signs(self) -> None:
+        """Raise unless the discipline proves that every occurrence of every bound makes the feasible set shrink when it falls."""
+        for bound in self.mentioned(self.objective):
+            raise NotPrivate(
+                f"the objective mentions the private bound {bound.name!r}, and would be another one after the noise",
+                self.objective.args[0],
+                "keep the objective public; bounds stand in constraints",
+            )
+        for variable in self.variables:
+            ends = variable.attributes.get("bounds") or ()
+            if any(isinstance(end, cp.Expression) and self.mentioned(end) for end in ends):
+                raise NotPrivate(
+                    "an attribute of a variable mentions a private bound", variable, "write it as a constraint"
+                )
+        reader = Reader([bound.parameter for bound in self.bounds])
+        for constraint in self.constraints:
+            beyond = limit(constraint)
+            for bound in self.mentioned(constraint):
+                core = None if beyond is None else reader.expression(beyond, "a constraint")
+                if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
+                    raise NotPrivate(
+                        f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less",
+                        constraint,
+                        "write the bound where raising it allows more, such as A @ x <= bound.parameter, in every place where "
+                        "it occurs",
+                    )
+
+    def prepare(self, solver: str | None) -> None:
+        """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
+        least = {bound.name: bound.minimum for bound in self.bounds}
+        status = self.attempt(least, solver)
+        if status != cp.OPTIMAL:
+            raise TemplateError(
+                f"the problem has no answer where every private bound is at its minimum (status: {status}), so for some data it "
+                "might have none. Raise the minimum, if it is higher for all data, or allow what is missing at a price."
+            )
+        self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        room = cp.Variable(name="room")
+        public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]
+        tightened = [beyond + room <= 0 for beyond in self.limits]
+        try:
+            cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]).solve(solver=solver, ignore_dpp=True)
+        except (cp.SolverError, ValueError, ArithmeticError):
+            return
+        if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
+            self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        if not np.isfinite(self.allowed):
+            raise TemplateError(
+                "with every private bound at its minimum, a constraint has no finite value at the best point that was found. "
+                "Raise the minimum, if it is higher for all data, or write the constraint without dividing by a bound."
+            )
+
+    def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:
+        for bound in self.bounds:
+            bound.parameter.value = values[bound.name]
+        for variable in self.variables:
+            variable.save_value(None)
+        problem = cp.Problem(self.objective, self.constraints)
+        try:
+            problem.solve(solver=solver, ignore_dpp=True)
+        except (cp.SolverError, ValueError, ArithmeticError) as error:
+            return f"{type(error).__name__}: {error}"
+        return str(problem.status)
+
+    def solve(self, values: Mapping[str, Array], solver: str | None) -> dict[str, Array]:
+        """Return the answer at noisy values, moved towards the anchor until no bound is exceeded by more than at the minimum."""
+        status = self.attempt(values, solver)
+        paid = "The noisy bounds are paid for, and are the parameters' values now: solve the problem again, with other settings."
+        if status != cp.OPTIMAL:
+            raise NotConverged(f"the problem was not solved at the noisy bounds (status: {status}). {paid}")
+        answer = self.point()
+        for move in MOVES:
+            for variable, here, there in zip(self.variables, answer, self.anchor, strict=True):
+                variable.save_value((1 - move) * here + move * there)
+            if self.violation() <= self.allowed:
+                return {variable.name(): np.array(variable.value, dtype=float) for variable in self.variables}
+        raise NotConverged(f"no answer was found that keeps the noisy bounds. {paid}")
+
+    def point(self) -> list[Array]:
+        return [np.asarray(variable.project(np.asarray(variable.value, dtype=float))) for variable in self.variables]
+
+    def violation(self) -> float:
+        """By how much the variables' values exceed bounds, as evaluated; at most 0 if they do not."""
+        with np.errstate(all="ignore"):
+            found = max(float(np.max(beyond.value)) for beyond in self.limits)
+        return found if not np.isnan(found) else np.inf
+
+
+def limit(constraint: Any) -> Any:
+    """Return the expression that an inequality asks to be at most 0; None for other constraints."""
+    kind, args = type(constraint).__name__, constraint.args
+    if kind == "Inequality":
+        return args[0] - args[1]
+    return args[0] if kind == "NonPos" else -args[0] if kind == "NonNeg" else None
+
+
+def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
+    """Raise unless a problem is convex and public but for its bounds."""
+    if not isinstance(problem, cp.Problem):
+        raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
+    if not bounds or not all(isinstance(bound, PrivateBound) for bound in bounds):
+        raise TemplateError(
+            f"expected the PrivateBounds of the problem, not their names, and at least one, not {bounds!r}."
+        )
+    known = {id(parameter): parameter for parameter in problem.parameters()}
+    for bound in bounds:
+        if known.pop(id(bound.parameter), None) is None:
+            raise TemplateError(f"the problem does not mention the private bound {bound.name!r}, or it is given twice.")
+    for parameter in known.values():
+        if parameter.value is None:
+            raise TemplateError(
+                f"the parameter {parameter.name()!r} is no private bound and has no value; give it its public value."
+            )
+    if problem.is_mixed_integer():
+        raise TemplateError("integer variables cannot be moved by a little into private bounds; use real variables.")
+    if not problem.is_dcp():
+        raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")

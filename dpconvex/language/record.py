@@ -24,10 +24,9 @@ from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import records_of
-from dpconvex.language.entries import length_of_labels, length_of_numbers
 from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.places import within
-from dpconvex.language.validation import check_column, check_labels, check_zeros
+from dpconvex.language.validation import check_column, check_labels, check_zeros, length_of_labels, length_of_numbers
 
 EMPTY = "the data are empty: there is no record to learn from."
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
-from dpconvex.language.entries import TIMES, has_masked
+from dpconvex.language.validation import TIMES, has_masked
 
 Values = NDArray[Any]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
@@ -23,11 +24,46 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, text_of
-from dpconvex.language.batch_program import perturbed_program
-from dpconvex.language.predictions import Predict, labels_from, softmax_of
-from dpconvex.language.problem_parts import problem_parts
+from dpconvex.language.batch_program import perturbed_program, problem_parts
 from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record, Sealed
+
+Array = NDArray[np.float64]
+Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
+
+
+def labels_from(decision: Predict, labels: Sequence[Any] | None) -> Predict:
+    """Return the function that predicts by scores: above 0 the second label, or that of the largest; without labels, scores."""
+    if labels is None:
+        return decision
+    names = np.array(list(labels))
+
+    def predict(parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
+        scores = np.asarray(decision(parameters, x))
+        if scores.ndim == 1 and len(names) == 2:
+            return names[(scores > 0).astype(int)]
+        if scores.ndim == 2 and scores.shape[1] == len(names):
+            return names[np.argmax(scores, axis=1)]
+        raise TemplateError(
+            f"predict: the decision function must return one score per record for two labels, or one for each of the "
+            f"{len(names)} labels, not shape {scores.shape}."
+        )
+
+    return predict
+
+
+def softmax_of(decision: Predict) -> Predict:
+    """Return the function of probabilities whose logarithms differ as the scores do, shape (n, labels)."""
+
+    def probabilities(parameters: Mapping[str, Array], x: Array) -> Array:
+        scores = np.asarray(decision(parameters, x), dtype=float)
+        if scores.ndim == 1:
+            scores = np.column_stack([np.zeros(len(scores)), scores])
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    return probabilities
+
 
 NO_LOSS = (
     "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions of them "

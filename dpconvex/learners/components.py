@@ -21,9 +21,8 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import built
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.validation import SINGLE_ROUNDING, check_labels
+from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, numbers
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
 from dpconvex.release.file_format import Released
 from dpconvex.release.outputs import content_of

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
-from dpconvex.language.entries import numbers, trusted_rows
+from dpconvex.language.validation import numbers, trusted_rows
 from dpconvex.noise.samplers import seeded_generator
 
 Array = NDArray[np.float64]

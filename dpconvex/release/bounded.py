@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.double_precision import quietly
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.bounded_program import BoundedProgram
-from dpconvex.language.entries import DURATIONS, numbers
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.private_bound import PrivateBound
+from dpconvex.language.private_bound import BoundedProgram, PrivateBound
+from dpconvex.language.validation import DURATIONS, numbers
 from dpconvex.mechanisms.bound_certificate import BoundCertificate, bound_certificate
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay

@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.entries import has_masked, numbers, trusted_rows
-from dpconvex.language.predictions import Predict
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
-from dpconvex.language.template import Template
+from dpconvex.language.template import Predict, Template
+from dpconvex.language.validation import has_masked, numbers, trusted_rows
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import Released, packed, plain_value, unpacked

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.language.file_rows import FileRows
+from dpconvex.language.columns import FileRows
 from dpconvex.language.record import Record
 
 RECORD = Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
