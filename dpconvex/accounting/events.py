@@ -18,9 +18,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
-from dpconvex.core.plain_data import built
+from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian_profiles import (
     GRID_LOSS,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.atoms.arrangement import hstack, vec
-from dpconvex.core.double_precision import double_precision
+from dpconvex.core.runtime import double_precision
 from dpconvex.evaluation.programs import lower
 
 Array = NDArray[np.float64]

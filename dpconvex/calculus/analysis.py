@@ -20,9 +20,8 @@ from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
-from dpconvex.core.abstract_values import Kink, Scalar
+from dpconvex.core.abstract_values import Interval, Kink, Scalar
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 

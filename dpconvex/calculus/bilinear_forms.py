@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.intervals import EPSILON, Interval
+from dpconvex.core.abstract_values import EPSILON, Interval
 from dpconvex.core.polynomial import interval_product, rounded_product, rounded_sums
 from dpconvex.core.record_scalars import Bases
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.generators import Generator, factor, numbered_runs, terms_of
-from dpconvex.core.abstract_values import Term
-from dpconvex.core.intervals import Interval
+from dpconvex.core.abstract_values import Interval, Term
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_scalars import Bases

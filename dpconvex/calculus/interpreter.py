@@ -13,11 +13,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Scalar, Term, Together
+from dpconvex.core.abstract_values import Interval, Scalar, Term, Together
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
-from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 

@@ -15,8 +15,7 @@ from scipy.optimize import minimize_scalar
 from dpconvex.calculus.curvature import hull, rank_bound, trace_bound
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
-from dpconvex.core.intervals import Interval
+from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term, covariance_of_gradient
 
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11

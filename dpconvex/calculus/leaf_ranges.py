@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.intervals import Interval
+from dpconvex.core.abstract_values import Interval
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.geometry.convex_sets import AxisHull

@@ -16,10 +16,9 @@ from dpconvex.calculus.label_symmetry import Exchange, exchange_of
 from dpconvex.calculus.record_sums import longest_product, longest_sum
 from dpconvex.calculus.sensitive_subspace import Part, Projection, is_invariant, joined, sensitive_parts
 from dpconvex.core.atoms.arrangement import BROADCAST
-from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex, obstacle
 from dpconvex.core.expansion import Expander
-from dpconvex.core.expression import Expression
+from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases

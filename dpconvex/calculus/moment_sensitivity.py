@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.record_scalars import Bases
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 
 Array = NDArray[np.float64]
 # Values of one scalar and of the other record's, or inner products and None.

@@ -22,7 +22,7 @@ from dpconvex.core.expression import Expression, Field
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows
 from dpconvex.core.record_scalars import Bases
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.template import Template
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis, LossBounds
 from dpconvex.calculus.joint_supremum import LogisticJoint
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 
 Array = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.sensitive_subspace import LARGE, differences, settled
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -7,8 +7,7 @@ from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHA
 from dpconvex.core.atoms.extremes import MAX
 from dpconvex.core.atoms.products import MATMUL
 from dpconvex.core.atoms.sums import ADD
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.expression import Expression
+from dpconvex.core.expression import Expression, postorder
 
 # What adds up nothing, though shapes change.
 NONE = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}

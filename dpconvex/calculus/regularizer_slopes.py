@@ -16,9 +16,9 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.calculus.strong_convexity import as_squares
+from dpconvex.core.abstract_values import Interval
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.expression import Expression
-from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.linear_maps import arguments_of

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dpconvex.core.atoms.extremes import is_hinge
 from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import HUBER, POWER
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.expression import Expression, node
-from dpconvex.core.remembered import once
+from dpconvex.core.expression import Expression, node, postorder
+from dpconvex.core.runtime import once
 from dpconvex.errors import MissingRule
 from dpconvex.language.template import Template
 

@@ -18,8 +18,8 @@ import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
-from dpconvex.core.arguments import is_real
-from dpconvex.core.double_precision import double_precision
+from dpconvex.core.plain_data import is_real
+from dpconvex.core.runtime import double_precision
 from dpconvex.errors import NotPrivate, TemplateError
 
 Array = NDArray[np.float64]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
 
 
 def sign(expression: Expression) -> int:

@@ -1,34 +1,18 @@
 """Values of core expressions at given values of their leaves, and expressions with other leaves."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.expression import Constant, Expression, Variable
+from dpconvex.core.expression import Constant, Expression, Variable, postorder
 
 Array = NDArray[np.float64]
 
 # At a point this far off the real line, imaginary parts are derivatives: exact, for no two numbers are subtracted from each
 # other (Squire & Trapp, Using complex variables to estimate derivatives of real functions, 1998).
 STEP = 1e-200
-
-
-def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) -> list[Expression]:
-    """Return every node of some expressions once, arguments before what is made of them; `leaves` are not looked into."""
-    order: dict[Expression, None] = {}
-    waiting = [(root, False) for root in reversed(roots)]
-    while waiting:
-        node, ready = waiting.pop()
-        if node in order:
-            continue
-        if ready or not node.args or node in leaves:
-            order[node] = None
-        else:
-            waiting.append((node, True))
-            waiting.extend((argument, False) for argument in reversed(node.args))
-    return list(order)
 
 
 def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:

@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Scalar, Together
+from dpconvex.core.abstract_values import Interval, Scalar, Together
 from dpconvex.core.expression import Constant, Expression, Field, Variable
-from dpconvex.core.intervals import Interval
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases

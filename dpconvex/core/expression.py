@@ -8,7 +8,8 @@ remember what they found about a node by the node itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
@@ -17,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.read_only import frozen
+from dpconvex.core.runtime import frozen
 
 if TYPE_CHECKING:
     from dpconvex.core.atom import Atom
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Shape = tuple[int, ...]
 
-# What Python's operators and `str` do: the files of atoms, which lie above this one, say.
+# How tightly an operator binds its arguments; so many numbers are written in full; longer parts are left out of a text.
+SUM, PRODUCT, SIGN, ATOM = 1, 2, 3, 4
+MANY, LONG = 6, 500
+
+# What Python's operators do: the files of atoms, which lie above this one, say.
 OPERATORS: dict[str, Callable[..., Any]] = {}
 _NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
 
@@ -93,7 +98,7 @@ class Expression:
 
     @cached_property
     def _text(self) -> str:
-        return str(OPERATORS["text"](self))
+        return text(self)
 
     def __str__(self) -> str:
         return self._text
@@ -242,3 +247,106 @@ def _bounds_key(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(_bounds_key(part) for part in value)
     return number_key(np.asarray(value, dtype=float)) if isinstance(value, np.ndarray) else repr(value)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint whose meaning is a closed convex set for suitable arguments."""
+
+    kind: str  # equality, inequality (of two arguments of one shape), semidefinite, second-order, exponential or power cone
+    args: tuple[Expression, ...]
+    options: tuple[Any, ...] = ()  # axis of a second-order cone; exponents of a power cone
+
+    @property
+    def variables(self) -> frozenset[Variable]:
+        return frozenset().union(*(argument.variables for argument in self.args))
+
+    @property
+    def fields(self) -> frozenset[Field]:
+        return frozenset().union(*(argument.fields for argument in self.args))
+
+    def __str__(self) -> str:
+        parts = [str(argument) for argument in self.args]
+        if self.kind == "equality":
+            return f"{parts[0]} == {parts[1]}"
+        if self.kind == "inequality":
+            return f"{parts[0]} <= {parts[1]}"
+        return f"{parts[0]} >> 0" if self.kind == "semidefinite" else f"{self.kind}({', '.join(parts)})"
+
+
+def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) -> list[Expression]:
+    """Return every node of some expressions once, arguments before what is made of them; `leaves` are not looked into."""
+    order: dict[Expression, None] = {}
+    waiting = [(root, False) for root in reversed(roots)]
+    while waiting:
+        node, ready = waiting.pop()
+        if node in order:
+            continue
+        if ready or not node.args or node in leaves:
+            order[node] = None
+        else:
+            waiting.append((node, True))
+            waiting.extend((argument, False) for argument in reversed(node.args))
+    return list(order)
+
+
+# Texts: infix, with the names that CVXPY's users know.
+
+
+def text(expression: Expression) -> str:
+    """Write an expression.
+
+    >>> from dpconvex.core.atoms.exponentials import logistic
+    >>> w, x = Variable.of((2,), "w", 1), Field.of((2,), "x")
+    >>> print(logistic(1 - (x @ w) / 2))
+    logistic(1 - x @ w / 2)
+    """
+    return leveled(expression)[0]
+
+
+def leveled(expression: Expression) -> tuple[str, int]:
+    """Return the text and how tightly its outermost operator binds."""
+    if isinstance(expression, Constant):
+        return numbers(expression)
+    if isinstance(expression, Variable | Field):
+        return expression.name, ATOM
+    atom = expression.atom
+    assert atom is not None
+    if atom.text is not None:
+        return atom.text(expression, write)
+    options = [f"{name}={value}" for name, value in expression.options]
+    return f"{atom.name}({', '.join([*(write(a, 0) for a in expression.args), *options])})", ATOM
+
+
+def write(expression: Expression, level: int) -> str:
+    """Write an argument, in parentheses if it binds less tightly than `level`; one of very many parts is left out."""
+    if weight(expression) > LONG:
+        return "..."
+    words, own = leveled(expression)
+    return words if own >= level else f"({words})"
+
+
+def weight(expression: Expression) -> float:
+    """Number of parts of an expression when it is written, where shared ones are written again."""
+    known = expression.__dict__.get("_weight")
+    if known is None:
+        for part in postorder([expression]):
+            if "_weight" not in part.__dict__:
+                part.__dict__["_weight"] = 1.0 + sum(argument.__dict__["_weight"] for argument in part.args)
+        known = expression.__dict__["_weight"]
+    return float(known)
+
+
+def numbers(expression: Constant) -> tuple[str, int]:
+    """Write constants: a number if all are the same, few in full, many by their shape."""
+    array = expression.dense
+    if not array.size:
+        return f"zeros{list(array.shape)}", ATOM
+    if array.size == 1:
+        value = float(array.ravel()[0])
+        return f"{value:.6g}", SIGN if value < 0 else ATOM
+    if array.size <= MANY:
+        return np.array2string(array, separator=", ", formatter={"float_kind": lambda v: f"{v:.6g}"}).replace(
+            "\n", ""
+        ), ATOM
+    return f"constant[{' x '.join(str(n) for n in array.shape)}]", ATOM

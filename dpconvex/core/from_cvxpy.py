@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
 from dpconvex.core.atoms.norms import sum_squares
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.expression import Expression, Field, Variable, constant
-from dpconvex.core.read_only import frozen
+from dpconvex.core.expression import Constraint, Expression, Field, Variable, constant
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
 Array = NDArray[np.float64]

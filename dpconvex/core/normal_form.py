@@ -23,8 +23,7 @@ from dpconvex.core.atoms.powers import ABS, POWER, square
 from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
 from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
 from dpconvex.core.discipline import is_convex
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.expression import Expression, constant
+from dpconvex.core.expression import Expression, constant, postorder
 from dpconvex.errors import MissingRule, NotPrivate
 
 Terms = list[tuple[Fraction, Expression]]

@@ -1,6 +1,7 @@
-"""Objects from plain data, as JSON has them: the type hints of a dataclass say what its fields may be; nothing else passes."""
+"""Numbers and objects from outside: what kind of number an argument is, and dataclasses from plain data, as JSON has them."""
 
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -12,6 +13,18 @@ import numpy as np
 from dpconvex.errors import TemplateError
 
 Readers = Mapping[type, Callable[[Any], Any]]
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a real number of Python or NumPy (a truth value is none), no larger than floating-point numbers go."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, float | np.integer | np.floating)
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether a value is a whole number of Python or NumPy, and large enough."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arguments import is_real, is_whole
+from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 
 Array = NDArray[np.float64]

@@ -11,8 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpconvex.core.arguments import is_real
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.complaints import explained, plain
 from dpconvex.estimators.partitioned import partitioned, prepared

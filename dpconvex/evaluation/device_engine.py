@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.double_precision import COMPILER, double_precision
+from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.evaluation.devices import AHEAD, Placement, current
 from dpconvex.evaluation.programs import Lowered, LoweredTemplate, Program, table

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.arguments import is_whole
-from dpconvex.core.double_precision import double_precision
+from dpconvex.core.plain_data import is_whole
+from dpconvex.core.runtime import double_precision
 from dpconvex.errors import TemplateError
 
 # Bytes of a block of records, unless others are asked for.

@@ -16,8 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import Quadratic, quadratic

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
-from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations
-from dpconvex.core.expression import Expression
+from dpconvex.core.expression import Constraint, Expression
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.region import Region
 

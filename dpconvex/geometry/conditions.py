@@ -16,8 +16,7 @@ from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM, norm
 from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.atoms.sums import NEGATE
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.expression import Expression
+from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Block as Coordinates, Space
 from dpconvex.errors import MissingRule, TemplateError
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block

@@ -11,11 +11,9 @@ from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS
-from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex, sign
-from dpconvex.core.evaluate import postorder
 from dpconvex.core.expansion import Expander
-from dpconvex.core.expression import Expression
+from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate, TemplateError, shorten

@@ -17,10 +17,9 @@ from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, POWER, absolute
-from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex
-from dpconvex.core.evaluate import evaluations, postorder
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.evaluate import evaluations
+from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.constraints import has_kinks

@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.expression import Expression
+from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.blocks import SEMIDEFINITE

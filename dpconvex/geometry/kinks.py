@@ -18,7 +18,7 @@ from dpconvex.core.atoms.sums import total
 from dpconvex.core.discipline import is_convex, sign
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 from dpconvex.geometry.closed_forms import ball, plain_matrix
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices, svec
 from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.sums import add, total
-from dpconvex.core.evaluate import bent, over_records, postorder, subgradient
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.evaluate import bent, over_records, subgradient
+from dpconvex.core.expression import Expression, Variable, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import NotConverged

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.read_only import frozen
+from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import summed
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import checksum, chosen

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.read_only import frozen
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError
 
 Array = NDArray[np.float64]

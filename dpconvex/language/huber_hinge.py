@@ -6,7 +6,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from dpconvex.core.arguments import is_real
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 
 

@@ -8,9 +8,9 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.core.discipline import direction
 from dpconvex.core.from_cvxpy import Reader
+from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.language.record import Sealed
 

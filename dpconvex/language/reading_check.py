@@ -9,9 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.powers import DECLARED
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.evaluate import evaluations, postorder
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.evaluate import evaluations
+from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.errors import TemplateError
 from dpconvex.language.record import Record

@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, paragraph
+from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.record import Record

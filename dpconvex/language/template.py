@@ -15,8 +15,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.expression import Constraint, Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.normal_form import normal_form

@@ -13,8 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, at_once, blocks
 

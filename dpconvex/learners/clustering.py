@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.double_precision import quietly
 from dpconvex.core.record_domains import Ball
+from dpconvex.core.runtime import quietly
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch

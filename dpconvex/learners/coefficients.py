@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.template import Template
 from dpconvex.release.statistics import Statistics

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import built
-from dpconvex.core.read_only import frozen
+from dpconvex.core.plain_data import built, is_real
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, numbers

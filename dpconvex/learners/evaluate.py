@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.double_precision import quietly
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Choice
+from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arguments import is_real, is_whole
+from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.validation import numbers, trusted_rows

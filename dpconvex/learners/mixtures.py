@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.events import Composition, Gaussian, Pure
-from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.double_precision import quietly
-from dpconvex.core.read_only import frozen
+from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Choice
+from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
-from dpconvex.core.arguments import is_whole
-from dpconvex.core.double_precision import quietly
-from dpconvex.core.processes import this_process
+from dpconvex.core.plain_data import is_whole
+from dpconvex.core.runtime import quietly, this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.double_precision import quietly
 from dpconvex.core.record_domains import Box
+from dpconvex.core.runtime import quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import Chunks

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.double_precision import quietly
+from dpconvex.core.runtime import quietly
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.template import Template

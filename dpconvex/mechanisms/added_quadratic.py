@@ -16,9 +16,9 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
-from dpconvex.core.remembered import once
+from dpconvex.core.plain_data import is_real
+from dpconvex.core.runtime import once
 from dpconvex.errors import TemplateError
 
 # How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of

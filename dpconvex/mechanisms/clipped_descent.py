@@ -18,7 +18,7 @@ import numpy as np
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.regularizer_slopes import slope_of
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.linear_maps import linear_parts, weighted_sum

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import regularizer_slope
-from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.added_quadratic import check_options

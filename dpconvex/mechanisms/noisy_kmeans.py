@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.noise.samplers import seeded_generator

@@ -23,7 +23,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy

@@ -21,8 +21,8 @@ from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left

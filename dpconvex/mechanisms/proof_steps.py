@@ -5,8 +5,8 @@ from dataclasses import replace
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.remembered import once
+from dpconvex.core.expression import postorder
+from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Composition, Concentrated, Event, Pure, Selected, Tail
-from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Ball
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy

@@ -18,8 +18,8 @@ import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left

@@ -18,11 +18,10 @@ from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.norms import norm, sum_squares
-from dpconvex.core.constraint import Constraint
-from dpconvex.core.expression import Expression, constant
+from dpconvex.core.expression import Constraint, Expression, constant
 from dpconvex.core.normal_form import normal_form
 from dpconvex.core.record_domains import Box
-from dpconvex.core.remembered import once
+from dpconvex.core.runtime import once
 from dpconvex.core.summation import public_norms
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT

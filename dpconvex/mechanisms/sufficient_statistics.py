@@ -24,8 +24,8 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
 from dpconvex.calculus.moments import Moments, quadratic_loss
 from dpconvex.calculus.weighted_moments import base_of, turned_parameters, weighted
-from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import is_real
 from dpconvex.core.summation import MOMENT_BLOCK
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from randomgen import ChaCha
 
-from dpconvex.core.arguments import is_real, is_whole
-from dpconvex.core.processes import this_process
+from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.core.runtime import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arguments import is_real
 from dpconvex.core.discipline import is_convex
-from dpconvex.core.double_precision import quietly
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.plain_data import is_real
+from dpconvex.core.runtime import quietly
 from dpconvex.errors import MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import feasible_set
 from dpconvex.language.batch import Batch

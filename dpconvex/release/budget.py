@@ -19,7 +19,7 @@ from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
 from dpconvex.accounting.totals import Total, totals
 from dpconvex.core.markup import aligned, bar, paragraph
-from dpconvex.core.processes import this_process
+from dpconvex.core.runtime import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger

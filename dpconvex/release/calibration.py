@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.rules import Entry, exact, floor
 from dpconvex.accounting.totals import Total, best_total
-from dpconvex.core.arguments import is_whole
-from dpconvex.core.double_precision import quietly
+from dpconvex.core.plain_data import is_whole
+from dpconvex.core.runtime import quietly
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
-from dpconvex.core.arguments import is_real
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate

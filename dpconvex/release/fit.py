@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arguments import is_whole
+from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch, PartitionedBatch

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.markup import aligned, details, paragraph
-from dpconvex.core.read_only import frozen
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema

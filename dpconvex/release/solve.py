@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from dpconvex.core.double_precision import quietly
+from dpconvex.core.runtime import quietly
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template

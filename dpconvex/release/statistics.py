@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
 from dpconvex.calculus.weighted_moments import turned_parameters
-from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import paragraph
-from dpconvex.core.read_only import frozen
+from dpconvex.core.plain_data import is_real
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template

@@ -10,9 +10,8 @@ from functools import partial
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.arguments import is_whole
-from dpconvex.core.double_precision import quietly
-from dpconvex.core.remembered import once
+from dpconvex.core.plain_data import is_whole
+from dpconvex.core.runtime import once, quietly
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable

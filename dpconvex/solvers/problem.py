@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.read_only import frozen
+from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.epigraph import Epigraph

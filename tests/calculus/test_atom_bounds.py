@@ -9,12 +9,11 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap
 from derivatives import analyse, certified, compare
 
 import dpconvex as dp
-from dpconvex.core.abstract_values import Piece, Scalar, Term
+from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Variable
-from dpconvex.core.intervals import Interval
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.intervals import Interval
+from dpconvex.core.abstract_values import Interval
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import NotPrivate
 from dpconvex.language.record import Record

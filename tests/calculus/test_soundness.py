@@ -18,8 +18,8 @@ from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Piece, Scalar, Term
-from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression
+from dpconvex.core.runtime import double_precision
 from dpconvex.errors import NotPrivate
 from dpconvex.evaluation.programs import lower
 from dpconvex.language.template import Template

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.core.atoms.norms import sum_squares
-from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.core.runtime import double_precision
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.programs import lower

@@ -18,8 +18,8 @@ from dpconvex.core.atoms import (
 )
 from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.powers import DECLARED
-from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression, Field, Variable
+from dpconvex.core.runtime import double_precision
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import compiled
 from dpconvex.evaluation.programs import Program, slotted

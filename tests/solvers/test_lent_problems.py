@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.core.evaluate import postorder
-from dpconvex.core.expression import Constant
+from dpconvex.core.expression import Constant, postorder
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 

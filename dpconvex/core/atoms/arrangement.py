@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.rules import Entries, Write, common_sign, grows, refused
-from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.expression import ATOM, OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.text import ATOM
 
 
 def repeated(argument: Any, shape: Shape) -> Expression:

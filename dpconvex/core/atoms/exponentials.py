@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Piece, Scalar, hull_of, mixed_pieces
+from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of, mixed_pieces
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.atoms.rules import (
@@ -34,7 +34,6 @@ from dpconvex.core.atoms.rules import (
     varies,
 )
 from dpconvex.core.expression import Expression, constant
-from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule, NotPrivate
 
 # exp of this is finite, and so are products of a few of them with anything reasonable.

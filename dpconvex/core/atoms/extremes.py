@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Scalar, hull_of
+from dpconvex.core.abstract_values import Interval, Scalar, hull_of
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
@@ -30,7 +30,6 @@ from dpconvex.core.atoms.rules import (
     unreduced,
 )
 from dpconvex.core.expression import Expression, Shape, constant
-from dpconvex.core.intervals import Interval
 
 # So many sums of k entries are enumerated.
 LARGEST_CHOICE = 256

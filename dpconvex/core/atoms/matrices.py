@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
+from dpconvex.core.abstract_values import EPSILON, Interval, Kink, Piece, Scalar, Term
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.rules import (
     NO_SMOOTHNESS,
@@ -19,7 +19,6 @@ from dpconvex.core.atoms.rules import (
     refused,
 )
 from dpconvex.core.expression import Expression, Shape
-from dpconvex.core.intervals import EPSILON, Interval
 from dpconvex.errors import NotPrivate
 
 Ends = Callable[[Shape, Any, Any], Interval]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
+from dpconvex.core.abstract_values import Interval, Kink, Piece, Scalar, Term
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
@@ -43,7 +43,6 @@ from dpconvex.core.atoms.rules import (
 )
 from dpconvex.core.atoms.sums import total
 from dpconvex.core.expression import Expression, Shape, constant
-from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.abstract_values import Interval, Scalar
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.rules import (
     BOUND_IT,
@@ -22,7 +22,6 @@ from dpconvex.core.atoms.rules import (
     shrunk,
 )
 from dpconvex.core.expression import Expression, Shape, constant
-from dpconvex.core.intervals import Interval
 from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.abstract_values import Interval, Scalar
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import BROADCAST, entry_at, hstack, reshape, together, transpose, vec
 from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, infix, product_sign, refused, total, varies
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
-from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.summation import TERMS, summed
 from dpconvex.errors import NotPrivate

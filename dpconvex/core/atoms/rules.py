@@ -10,10 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Kink, Scalar, Term, hull_of, mixed_pieces
-from dpconvex.core.expression import Expression, Shape
-from dpconvex.core.intervals import Interval
-from dpconvex.core.text import ATOM, PRODUCT, SIGN
+from dpconvex.core.abstract_values import Interval, Kink, Scalar, Term, hull_of, mixed_pieces
+from dpconvex.core.expression import ATOM, PRODUCT, SIGN, Expression, Shape
 from dpconvex.errors import MissingRule, NotPrivate
 
 Array = NDArray[np.float64]

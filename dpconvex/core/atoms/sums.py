@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dpconvex.core.abstract_values import Interval
 from dpconvex.core.atom import Atom, same
 from dpconvex.core.atoms.arrangement import diagonal, together, unrepeated
 from dpconvex.core.atoms.rules import (
@@ -20,10 +21,8 @@ from dpconvex.core.atoms.rules import (
     total as added_up,
     unreduced,
 )
-from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
-from dpconvex.core.intervals import Interval
+from dpconvex.core.expression import OPERATORS, PRODUCT, SUM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial, concatenate
-from dpconvex.core.text import PRODUCT, SUM
 
 
 def summed_text(expression: Expression, write: Write) -> tuple[str, int]:

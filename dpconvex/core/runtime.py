@@ -1,0 +1,105 @@
+"""What is asked of NumPy, JAX and the process: double precision, arrays nobody writes to, answers found once, forks noticed."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import TemplateError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# Of NumPy, for what proves and what fits: what underflows is 0, for an error could depend on the records.
+quietly = np.errstate(under="ignore")
+
+# Contexts of JAX, and what holds in them.  Products of matrices would be rounded to fewer digits, if that was asked for; values
+# would be refused by their types, shapes and places, or for being infinite, after a fit is paid for.
+CONTEXTS: dict[str, Any] = {
+    "default_matmul_precision": "highest",
+    "numpy_dtype_promotion": "standard",
+    "numpy_rank_promotion": "allow",
+    "transfer_guard": "allow",
+    "debug_nans": False,
+    "debug_infs": False,
+}
+# And for its compiler: bounds on rounding rest on the order in which terms are added, which XLA_FLAGS can give away.
+COMPILER = {"xla_cpu_enable_fast_math": False}
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Context in which JAX computes in float64, in this thread; its global configuration is left alone."""
+    try:
+        import jax
+    except ImportError as error:
+        raise TemplateError(
+            "this needs JAX: install dpconvex with the extra 'fast' (pip install dpconvex[fast])."
+        ) from error
+    wide: Any = getattr(jax, "enable_x64", None)
+    if wide is None:  # in older releases
+        from jax import experimental
+
+        wide = getattr(experimental, "enable_x64")  # noqa: B009  (newer releases have none)
+    with ExitStack() as stack:
+        stack.enter_context(wide(True))
+        for name, value in CONTEXTS.items():
+            stack.enter_context(getattr(jax, name)(value))
+        yield
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers of an array in memory of its own that nobody can write to.
+
+    Over bytes: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from here is
+    returned as it is.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, bytes) and type(array) is np.ndarray and array.flags.c_contiguous:
+        return array
+    if not array.size:
+        return np.zeros(array.shape, dtype=array.dtype)
+    return np.frombuffer(array.tobytes(), dtype=array.dtype).reshape(array.shape)
+
+
+def once(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    """Compute a function of an object, and of further hashable arguments, once for each; it is forgotten with the object."""
+    known: WeakKeyDictionary[T, dict[object, R]] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(subject: T, /, *arguments: P.args, **options: P.kwargs) -> R:
+        answers = known.setdefault(subject, {})
+        key = arguments, tuple(sorted(options.items()))
+        if key not in answers:
+            answers[key] = function(subject, *arguments, **options)
+        return answers[key]
+
+    return remembered
+
+
+_forks = 0
+
+
+def this_process() -> tuple[int, int]:
+    """Return the number of this process, and of the forks that led to it, for numbers are used again.
+
+    A fork copies budgets and generators of noise: what must not be there twice remembers where it was made, and stops elsewhere.
+    """
+    return os.getpid(), _forks
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
