@@ -33,7 +33,7 @@ from dpconvex.language.schema import Schema
 from dpconvex.language.tables import table_of
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import locate
-from dpconvex.release.outputs import writable, write_whole
+from dpconvex.release.files import writable, write_whole
 
 
 def opened(

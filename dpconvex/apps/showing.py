@@ -10,7 +10,7 @@ from dpconvex.errors import DPConvexError, NotPrivate
 from dpconvex.language.schema_draft import draft
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import options as options_of
-from dpconvex.release.outputs import writable, write_whole
+from dpconvex.release.files import writable, write_whole
 
 
 def problems(chosen: argparse.Namespace) -> None:

@@ -23,8 +23,7 @@ from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, numbers
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
-from dpconvex.release.file_format import Released
-from dpconvex.release.outputs import content_of
+from dpconvex.release.files import Released, content_of
 
 Array = NDArray[np.float64]
 

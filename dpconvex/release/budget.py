@@ -1,16 +1,14 @@
 """A ledger of what has been promised so far.
 
 `Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when
-the ledger is made (`dpconvex.accounting.rules`).  By default it is basic composition: releases that are (ε_i, δ_i)-private are
-together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", section 3.5 and
-Theorem B.1).  These sums are exact: an amount counts as the shortest decimal that denotes its float, so ten spends of 0.1 fit
-into a budget of 1 and use it up.
+the ledger is made (`dpconvex.accounting.rules`).
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
 from dpconvex.accounting.totals import Total, totals
 from dpconvex.core.markup import aligned, bar, paragraph
+from dpconvex.core.plain_data import built
 from dpconvex.core.runtime import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
@@ -30,17 +29,13 @@ VERSION = 1
 class Budget:
     """A ledger over many releases about the same people; refuses to overspend.
 
-    With a `path` the ledger is a file that several processes on one machine may share.  Every spend is appended under
-    an exclusive lock and forced to the disk *before* `spend` returns, so an answer that is computed after it can never
-    leave unrecorded, whatever crashes.  The price is that a crash between the two wastes the spend.
-
-    The file has one JSON object per line: the total, then the spends.  A ledger whose last line is torn refuses to work until a
-    person has looked at it and called `Budget.repair`.
+    With a `path` the ledger is a file, of one JSON object per line, that several processes on one machine may share.  Every spend
+    is appended under an exclusive lock and forced to the disk *before* `spend` returns, so an answer that is computed after it
+    can never leave unrecorded, whatever crashes.  The price is that a crash between the two wastes the spend.  A ledger whose
+    last line is torn refuses to work until a person has looked at it and called `Budget.repair`.
 
     With each spend the ledger keeps its *event*: what the release is for accounting, such as Gaussian noise of a certain size.
-    Under "gaussian" or "renyi" accounting the events are what adds up, and many releases with Gaussian noise cost far less than
-    the sum of their promises.  The rule is part of the ledger and cannot be changed: choosing the bound by what earlier releases
-    showed is not proved to be private.
+    The rule by which they add up cannot be changed: choosing it by what earlier releases showed is not proved to be private.
 
     Parameters
     ----------
@@ -50,10 +45,10 @@ class Budget:
         The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process, and its forks
         cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
-        How spends add up: by their promises; by Gaussian shifts, which is exact for Gaussian noise on gradients and answers; or
-        by Rényi divergences of one order, which is better where curvature or pure promises make up much of the cost.  The last
-        two need a delta, of which a tenth is kept for what events lose beside.  By default what the file says, and "basic" in a
-        new one.
+        How spends add up: by their promises, exactly, so that ten spends of 0.1 use up a budget of 1; by the Gaussian shifts of
+        their events, which is exact for Gaussian noise on gradients and answers; or by Rényi divergences of one order, which is
+        better where curvature or pure promises make up much of the cost.  The last two need a delta, of which a tenth is kept for
+        what events lose beside.  By default what the file says, and "basic" in a new one.
 
     Raises
     ------
@@ -96,8 +91,7 @@ class Budget:
         """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
         file = file_of(path)
         with ledger.locked(file) as descriptor:
-            content = ledger.read(descriptor, file)
-            rule = rule_in(ledger.parse(content[: content.index(b"\n") + 1], file), file)
+            rule, _ = parsed(ledger.read(descriptor, file), file)
         return cls(rule.total, path)
 
     @staticmethod
@@ -110,8 +104,7 @@ class Budget:
         file = file_of(path)
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
-            lines = ledger.parse(ledger.read(descriptor, file), file)
-            spends_in(lines[1:], rule_in(lines, file), [], file)
+            parsed(ledger.read(descriptor, file), file)
         return fragment
 
     @property
@@ -241,15 +234,13 @@ class Budget:
 
     def __str__(self) -> str:
         found = self.entries
-        spent, left = self._rule.spent(found), self._rule.left(found)
         lines = [
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
-            f"  spent  {sum_text(spent)}, in {len(found)} spend{'s' * (len(found) != 1)}",
-            f"  left   {sum_text(left)}",
+            f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
+            f"  left   {sum_text(self._rule.left(found))}",
             *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
         ]
-        lines += [f"  - {item.label}: {item.privacy}; {item.known}" for item in found]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  - {item.label}: {item.privacy}; {item.known}" for item in found)])
 
     def _check(self, item: Entry) -> None:
         if not self._rule.fits([*self._seen, item]):
@@ -262,30 +253,25 @@ class Budget:
             )
 
     def _refresh(self, descriptor: int) -> None:
-        """Read what others have added; what was read before is only compared, byte for byte."""
+        """Read the file, unless it is what was read before."""
         assert self.path is not None
         content = ledger.read(descriptor, self.path)
-        if self._content and content.startswith(self._content):
-            lines = ledger.parse(content[len(self._content) :], self.path, len(self._seen) + 2)
-            self._seen = spends_in(lines, self._rule, self._seen, self.path)
-        else:
-            lines = ledger.parse(content, self.path)
-            rule = rule_in(lines, self.path)
-            if rule.total != self.privacy:
-                raise TemplateError(
-                    f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
-                    "keep a budget for other people, or under another adjacency, in a file of its own."
-                )
-            if self._asked is not None and rule.name != self._asked:
-                raise TemplateError(
-                    f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
-                    "leave it out, or make another ledger for other people."
-                )
-            entries = spends_in(lines[1:], rule, [], self.path)
-            if entries[: len(self._seen)] != self._seen:
-                raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
-            self._rule, self._seen = rule, entries
-        self._content = content
+        if content == self._content:
+            return
+        rule, entries = parsed(content, self.path)
+        if rule.total != self.privacy:
+            raise TemplateError(
+                f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
+                "keep a budget for other people, or under another adjacency, in a file of its own."
+            )
+        if self._asked is not None and rule.name != self._asked:
+            raise TemplateError(
+                f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
+                "leave it out, or make another ledger for other people."
+            )
+        if entries[: len(self._seen)] != self._seen:
+            raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
+        self._rule, self._seen, self._content = rule, entries, content
 
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
@@ -313,40 +299,47 @@ def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def rule_in(lines: list[Any], path: Path) -> Rule:
-    """Read the first line of a ledger: the total and its rule."""
-    fields = lines[0]
+@dataclass(frozen=True)
+class Head:
+    """The first line of a ledger: the total, and the rule by which spends add up."""
+
+    ledger: str
+    version: int
+    epsilon: float
+    delta: float
+    adjacency: str
+    accounting: str = Basic.name
+
+
+@dataclass(frozen=True)
+class Spend:
+    """A further line."""
+
+    label: str
+    epsilon: float
+    delta: float
+    event: Event | None = None
+
+
+def parsed(content: bytes, path: Path) -> tuple[Rule, list[Entry]]:
+    """Return what a ledger says: its rule, with the total, and the spends, which must be within it."""
+    first, *lines = ledger.parse(content, path)
     try:
-        if not isinstance(fields, dict) or fields.get("ledger") != "dpconvex":
-            raise TemplateError("expected the total of a budget")
-        if type(fields.get("version")) is not int or fields["version"] != VERSION:
-            raise TemplateError(
-                f"its format is version {fields.get('version')!r}; this program reads version {VERSION}"
-            )
-        mine = ("ledger", "version", "accounting")
-        total = Privacy.from_dict({name: value for name, value in fields.items() if name not in mine})
-        return rule_of(fields.get("accounting", Basic.name), total)
+        head = built(Head, first)
+        if (head.ledger, head.version) != ("dpconvex", VERSION):
+            raise TemplateError(f"its format is version {head.version!r}; this program reads version {VERSION}")
+        rule = rule_of(head.accounting, Privacy(head.epsilon, head.delta, head.adjacency))
     except TemplateError as error:
         raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
-
-
-def spends_in(lines: list[Any], rule: Rule, known: list[Entry], path: Path) -> list[Entry]:
-    """Return the known spends and those in further lines, which must be within the total."""
-    entries = list(known)
-    for position, fields in enumerate(lines, start=len(known) + 2):
+    entries = []
+    for position, fields in enumerate(lines, start=2):
         try:
-            entries.append(entry(fields, rule.total))
+            spend = built(Spend, fields, {Event: event_of})
+            entries.append(Entry(spend.label, Privacy(spend.epsilon, spend.delta, head.adjacency), spend.event))
         except TemplateError as error:
-            raise DPConvexError(f"{path}, line {position}: not a spend ({error}).") from error
-    if lines and not rule.fits(entries, reading=True):
+            raise DPConvexError(
+                f"{path}, line {position}: not a spend of a label, epsilon and delta ({error})."
+            ) from error
+    if not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
-    return entries
-
-
-def entry(fields: Any, total: Privacy) -> Entry:
-    """Read a further line of a ledger; older ones have no event."""
-    named = isinstance(fields, dict) and set(fields) - {"event"} == {"label", "epsilon", "delta"}
-    if not named or not isinstance(fields["label"], str):
-        raise TemplateError(f"expected a label, an epsilon and a delta, not {fields!r}")
-    event = event_of(fields["event"]) if "event" in fields else None
-    return Entry(fields["label"], Privacy(fields["epsilon"], fields["delta"], total.adjacency), event)
+    return rule, entries

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.release.outputs import draft_of, force_name
+from dpconvex.release.files import distinct, draft_of, force_name
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
@@ -80,9 +80,25 @@ def locked(path: Path) -> Iterator[int]:
             os.close(descriptor)
 
 
+def file_locks() -> ModuleType:
+    try:
+        import fcntl
+    except ImportError as error:
+        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
+    return fcntl
+
+
 def reason(error: Exception) -> str:
     """Say in words what the operating system said."""
     return str(getattr(error, "strerror", None) or error)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one that a path leads to."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
 
 
 def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> bytes:
@@ -92,11 +108,29 @@ def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> bytes:
     return line
 
 
+def write(descriptor: int, data: bytes, path: Path) -> None:
+    """Write bytes at the end of an open file and force them to the disk."""
+    size, problem = os.fstat(descriptor).st_size, "the disk is full"
+    try:
+        whole = os.write(descriptor, data) == len(data)
+    except OSError as error:
+        whole, problem = False, reason(error)
+    if not whole:
+        os.ftruncate(descriptor, size)
+        raise DPConvexError(
+            f"{path}: nothing could be recorded ({problem}); what was written is undone; release nothing."
+        )
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise DPConvexError(
+            f"{path}: a line is written but perhaps not on the disk ({reason(error)}); it counts, but release nothing."
+        ) from error
+
+
 def read(descriptor: int, path: Path) -> bytes:
     """Return the lines of an open ledger, all of which are whole."""
-    content = content_of(descriptor)
-    if b"\n" not in content:
-        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
+    content = content_of(descriptor, path)
     if not content.endswith(b"\n"):
         raise DPConvexError(
             f"{path}: the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened, "
@@ -110,10 +144,7 @@ def mend(descriptor: int, path: Path) -> str:
 
     A line that is whole but for its end stays (no proper part of a JSON object is itself JSON); a fragment goes.
     """
-    content = content_of(descriptor)
-    whole, _, tail = content.rpartition(b"\n")
-    if not whole:
-        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
+    whole, _, tail = content_of(descriptor, path).rpartition(b"\n")
     parse(whole + b"\n", path)
     if not tail:
         return ""
@@ -127,34 +158,20 @@ def mend(descriptor: int, path: Path) -> str:
     return ""
 
 
-def file_locks() -> ModuleType:
-    try:
-        import fcntl
-    except ImportError as error:
-        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
-    return fcntl
-
-
-def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one that a path leads to."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except OSError:
-        return False
-
-
-def content_of(descriptor: int) -> bytes:
+def content_of(descriptor: int, path: Path) -> bytes:
     """Read an open file from its beginning to its end."""
     content = b""
     while part := os.pread(descriptor, 2**30, len(content)):
         content += part
+    if b"\n" not in content:
+        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
     return content
 
 
-def parse(content: bytes, path: Path, first: int = 1) -> list[Any]:
-    """Return the values in whole lines, or say which of them is wrong; the first of them has this number."""
+def parse(content: bytes, path: Path) -> list[Any]:
+    """Return the values in whole lines, or say which of them is wrong."""
     values = []
-    for position, line in enumerate(content.split(b"\n")[:-1], start=first):
+    for position, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             values.append(decoded(line))
         except ValueError as error:
@@ -168,30 +185,3 @@ def decoded(line: bytes) -> Any:
         return json.loads(line, object_pairs_hook=distinct)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
-
-
-def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object; one that is there twice has no value that is sure."""
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field is there twice")
-    return fields
-
-
-def write(descriptor: int, data: bytes, path: Path) -> None:
-    """Write bytes at the end of an open file and force them to the disk."""
-    size = os.fstat(descriptor).st_size
-    try:
-        written = os.write(descriptor, data)
-    except OSError as error:
-        os.ftruncate(descriptor, size)
-        raise DPConvexError(f"{path}: nothing could be recorded ({error.strerror}); release nothing.") from error
-    if written != len(data):  # the disk is full
-        os.ftruncate(descriptor, size)
-        raise DPConvexError(f"{path}: only a part of a line could be recorded, and was undone; release nothing.")
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise DPConvexError(
-            f"{path}: a line is written but perhaps not on the disk ({error.strerror}); it counts, but release nothing."
-        ) from error

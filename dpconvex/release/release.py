@@ -27,8 +27,7 @@ from dpconvex.language.template import Predict, Template
 from dpconvex.language.validation import has_masked, numbers, trusted_rows
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.file_format import Released, packed, plain_value, unpacked
-from dpconvex.release.outputs import content_of
+from dpconvex.release.files import Released, content_of, packed, plain_value, unpacked
 from dpconvex.release.whitening import Whitening
 
 Array = NDArray[np.float64]

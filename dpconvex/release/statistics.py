@@ -21,8 +21,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.spherical import SPHERICAL
-from dpconvex.release.file_format import Released, packed, unpacked
-from dpconvex.release.outputs import content_of
+from dpconvex.release.files import Released, content_of, packed, unpacked
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening

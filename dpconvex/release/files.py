@@ -1,0 +1,247 @@
+"""Files, whole or not at all and never over what a command reads; a release is an NPZ archive that runs no code."""
+
+import io
+import json
+import os
+import secrets
+import stat
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.accounting.events import Event, event_of
+from dpconvex.core.plain_data import built
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.schema import Schema
+
+T = TypeVar("T")
+
+VERSION = 1
+HEADER = "header"
+
+
+class Released:
+    """What was released for a promise, or says why it is not private."""
+
+    spent: Privacy | None
+    not_private_because: str
+
+    def check_paid(self) -> None:
+        if self.spent is not None and not isinstance(self.spent, Privacy):
+            raise TemplateError(f"{type(self).__name__}: what was spent must be a Privacy, not {self.spent!r}.")
+        if not isinstance(self.not_private_because, str) or (self.spent is None) == (not self.not_private_because):
+            raise TemplateError(
+                f"{type(self).__name__}: say either what privacy was spent or why the release is not private (a text), not both."
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether a promise was kept; if not, `not_private_because` says why."""
+        return not self.not_private_because
+
+    @property
+    def status(self) -> str:
+        """The promise, or a warning, in one line."""
+        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to a file, whole or not at all; an existing file is replaced.
+
+        Parameters
+        ----------
+        path : str or path
+            Of a regular file, or of none yet.
+
+        Raises
+        ------
+        TemplateError
+            If that is not the path of a file.
+        """
+        write_whole(replaceable(path), self.to_bytes())
+
+
+# What is written and read
+
+
+def packed(form: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a file; equal releases make equal files."""
+
+    def plain(value: Any) -> Any:
+        return value.to_dict() if hasattr(value, "to_dict") else plain_value(value)
+
+    text = json.dumps({"format": form, "version": VERSION, **header}, default=plain)
+    buffer = io.BytesIO()
+    members: dict[str, Any] = {HEADER: np.array(text), **arrays}
+    np.savez(buffer, **members)
+    return buffer.getvalue()
+
+
+def plain_value(value: Any) -> Any:
+    """Return what JSON has another form for."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, range):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def unpacked(content: bytes, name: Any, form: str, kind: type, build: Callable[[Any, dict[str, NDArray[Any]]], T]) -> T:
+    """Return what is built from the header, which must be of a kind, and from the arrays of a saved file."""
+    # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+    try:
+        members = dict(read(content))
+        text = members.pop(HEADER)
+        if text.shape != () or text.dtype.kind != "U":
+            raise ValueError("its header is no text")
+        values = json.loads(str(text), object_pairs_hook=distinct, parse_constant=infinite)
+        if not isinstance(values, dict) or values["format"] != form:
+            raise ValueError("it has another format")
+        version = values["version"]
+        if version == VERSION:
+            header = built(kind, values, {Schema: Schema.from_dict, Event: event_of})
+            certificate = header.certificate
+            if certificate is not None:
+                str(certificate), certificate._repr_html_()
+                if header.spent not in (None, certificate.privacy):
+                    raise ValueError(f"{header.spent} was spent, and its certificate is for {certificate.privacy}")
+            return build(header, members)
+    except Exception as error:
+        raise DPConvexError(
+            f"{name}: the file is damaged, or is not a {form.partition(' ')[2]} that was saved by this program "
+            f"({type(error).__name__}: {error})."
+        ) from error
+    raise DPConvexError(
+        f"{name}: written in version {version!r} of the format, and this program reads version {VERSION}; "
+        "read it with the dpconvex that wrote it, or a later one."
+    )
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object; one that is there twice has no value that is sure."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is there twice")
+    return fields
+
+
+def infinite(text: str) -> float:
+    if text == "NaN":
+        raise ValueError("its header has a number that is none")
+    return float(text)
+
+
+def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays of an uncompressed NPZ archive; each is checked against its checksum before it is parsed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if len(set(archive.namelist())) != len(archive.namelist()):
+            raise ValueError("a member is there twice")
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or not info.filename.endswith(".npy"):
+                raise ValueError(f"unexpected member {info.filename!r}")
+            stream = io.BytesIO(archive.read(info))
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            if stream.read(1):
+                raise ValueError(f"member {info.filename!r} is too long")
+            yield info.filename.removesuffix(".npy"), array
+
+
+# Where it may be written and read
+
+
+def content_of(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a regular file; a device may never end, and a pipe never begin."""
+    if not isinstance(path, str | os.PathLike):
+        raise TemplateError(f"the path of a file must be a text or a path, not {path!r}.")
+    file = Path(path)
+    try:
+        if file.is_file() or not file.exists():
+            return file.read_bytes()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError) as error:
+        raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
+    raise DPConvexError(f"{path}: the file cannot be read: it is a folder, a device or a pipe.")
+
+
+def replaceable(path: object) -> Path:
+    """Return the path of a file that is not there yet, or is a regular one: nothing else is ever replaced."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise TemplateError(f"no file can be made there: a path is a text or a path, and not empty, not {path!r}.")
+    file = Path(text)
+    with suppress(OSError):  # of a name that is too long, for instance: whoever writes says so
+        if file.exists() and not file.is_file():
+            raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
+    return file
+
+
+def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
+    """Return the path of a file that can be made, and is none of the inputs, so that no fit is paid for and then lost."""
+    for what, other in inputs.items():
+        if other is not None and leads_to(Path(path), Path(other)):
+            folder = os.path.isdir(other) and "a folder whose files are data; name a file elsewhere"
+            raise TemplateError(f"{path}: this is {what}, {folder or 'and would be written over; name another file'}.")
+    file = replaceable(path)
+    try:
+        if not file.absolute().parent.is_dir():
+            raise FileNotFoundError(0, "its folder is missing")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise PermissionError(0, "the file there may not be written to")
+        draft = draft_of(Path(os.path.realpath(file)))
+        draft.touch(exist_ok=False)
+        draft.unlink()
+    except OSError as error:
+        raise TemplateError(f"{path}: no file can be made there ({error.strerror}); name another file.") from error
+    return file
+
+
+def leads_to(file: Path, other: Path) -> bool:
+    """Whether a path leads to a file, or into a folder, through links of any kind; it need not be there yet."""
+    with suppress(OSError, ValueError):
+        mine, its = Path(os.path.realpath(file)), Path(os.path.realpath(other))
+        entries = its.iterdir() if its.is_dir() else [its]
+        return mine.is_relative_to(its) or any(e.exists() and mine.exists() and mine.samefile(e) for e in entries)
+    return False
+
+
+def draft_of(file: Path) -> Path:
+    """Return a fresh name beside a file, to write it under at first."""
+    return file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all; the file that a link leads to, and with the permissions that it had."""
+    file = Path(os.path.realpath(path))
+    kept = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
+    draft = draft_of(file)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kept is not None else 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            if kept is not None:
+                os.fchmod(descriptor, kept)
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(draft, file)
+        force_name(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def force_name(path: Path) -> None:
+    """Force the name of a file to the disk: it has to last as well as the content."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
