@@ -16,7 +16,7 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.fit import resolved, run
+from dpconvex.release.solve import resolved, run
 from dpconvex.release.verify import Proved
 
 Array = NDArray[np.float64]

@@ -24,8 +24,8 @@ from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.release.budget import Budget
-from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
+from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
 # Errors of a regression are added up in so many steps of the largest one.

@@ -32,8 +32,8 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
-from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
+from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
 SOURCE = (

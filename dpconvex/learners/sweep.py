@@ -24,8 +24,8 @@ from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import planned
-from dpconvex.release.fit import Fit, public_size, run
 from dpconvex.release.release import Release
+from dpconvex.release.solve import Fit, public_size, run
 from dpconvex.release.verify import Method, Proved
 
 T = TypeVar("T")

@@ -33,9 +33,8 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
 from dpconvex.release.calibration import planned
-from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
-from dpconvex.release.solve import solve
+from dpconvex.release.solve import Fit, solve
 from dpconvex.release.verify import Method, Proved
 
 # Part of epsilon that pays for a choice among fits on all of the data.

@@ -29,8 +29,8 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.gaussian_profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
-from dpconvex.release.fit import Fit
 from dpconvex.release.release import Release
+from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method, Proved
 
 SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"

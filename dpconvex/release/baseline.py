@@ -18,8 +18,8 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
 from dpconvex.release.engine import DataEngine
-from dpconvex.release.fit import resolved
 from dpconvex.release.release import Release, functions_of
+from dpconvex.release.solve import resolved
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.duality_gap import least
 from dpconvex.solvers.first_order import Warm

@@ -1,23 +1,40 @@
 """The private fit, and the private release of sums: data enter after the certificate is fixed and paid for."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.accounting.events import Event
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import quietly
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DomainError, NotPrivate, TemplateError
+from dpconvex.evaluation.moment_sums import moment_sums
+from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.language.record import Record, check_clip, counted, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
+from dpconvex.mechanisms.grid import IntegerNoise, perturb
+from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.release.budget import Budget
-from dpconvex.release.fit import Fit, released_statistics
-from dpconvex.release.release import Release
-from dpconvex.release.statistics import Statistics
-from dpconvex.release.verify import Method
+from dpconvex.mechanisms.residual_noise import Cover, bound_on_count, confirm, for_count
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.release.budget import Budget, pay
+from dpconvex.release.engine import DataEngine
+from dpconvex.release.release import Release, functions_of
+from dpconvex.release.statistics import Statistics, fields_of
+from dpconvex.release.verify import Method, Proved, analyse, check_solvable, check_template, form_of, sums_of
+from dpconvex.release.whitening import Whitening, batch_moment, whitened_batch
+
+Outcome = TypeVar("Outcome", Release, Statistics)
 
 
 @quietly
@@ -44,9 +61,8 @@ def solve(
     data : mapping of str to array_like
         One entry per field of the record.
     privacy : Privacy
-        The promise to be kept.
-    mechanism : Mechanism, optional
-        By default the same as `verify`.
+    mechanism, cover : optional
+        As for `verify`.
     backend : str or object, optional
         How to solve: "conic", "first-order", or a configured backend.
     size : int, optional
@@ -60,8 +76,6 @@ def solve(
         Name of the spend in the ledger.
     seed : int, optional
         For tests.  The release then says that it is not private.
-    cover : Cover, optional
-        How the distance between the computed and the exact answer is covered; as for `verify`.
     whitening : PrivateWhitening, bool or "auto", optional
         A first stage, from a share of the same promise; as for `verify`.  The parameters are then those for whitened
         records, and the release predicts from original ones.
@@ -82,12 +96,8 @@ def solve(
     NotConverged
         If the answer could not be certified to be close enough to the minimiser; nothing is released.
     """
-    method = Method(mechanism, cover, whitening)
-    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)
-    found = method.prove(template, privacy, fit.size)
-    fit.check(found)
-    fit.pay(found.certificate.event)
-    return fit.run(found)
+    fit = Fit(data, privacy, [template], Method(mechanism, cover, whitening), backend, size, clip, budget, label, seed)
+    return fit.run(fit.proved_and_paid())
 
 
 @quietly
@@ -146,9 +156,201 @@ def statistics(
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    method = Method(chosen, cover, whitening)
-    fit = Fit(data, privacy, [template], method, None, size, clip, budget, label, seed)
-    found = method.prove(template, privacy, fit.size)
-    fit.check(found)
-    fit.pay(found.certificate.event)
-    return released_statistics(found, fit.data, fit.source, clip)
+    fit = Fit(data, privacy, [template], Method(chosen, cover, whitening), None, size, clip, budget, label, seed)
+    return released_statistics(fit.proved_and_paid(), fit.data, fit.source, clip)
+
+
+@dataclass
+class Fit:
+    """A call of `solve`, or of what stands on it: options are checked, and data settled, before anything is paid or looked at."""
+
+    data: Any
+    privacy: Privacy
+    templates: Sequence[Template]
+    method: Method
+    backend: Any
+    size: Any
+    clip: bool
+    budget: Budget | None
+    label: str
+    seed: int | None
+    workers: Any = None
+    record: Any = None
+
+    def __post_init__(self) -> None:
+        check_privacy("solve", self.privacy)
+        for template in self.templates:
+            check_template(template)
+        self.data = settled(self.data)
+        self.size = public_size(self.templates[0], self.data, self.privacy, self.size)
+        check_clip(self.clip)
+        self.backend = resolved(self.backend, *self.templates)
+        check_place(self.data, self.backend)
+        if self.workers is not None and not is_whole(self.workers, 1):
+            raise TemplateError(f"workers must be a positive number of fits at a time, not {self.workers!r}.")
+        if self.workers is not None:
+            in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
+        self.source = NoiseSource(self.seed)
+        self.record: Record = self.record or self.templates[0].record
+        self.protected = self.privacy.adjacency == "add-remove"
+
+    def check(self, *fits: Proved) -> None:
+        """Refuse, before anything is paid, what would fail whatever the values are."""
+        self.record.check_form(self.data, empty=self.protected)
+        for fit in fits:
+            check_solvable(fit.template, fit.mechanism)
+            confirm(fit.certificate)
+
+    def pay(self, event: Event | None = None) -> None:
+        pay(self.budget, self.privacy, self.label, event)
+
+    def proved_and_paid(self) -> Proved:
+        found = self.method.prove(self.templates[0], self.privacy, self.size)
+        self.check(found)
+        self.pay(found.certificate.event)
+        return found
+
+    def run(self, fit: Proved, data: Any = None, source: NoiseSource | None = None) -> Release:
+        return run(fit, self.data if data is None else data, self.backend, source or self.source, self.clip)
+
+
+def resolved(backend: Any, *templates: Template) -> Any:
+    """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
+    from dpconvex.evaluation.devices import current
+    from dpconvex.solvers import backend as backends
+
+    widths = [
+        sum(int(np.prod(domain.shape, dtype=np.int64)) for domain in template.record.continuous.values())
+        for template in templates
+    ]
+    current().check(max(widths, default=0))
+    return backends.resolve_backend(backend)
+
+
+def check_place(data: Any, solver: Any) -> None:
+    """Refuse a backend that needs all records at once where they are in partitions."""
+    from dpconvex.solvers.first_order import FirstOrder, Warm
+
+    if type(solver) not in (FirstOrder, Warm):
+        in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")
+
+
+def public_size(template: Template, data: Any, privacy: Privacy, size: int | None) -> int:
+    """Return the public number of records, or refuse to take it from data that protect it."""
+    check_privacy("solve", privacy)
+    if size is not None and not is_whole(size, 1):
+        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
+    if privacy.adjacency == "add-remove":
+        if size is None:
+            raise NotPrivate(
+                "under add-remove adjacency the number of records is private, and the regularization scales with it",
+                template.regularizer,
+                "pass a public nominal number of records as `size`, one that was not counted from these data",
+            )
+        return size
+    records = counted(settled(data))
+    if size is not None and size != records:
+        raise TemplateError(
+            f"solve: size is {size}, but there are {records} records; under replace-one adjacency the number is public "
+            "and exact."
+        )
+    return max(records, 1)
+
+
+def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
+    """Do what was proved, once; the promise must have been paid for."""
+    if isinstance(fit.certificate, StatisticsCertificate):
+        return released_statistics(fit, data, source, clip).fit()
+
+    def answer(certificate: Certificate, batch: Batch) -> Release:
+        return perturbed_answer(fit, certificate, batch, backend, source)
+
+    return in_stages(fit, data, source, clip, answer)
+
+
+def released_statistics(fit: Proved, data: Any, source: NoiseSource, clip: bool) -> Statistics:
+    """Release sums, of whitened records if that was proved; the promise must have been paid for."""
+
+    def sums(certificate: Certificate, batch: Batch) -> Statistics:
+        return noisy_sums(fit, certificate, batch, source)
+
+    return in_stages(fit, data, source, clip, sums)
+
+
+def in_stages(
+    fit: Proved, data: Any, source: NoiseSource, clip: bool, second: Callable[[Certificate, Batch], Outcome]
+) -> Outcome:
+    """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
+    batch, stages = valid_records(fit, data, clip), fit.stages
+    if stages is None:
+        return second(fit.certificate, batch)
+    noise = stages.noise
+    moment = stages.released(batch_moment(batch, noise), source.apart())
+    matrix, directions = whitened_matrix(moment, noise.sigma)
+    whitening = Whitening(noise.field, noise.radius, matrix)
+    if isinstance(stages.fit, StatisticsCertificate):
+        least = usual_length(moment, whitening.matrix, noise.radius, fit.certificate.size)
+        whitening, certificate = replace(whitening, least=least), stages.fit
+    else:
+        certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
+    found = second(certificate, whitened_batch(fit.template.record, batch, whitening))
+    assert isinstance(found.certificate, Certificate)
+    whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
+    return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
+
+
+def perturbed_answer(fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource) -> Release:
+    analysis = analyse(fit.template, fit.mechanism)
+    certificate, cover = counted_noise(fit.mechanism, analysis, certificate, batch, source)
+    engine = DataEngine(analysis, batch, certificate.size, backend)
+    theta = fit.mechanism.run(analysis, certificate, engine, source.rng)
+    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
+    theta = analysis.form.feasible.project(perturb(theta, cover, source.seeded))
+    return Release(
+        parameters=analysis.form.space.unpack(theta),
+        certificate=certificate,
+        **source.spending(certificate.privacy),
+        **functions_of(fit.template),
+    )
+
+
+def noisy_sums(fit: Proved, certificate: Certificate, batch: Batch, source: NoiseSource) -> Statistics:
+    form = form_of(fit.template)
+    mechanism = mechanism_of(certificate, form)
+    certificate, cover = counted_noise(mechanism, sums_of(fit.template), certificate, batch, source)
+    moments = mechanism.moments(form, certificate.privacy.adjacency)
+    sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
+    if not np.isfinite(sums).all():
+        raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
+    return Statistics(
+        values=perturb(sums, cover, source.seeded),
+        moments=moments,
+        fields=fields_of(form.template),
+        certificate=certificate,
+        **source.spending(certificate.privacy),
+        template=form.template,
+    )
+
+
+def counted_noise(
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, batch: Batch, source: NoiseSource
+) -> tuple[Certificate, IntegerNoise]:
+    """Return the certificate and the residual noise; where the noise depends on a bound on the records, count them privately."""
+    if certificate.cover is not None and certificate.cover.counting:
+        bound = bound_on_count(certificate.cover, batch.size, source.apart())
+        certificate = for_count(mechanism, analysis, certificate, bound)
+    assert certificate.cover is not None
+    return certificate, certificate.cover
+
+
+def valid_records(fit: Proved, data: Any, clip: bool) -> Batch:
+    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    protected = fit.certificate.privacy.adjacency == "add-remove"
+    batch = fit.template.record.validate(data, clip=clip, empty=protected)
+    if not protected and batch.size != fit.certificate.size:
+        anew = " Partitions know their sizes from when they were made: make them anew for files that were written anew."
+        raise DomainError(
+            f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made; nothing is "
+            f"released. Data must not change during a fit.{anew if isinstance(batch, PartitionedBatch) else ''}"
+        )
+    return batch

@@ -9,7 +9,7 @@ import dpconvex as dp
 from dpconvex.learners.tune_repeated import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count
 from dpconvex.noise.gaussian_profiles import concentrated_delta
-from dpconvex.release.fit import Fit
+from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
 
