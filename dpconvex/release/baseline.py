@@ -20,7 +20,7 @@ from dpconvex.language.template import Template
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.solve import resolved
-from dpconvex.release.verify import analyse
+from dpconvex.release.verify import analyse, check_template
 from dpconvex.solvers.duality_gap import least
 from dpconvex.solvers.first_order import Warm
 from dpconvex.solvers.problem import Problem
@@ -97,8 +97,7 @@ def minimize(
     """
     if not (is_real(tolerance) and 0 < tolerance < 1e300):
         raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
-    if not isinstance(template, Template):
-        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    check_template(template)
     chosen, analysis = resolved(backend), analysed(template)
     batch = template.record.validate(data, clip=clip)
     missed: NotConverged | None = None
@@ -109,7 +108,7 @@ def minimize(
             chosen.last = started(analysis.form.space, start)
         try:
             theta = DataEngine(analysis, batch, batch.size, chosen).minimise(batch.size * analysis.modulus, tolerance)
-            return baseline(template, analysis.form.space, theta, tolerance, None)
+            return baseline(template, analysis.form.space, theta, tolerance)
         except NotConverged as error:
             if backend is not None:
                 raise
@@ -143,21 +142,18 @@ def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:
 
 def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> Baseline:
     """Fit through a conic solver."""
-    space = Space(template.variables) if analysis is None else analysis.form.space
-    modulus = 0.0 if analysis is None else batch.size * analysis.modulus
-    problem = Problem(
-        template=template,
-        space=space,
-        feasible=feasible_set(space, template.constraints) if analysis is None else analysis.form.feasible,
-        batch=batch,
-        size=batch.size,
-        strong_convexity=modulus or np.finfo(float).tiny,  # of which a conic solver makes no use
-    )
+    if analysis is None:
+        space, modulus = Space(template.variables), 0.0
+        feasible = feasible_set(space, template.constraints)
+    else:
+        space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
+    strong_convexity = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
+    problem = Problem(template, space, feasible, batch, size=batch.size, strong_convexity=strong_convexity)
     theta, gap = least(problem)
     distance = float(np.sqrt(2 * gap / modulus)) if modulus > 0 else np.inf
     return baseline(template, space, theta, distance, gap / batch.size)
 
 
-def baseline(template: Template, space: Space, theta: Array, distance: float, gap: float | None) -> Baseline:
+def baseline(template: Template, space: Space, theta: Array, distance: float, gap: float | None = None) -> Baseline:
     found, functions = space.unpack(theta), functions_of(template)
     return Baseline(found, not_private_because="no noise was added", **functions, distance=distance, gap=gap)
