@@ -66,7 +66,7 @@ def problem_of(template: dp.Template, data: dict[str, Any], noise: float = 0.0, 
     if noise:
         direction = np.random.default_rng(seed).normal(size=analysis.form.space.dim)
         linear = noise * batch.size * direction / np.linalg.norm(direction)
-    return engine._problem(batch.size * analysis.modulus, linear, 0.0)
+    return engine.problem(batch.size * analysis.modulus, linear, 0.0)
 
 
 def conic() -> Conic:

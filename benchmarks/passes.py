@@ -94,7 +94,7 @@ def against_scikit_learn(
 
     def ours() -> Solution:
         batch = template.record.validate(data)  # anew, so that nothing is kept from fit to fit
-        problem = DataEngine(analysis, batch, n, None)._problem(n * analysis.modulus, None, 0.0)
+        problem = DataEngine(analysis, batch, n, None).problem(n * analysis.modulus, None, 0.0)
         return backends.solve(problem, None, NORM / level)
 
     def private() -> None:

@@ -101,6 +101,7 @@ class Objective:
         self.batch = template.record.validate(table)
         self.size = self.batch.size
         self.engine = DataEngine(self.analysis, self.batch, self.size, None)
+        self.plain = self.engine.problem(1.0)
         self.modulus = self.size * self.analysis.modulus
         if self.modulus > 0:
             self.best = self.engine.minimise(self.modulus, 1e-7)
@@ -110,7 +111,7 @@ class Objective:
 
     def value(self, theta: Array) -> float:
         """Return mean loss plus regularizer."""
-        return self.engine._plain.value(theta) / self.size
+        return self.plain.value(theta) / self.size
 
     def excess(self, thetas: Iterator[Array]) -> Array:
         """Return the excess of several answers."""

@@ -287,10 +287,10 @@ def in_stages(
     noise = stages.noise
     moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
-    whitening = Whitening(noise.field, noise.radius, matrix)
-    if isinstance(stages.fit, StatisticsCertificate):
-        least = usual_length(moment, whitening.matrix, noise.radius, fit.certificate.size)
-        whitening, certificate = replace(whitening, least=least), stages.fit
+    whitening, certificate = Whitening(noise.field, noise.radius, matrix), stages.fit
+    if isinstance(certificate, StatisticsCertificate):
+        least = usual_length(moment, whitening.matrix, noise.radius, certificate.size)
+        whitening = replace(whitening, least=least)
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
     found = second(certificate, whitened_batch(fit.template.record, batch, whitening))

@@ -104,7 +104,7 @@ def test_whole_releases_stay_below(problem: str, regularization: float, classes:
             continue
         certificate = dp.verify(template, privacy, 300, mechanism)
         width = certificate.settings.get("smoothing", 0.0)
-        problem_of = engine._problem(300 * analysis.modulus, None, 0.0, width)
+        problem_of = engine.problem(300 * analysis.modulus, None, 0.0, width)
         best = engine.minimise(300 * analysis.modulus, 1e-6, smoothing=width or 1e-3 * (analysis.kink is not None))
         assert float(np.linalg.norm(best)) <= minimiser_radius(analysis, certificate)
         # The release is above with a probability of 1e-6, so that none ever is.
