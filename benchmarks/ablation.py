@@ -70,7 +70,6 @@ SWITCHES = {
     "joint eigenvalue": off("of pieces together", always(math.inf), C + "curvature:joint_eigenvalue"),
     "Popoviciu": off("eigenvalue of a covariance", lambda piece, gram, trace: trace, C + "curvature:eigenvalue_bound"),
     "Frank-Wolfe": off("trace of a piece", longest, C + "curvature:trace_bound", C + "joint_supremum:trace_bound"),
-    "normal form": off("of losses", lambda losses, *_: tuple(losses), "dpconvex.language.template:normal_forms"),
 }
 
 SETTINGS: dict[str, tuple[dp.Privacy, Any]] = {

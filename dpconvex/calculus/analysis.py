@@ -113,9 +113,7 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        written = self.form.template.written[self.form.labels[k]]
-        source = "" if written is loss else "in normal form; docs/theory.md, section 2"
-        whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
+        whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
         joint = joint_form(scalar, self.gram, dimension)
         return LossBounds(values, scalar, gradients, bound, dimension, curvature, whole, joint)
 

@@ -15,7 +15,6 @@ from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
-from dpconvex.calculus.strong_convexity import as_squares
 from dpconvex.core.abstract_values import Interval
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.expression import Expression
@@ -36,7 +35,7 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
     """Bound the norm of the gradients of a convex public expression over the points of K of norm at most `ball`."""
     total = 0.0
     for factor, term in terms_of(expression):
-        closed = quadratic(as_squares(term), form.space)
+        closed = quadratic(term, form.space)
         if closed is None:
             total += abs(factor) * walked(term, form, ball)
             continue
@@ -50,7 +49,7 @@ def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float
     """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v."""
     stiffness, slope = 0.0, 0.0
     for factor, term in terms_of(expression):
-        closed = quadratic(as_squares(term), form.space)
+        closed = quadratic(term, form.space)
         if closed is None:
             slope += abs(factor) * walked(term, form)
         else:

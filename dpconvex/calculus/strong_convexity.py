@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atom import Reach
-from dpconvex.core.atoms.norms import NORM, quad_over_lin
 from dpconvex.core.atoms.powers import POWER
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander
@@ -50,8 +49,7 @@ def least_hessian(
     node: Expression, weights: Array, expander: Expander, feasible: FeasibleSet
 ) -> tuple[sp.csr_array, str, str] | None:
     """Return a matrix that weighted entries of an atom have as a Hessian at least, and the rule; None if nothing is claimed."""
-    squared = as_squares(node)
-    atom, argument = squared.atom, squared.args[0]
+    atom, argument = node.atom, node.args[0]
     assert atom is not None
     if atom.strong is None or not argument.is_affine:
         return None
@@ -60,21 +58,11 @@ def least_hessian(
     shape = (polynomial.size, expander.space.dim)
     jacobian = sp.csr_array((linear.coefficient, (linear.entry, linear.coordinate)), shape=shape)
     offset = np.asarray(np.bincount(constant.entry, constant.coefficient, polynomial.size), dtype=float)
-    bend = atom.strong.bend(squared, weights, reach_of(jacobian, offset, feasible))
+    bend = atom.strong.bend(node, weights, reach_of(jacobian, offset, feasible))
     if bend is None:
         return None
     name = "square" if node.atom is POWER and node.option("p") == 2 else atom.strong.name
     return sp.csr_array(jacobian.T @ sp.diags_array(bend) @ jacobian), name, atom.strong.statement
-
-
-def as_squares(node: Expression) -> Expression:
-    """Write the square of a Euclidean norm as a sum of squares; return anything else as it is."""
-    if node.atom is not POWER or node.option("p") != 2:
-        return node
-    inner = node.args[0]
-    if inner.atom is not NORM or inner.option("p") != 2:
-        return node
-    return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
 
 
 def reach_of(jacobian: sp.csr_array, offset: Array, feasible: FeasibleSet) -> Reach:

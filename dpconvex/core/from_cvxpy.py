@@ -18,6 +18,7 @@ from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.expression import Constraint, Expression, Field, Variable, constant
+from dpconvex.core.normal_form import normal
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
@@ -85,7 +86,7 @@ class Reader:
             option = getattr(node, name, None)
             if isinstance(option, cp.Expression) and any(id(symbol) in self.fields for symbol in option.parameters()):
                 raise MissingRule(f"{what} depends on the record", node, "use a constant")
-        result = self._atom(node, arguments)
+        result = normal(self._atom(node, arguments))
         if result.shape != node.shape:
             raise TemplateError(f"{node} was read with the shape {result.shape} instead of {node.shape}.")
         return result

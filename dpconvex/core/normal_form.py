@@ -1,20 +1,13 @@
-"""One way to write a loss: like terms together, and affine terms where the proofs see them best.
+"""One way to write a function: what is read is rewritten by identities that are exact in real arithmetic.
 
-Constants belong to a function, and should not depend on how it is written.  Before anything else reads it, a loss is rewritten,
-from the inside out, by identities that are exact in real arithmetic:
-
-    c f + d f = (c + d) f,  0 f = 0                      for one and the same f
+    ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2
     c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
     c logistic(m) - c m = c logistic(-m)
-    ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2
 
-A loss that none of these changes stays the very object that its user wrote, and so does one that is not convex: it is refused
-later, in the words that it was written in.
+Constants belong to a function, and should not depend on how it is written; proofs see these forms best.
 """
 
 from fractions import Fraction
-
-import numpy as np
 
 from dpconvex.core.atoms.arrangement import BROADCAST, RESHAPE, reshape
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
@@ -22,39 +15,20 @@ from dpconvex.core.atoms.norms import NORM, quad_over_lin
 from dpconvex.core.atoms.powers import ABS, POWER, square
 from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
 from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
-from dpconvex.core.discipline import is_convex
-from dpconvex.core.expression import Expression, constant, postorder
-from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.core.expression import Expression, constant
 
 Terms = list[tuple[Fraction, Expression]]
 
 
-def normal_form(loss: Expression) -> Expression:
-    """Return the normal form of a scalar expression: the expression itself, if no identity changes it.
+def normal(node: Expression) -> Expression:
+    """Return the normal form of an atom whose arguments have theirs: the atom itself, if no identity changes it.
 
     >>> from dpconvex.core.atoms.exponentials import log_sum_exp
     >>> from dpconvex.core.expression import Field, Variable
     >>> W, x = Variable.of((2, 3), "W", 1), Field.of((2,), "x")
-    >>> print(normal_form(log_sum_exp(x @ W) / 2 + log_sum_exp(x @ W) / 2 - x @ W[:, 0]))
+    >>> print(normal(log_sum_exp(x @ W) - x @ W[:, 0]))
     log_sum_exp(x @ W - x @ W[:, 0])
     """
-    found: dict[Expression, Expression] = {}
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
-            for node in postorder([loss]):
-                args = [found[argument] for argument in node.args]
-                same = node.atom is None or all(new is old for new, old in zip(args, node.args, strict=True))
-                made = node if same or node.atom is None else node.atom(*args, **dict(node.options))
-                made = as_squares(made)
-                found[node] = made if made.is_affine or not made.is_scalar else gathered(made)
-    except (NotPrivate, MissingRule, OverflowError, ValueError):
-        return loss
-    result = found[loss]
-    return result if result is loss or (is_convex(loss) and is_convex(result)) else loss
-
-
-def as_squares(node: Expression) -> Expression:
-    """Write the square of a Euclidean norm, and sums of squares, as a sum of squares, and that of |m| as m's."""
     inner = node.args[0] if node.args else node
     squared = node.atom is POWER and node.option("p") == 2
     if squared and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):
@@ -63,7 +37,30 @@ def as_squares(node: Expression) -> Expression:
         return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
     if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, node.option("axis"), node.option("keepdims"))
-    return node
+    return absorbed(node) if node.atom is ADD and node.is_scalar and not node.is_affine else node
+
+
+def absorbed(node: Expression) -> Expression:
+    """Put affine terms of a sum into its only curved one, a log-sum-exp or a logistic function of affine entries."""
+    curved = [part for part in node.args if not part.is_affine]
+    moving = [part for part in node.args if part.is_affine and part.variables]
+    fixed = [part for part in node.args if not part.variables]
+    (factor, term), *more = terms(curved[0])
+    if more or len(curved) > 1 or not moving or not 1e-300 < factor < 1e300:
+        return node
+    if term.atom is LOG_SUM_EXP and term.args[0].is_affine:
+        shift = reshape(add(*moving), ())
+        merged = term.atom(term.args[0] + (shift if factor == 1 else shift / float(factor)), **dict(term.options))
+    elif term.atom is LOGISTIC and term.args[0].is_affine:
+        own = terms(term.args[0])
+        opposite = sorted((-factor * scale, id(part)) for scale, part in own if part.variables)
+        if sorted((scale, id(part)) for scale, part in terms(add(*moving))) != opposite:
+            return node
+        merged = logistic(-term.args[0])
+        fixed.append(times(factor, together([(scale, part) for scale, part in own if not part.variables])))
+    else:
+        return node
+    return add(*(reshape(part, node.shape) for part in (times(factor, merged), *fixed)))
 
 
 def terms(root: Expression) -> Terms:
@@ -92,40 +89,4 @@ def together(parts: Terms) -> Expression:
 def times(factor: Fraction, term: Expression) -> Expression:
     """Multiply by a number, which is rounded only here."""
     number = float(factor)
-    if factor != 0 and number == 0:
-        raise OverflowError("a factor rounds to 0")
     return term if number == 1 else -term if number == -1 else number * term
-
-
-def gathered(root: Expression) -> Expression:
-    """Collect like terms of a sum, and move affine ones into the curved one, if there is only one."""
-    found: dict[Expression, Fraction] = {}
-    parts = terms(root)
-    for factor, term in parts:
-        found[term] = found.get(term, Fraction(0)) + factor
-    kept = [(factor, term) for term, factor in found.items() if factor]
-    curved = [part for part in kept if not part[1].is_affine]
-    if len(curved) == 1 and curved[0][0] > 0:
-        moving = [part for part in kept if part[1].is_affine and part[1].variables]
-        merged = absorbed(*curved[0], moving)
-        if merged is not None:
-            fixed = [part for part in kept if not part[1].variables]
-            return reshape(together([*merged, *fixed]), root.shape)
-    return root if len(kept) == len(parts) else reshape(together(kept), root.shape)
-
-
-def absorbed(factor: Fraction, term: Expression, moving: Terms) -> Terms | None:
-    """Put affine terms into a log-sum-exp or a logistic function of affine entries; None if there is nothing to do."""
-    inner = term.args[0]
-    if term.atom not in (LOGISTIC, LOG_SUM_EXP) or not inner.is_affine:
-        return None
-    if term.atom is LOGISTIC:
-        own = terms(inner)
-        opposite = sorted((-factor * scale, id(part)) for scale, part in own if part.variables)
-        if not moving or sorted((scale, id(part)) for scale, part in moving) != opposite:
-            return None
-        return [(factor, logistic(-inner)), *((factor * scale, part) for scale, part in own if not part.variables)]
-    if not moving:
-        return None
-    added = together(moving)
-    return [(factor, term.atom(inner + (added if factor == 1 else added / float(factor)), **dict(term.options)))]

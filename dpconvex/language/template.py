@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Constraint, Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.normal_form import normal_form
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
@@ -100,8 +99,6 @@ class Template(Sealed):
     ----------
     losses : tuple of Expression
         The loss for each entry of ``record.combinations``, in the core language and in normal form (docs/theory.md, section 2).
-    written : tuple of Expression
-        The same losses as they were read.
     regularizer : Expression
     constraints : tuple of Constraint
     variables : tuple of Variable
@@ -176,15 +173,12 @@ class Template(Sealed):
         for name in called:
             if called.count(name) > 1:  # a release could not tell them apart
                 raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")
-        self.written: tuple[Expression, ...] = tuple(
+        self.losses: tuple[Expression, ...] = tuple(
             reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
         )
         self.regularizer: Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
-        # A loss without a field of the record is refused by `verify`, however large the arrays that were written into it.
-        mentions = any(loss.fields for loss in self.written)
-        self.losses: tuple[Expression, ...] = tuple(map(normal_form, self.written)) if mentions else self.written
         originals = [*losses, public, *constraints]
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True

@@ -19,7 +19,6 @@ from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.norms import norm, sum_squares
 from dpconvex.core.expression import Constraint, Expression, constant
-from dpconvex.core.normal_form import normal_form
 from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import once
 from dpconvex.core.summation import public_norms
@@ -229,9 +228,8 @@ def found(form: LossForm, radius: float) -> Bend:
         near.append(Constraint("inequality", (norm(everything), constant(radius))))
     record = Record(unused=Box(0.0, 1.0))
     try:
-        losses = (normal_form(rest),)
         alone = form.template.with_parts(
-            record=record, written=(rest,), losses=losses, regularizer=sum_squares(everything), constraints=tuple(near)
+            record=record, losses=(rest,), regularizer=sum_squares(everything), constraints=tuple(near)
         )
         analysis = Analysis(LossForm(alone))
         kink: Kink | None = analysis.kink
