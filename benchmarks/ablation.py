@@ -61,7 +61,7 @@ SWITCHES = {
     "joint logistic": off("slope and curvature", always(math.inf), C + "joint_supremum:LogisticJoint.loss"),
     "joint softmax": off("gradient and covariance", always(math.inf), C + "joint_supremum:SoftmaxJoint.loss"),
     "joint hinge": off("hinge of a softmax", always(math.inf), C + "joint_supremum:HingeJoint.loss"),
-    "matrix noise": off("chosen by default", always(()), "dpconvex.mechanisms.automatic:rank_one_structures"),
+    "matrix noise": off("chosen by default", always(()), "dpconvex.mechanisms.recipe:rank_one_structures"),
     "vertices": off("enumerated for one gradient", 0, C + "gradient_norms:LARGEST_ENUMERATION"),
     "pairs of vertices": off("enumerated for two", 0, C + "gradient_norms:LARGEST_PAIR_ENUMERATION"),
     "products": off("inner products of terms", no_products, C + "gradient_norms:largest_products"),

@@ -68,8 +68,8 @@ from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDe
 from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans
 from .mechanisms.objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
+from .mechanisms.private_selection import Repetitions as Repetitions
 from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
-from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
 from .release.baseline import minimize as minimize

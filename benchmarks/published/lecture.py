@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.profiles import gaussian_delta
 
 __all__ = ["lecture_delta", "lecture_sigma"]
 

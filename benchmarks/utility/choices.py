@@ -1,7 +1,7 @@
 """What mechanisms really do on problems of many sizes, and how well the automatic choice foresees it.
 
 ``python -m benchmarks.utility.choices`` fits every candidate to synthetic data, prints the factors of
-`dpconvex.mechanisms.certificate_kinds` that follow from it, and the regret of the choice on public data.  Clipped steps on
+`dpconvex.mechanisms.certificate` that follow from it, and the regret of the choice on public data.  Clipped steps on
 whitened records are fitted beside them, for `dpconvex.mechanisms.recipe.ENOUGH`: up to how many records to whiten.
 """
 
@@ -18,10 +18,9 @@ import numpy as np
 import dpconvex as dp
 from benchmarks.data import clouds
 from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import level
-from dpconvex.mechanisms.recipe import ENOUGH, clipped_steps
+from dpconvex.mechanisms.recipe import ENOUGH, Automatic, clipped_steps
 from dpconvex.release.verify import analyse
 
 __all__ = ["Setting", "factors", "measured", "real", "regret", "synthetic"]

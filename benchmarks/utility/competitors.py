@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.utility.tables import Split
-from dpconvex.noise.gaussian_profiles import gaussian_sigma
+from dpconvex.noise.profiles import gaussian_sigma
 
 __all__ = ["adassp", "clipped_descent", "diffprivlib", "exact", "poisson_descent", "sampled_sigma", "whitened"]
 

@@ -1,6 +1,5 @@
 """Events: what a release is for accounting, in numbers that are public and fixed before any data are read.
 
-A ledger keeps the event of each spend, so that a total can be computed from what was released and not only from promises.
 Each kind of event says what its privacy loss can be (`profile`), and may know that better as a Rényi divergence or as the
 shift of a Gaussian mechanism.  `event_of` reads fields strictly: an event that says too little would cost too little.
 """
@@ -21,15 +20,19 @@ from scipy.special import log_ndtr
 from dpconvex.core.bisection import bisect
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import (
+from dpconvex.noise.profiles import (
     GRID_LOSS,
+    LARGEST_LOSS,
+    SLACK,
+    Orders,
+    Profile,
     chi_delta,
     concentrated_delta,
     gaussian_delta,
     integer_level,
     swing,
+    table,
 )
-from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, table
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
@@ -51,13 +54,11 @@ class Event(ABC):
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no amounts, and keep them in double precision."""
-        for item in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
-            if item.type in ("float", float):
-                below = 1 if item.name in ("delta", "probability") else math.inf
-                if not (is_amount(value) and float(value) < below):
-                    raise TemplateError(f"an event of kind {self.kind!r}: {item.name} is no amount: {value!r}")
-                object.__setattr__(self, item.name, float(value))
+        for name, value in vars(self).copy().items():
+            if not isinstance(value, tuple):
+                if not is_amount(value, 1 if name in ("delta", "probability") else math.inf):
+                    raise TemplateError(f"an event of kind {self.kind!r}: {name} is no amount: {value!r}")
+                object.__setattr__(self, name, float(value))
 
     @abstractmethod
     def profile(self) -> Profile:
@@ -79,7 +80,6 @@ class Event(ABC):
         yield self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able values."""
         return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
 
 
@@ -89,14 +89,14 @@ def known(event: Event) -> Profile:
 
 
 class Promise(Event):
-    """What is known of a release of which nothing but its promise is."""
+    """A release of which nothing but its promise is known."""
 
     epsilon: float
     delta: float
 
     def profile(self) -> Profile:
         """Either everything is lost, or randomised response is the worst (Kairouz, Oh & Viswanath 2015)."""
-        useful = self.epsilon <= LARGEST_LOSS  # no larger losses are computed with
+        useful = self.epsilon <= LARGEST_LOSS
         return Profile(np.array([min(self.epsilon, LARGEST_LOSS)]), np.array([self.delta if useful else 1.0]))
 
     def level(self) -> tuple[float, float]:
@@ -146,7 +146,6 @@ class Gaussian(Event):
     mu: float
 
     def profile(self) -> Profile:
-        """The exact one, at points."""
         mu = max(self.mu, SMALLEST_SHIFT)
         return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
@@ -199,7 +198,6 @@ class Selected(Event):
             raise TemplateError(f"an event of kind {self.kind!r}: there is less than one release on average")
 
     def profile(self) -> Profile:
-        """What the best order proves, at points."""
         return table(self.delta, scale=self.rho + self.shift + math.sqrt(self.rho) + SMALLEST_SHIFT)
 
     def delta(self, epsilon: float) -> float:
@@ -251,15 +249,13 @@ class Composition(Event):
             yield from part.leaves()
 
     def profile(self) -> Profile:
-        raise TypeError("a composition is accounted for by its leaves")
+        raise NotImplementedError  # its leaves are asked
 
     @cached_property
     def counted(self) -> Counter[Event]:
-        """How often each leaf occurs."""
         return Counter(self.leaves())
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
-        """Divergences of one order add up, and so does what is lost."""
         total, lost = 0 * order, 0.0
         for leaf, count in self.counted.items():
             value, more = leaf.renyi(order)
@@ -334,18 +330,15 @@ class Perturbation(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         for hull in self.kinds:
-            parts = (hull.length, hull.curvature), hull.lengths, hull.counts, hull.slopes, hull.behind
-            numbers = [number for part in parts for number in (() if part is None else part)]
-            paired = (hull.lengths is None) == (hull.counts is None) and len(hull.lengths or ()) == len(
-                hull.counts or ()
-            )
+            lengths, counts = hull.lengths or (), hull.counts or ()
+            numbers = (hull.length, hull.curvature, *lengths, *counts, *(hull.slopes or ()), *(hull.behind or ()))
+            paired = (hull.lengths is None) == (hull.counts is None) and len(lengths) == len(counts)
             if not (all(map(is_amount, numbers)) and paired and hull.dimension >= 0):
                 raise TemplateError(
                     "an event of objective perturbation: numbers are finite and at least 0, and each length has a count"
                 )
 
     def delta(self, epsilon: float) -> float:
-        """Bound delta over all kinds of neighbours."""
         return max((hull.delta(epsilon)[0] for hull in self.kinds), default=0.0)
 
     def profile(self) -> Profile:
@@ -362,9 +355,9 @@ class Perturbation(Event):
 def on_integers(sensitivity: float, scale: float) -> Event:
     """Return what noise on the integers is, with probabilities proportional to ``exp(-k^2/(2 scale^2))``."""
     mu = integer_level(sensitivity, scale)
-    return (
-        Composition((Gaussian(mu), Tail(GRID_LOSS))) if mu < math.inf else Concentrated((sensitivity / scale) ** 2 / 2)
-    )
+    if mu == math.inf:
+        return Concentrated((sensitivity / scale) ** 2 / 2)
+    return Composition((Gaussian(mu), Tail(GRID_LOSS)))
 
 
 def event_of(values: Any, depth: int = 0) -> Event:
@@ -392,6 +385,5 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def is_amount(value: object) -> bool:
-    """Whether a value is a finite number of at least 0."""
-    return is_real(value) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
+def is_amount(value: object, below: float = math.inf) -> bool:
+    return is_real(value) and 0 <= float(value) < below  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from dpconvex.auditing.report import Attack
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import private_selection as selection
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
-from dpconvex.mechanisms.random_repetition import Repetitions
+from dpconvex.mechanisms.private_selection import Repetitions
 
 Array = NDArray[np.float64]
 

@@ -20,8 +20,7 @@ from dpconvex.core.markup import aligned, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate, ObjectiveCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, ObjectiveCertificate, StatisticsCertificate
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

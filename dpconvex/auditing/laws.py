@@ -16,8 +16,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_laws import shape_of
-from dpconvex.noise.matrix_variate import best_structure
+from dpconvex.mechanisms.noise_laws import best_structure, shape_of
 
 Array = NDArray[np.float64]
 LogNoise = Callable[[Array], Array]

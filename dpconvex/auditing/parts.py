@@ -13,12 +13,11 @@ from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import Candidates, Goal, Search, diagonal
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.noise.gaussian_profiles import gaussian_delta, profile_epsilon
 from dpconvex.noise.loss_distributions import sampled_delta
+from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.whitening import second_moment
 

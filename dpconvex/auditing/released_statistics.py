@@ -18,7 +18,7 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
-from dpconvex.noise.gaussian_profiles import gaussian_delta, profile_epsilon
+from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.verify import form_of
 

@@ -17,13 +17,10 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.learners.mixtures import fit_of_mixture, verify_mixture
 from dpconvex.learners.tune_repeated import planned
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate, OutputCertificate, StatisticsCertificate
-from dpconvex.mechanisms.private_selection import SELECTIONS
-from dpconvex.mechanisms.random_repetition import Repetitions
-from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, OutputCertificate, StatisticsCertificate
+from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions
+from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.release.verify import Method, analyse, verify
 

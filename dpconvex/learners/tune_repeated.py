@@ -24,9 +24,9 @@ from dpconvex.learners.tune import Tuning, named_templates, of_the_best, scored
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
-from dpconvex.mechanisms.random_repetition import Repetitions, concentration
+from dpconvex.mechanisms.private_selection import Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.noise.gaussian_profiles import profile_epsilon
+from dpconvex.noise.profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release

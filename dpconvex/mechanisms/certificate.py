@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -23,10 +23,6 @@ from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 TAIL = 2.0**-100
 # How a certificate of the best of several runs names their mean number among its settings.
 RUNS = "mean_number_of_runs"
-# Parts of a certificate that are objects of their own.
-PARTS = ("cover", "clustering", "whitening")
-# Of epsilon, less than this part is shown as none of it.
-NOTHING = 5e-4
 COMPARED = (
     *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
@@ -58,8 +54,7 @@ class Certificate:
     jacobian_epsilon : float
         J: the part of epsilon that pays for one record's curvature.
     noise_epsilon : float
-        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the residual noise and
-        of a clustering it makes up epsilon.
+        The part of epsilon that pays for the noise.
     noise_dimension : int
         p: dimension of the sensitive subspace, in which the noise is drawn.
     noise_scale : float
@@ -75,8 +70,7 @@ class Certificate:
         What dominates the cost, and what would lower it.
     perturbed : {"objective", "output", "gradients", "statistics"}
         What the noise is added to.  For statistics, `gradient_bound` is the length of those of one record, `sensitivity` how
-        far their sum moves, `noise_dimension` their number, `noise_scale` in their units, and `tolerance` bounds the rounding of
-        the sum; no objective is minimised before they are released, and the other constants are 0.
+        far their sum moves, `noise_dimension` their number, and `tolerance` bounds the rounding of the sum.
     noise : {"gamma", "gaussian", "matrix"}
         Law of the noise.
     mean_noise : float or None
@@ -122,12 +116,13 @@ class Certificate:
     event: Event | None = field(default=None, repr=False)
 
     kinds: ClassVar[dict[str, type[Certificate]]] = {}
-    # Whether noise is added to a minimiser or to what is minimised.
+    # Whether noise is added to a minimiser or to what is minimised, and whether the curvature of one record is paid for.
     minimises: ClassVar[bool] = True
+    curved: ClassVar[bool] = False
     # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data by
     # `benchmarks.utility.choices`.
     foreseen: ClassVar[float] = 1.0
-    # What is said of the noise, of what it is proportional to, of what it covers, and of how it is drawn.
+    # What is said of the noise, of what it is proportional to, of what it covers, how it is drawn, and what is subject to that.
     where: ClassVar[str] = ""
     product: ClassVar[str] = "G_adj"
     computed: ClassVar[str] = "answer from the exact one"
@@ -135,6 +130,7 @@ class Certificate:
         "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which is "
         "covered."
     )
+    provided: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, perturbed: str) -> None:
         Certificate.kinds[perturbed] = cls
@@ -166,7 +162,7 @@ class Certificate:
     @property
     def noise_delta(self) -> float:
         """The part of delta that pays for the noise: what the other parts leave."""
-        paid = sum(getattr(self, name).delta for name in PARTS if getattr(self, name) is not None)
+        paid = sum(part.delta for part in (self.cover, self.clustering, self.whitening) if part is not None)
         return max(self.delta - paid, 0.0)
 
     @property
@@ -185,9 +181,9 @@ class Certificate:
 
     @property
     def expected_shift(self) -> float:
-        """How far the noise moves the answer on average, at most: the mean of ||b||/mu, or of ||b|| on the output itself.
+        """How far the noise moves the answer on average, at most: the mean of ||b||/mu; for noise on the output, of ||b||.
 
-        For noise on gradients it is the length of all steps that the noise makes; for statistics, what these are moved by.
+        For noise on gradients it is the length of all steps that the noise makes.
         """
         return self.expected_noise
 
@@ -203,17 +199,13 @@ class Certificate:
         A promise without delta cannot pay for the probability with which noise exceeds the cap that the residual noise
         allows for.  And of noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
         """
-        said = list(self.provided())
+        said = list(self.provided)
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
             said.append(f"up to a probability of 2^{power}{times}")
         return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
-
-    def provided(self) -> Iterator[str]:
-        """Yield what this mechanism's promise is subject to."""
-        yield from ()
 
     @property
     def answer(self) -> str:
@@ -260,12 +252,9 @@ class Certificate:
         yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
         added = f", of which {number(self.added)} were added" if self.added else ""
         yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
-        yield from self.curvature()
+        if self.curved:
+            yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
         yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
-
-    def curvature(self) -> Iterator[tuple[str, str, str]]:
-        """Yield that of one record, where it is paid for."""
-        yield from ()
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
@@ -285,7 +274,8 @@ class Certificate:
             "matrix": ": beta x the sensitivity in the nuclear norm",
         }
         yield self.noise_epsilon, f"the noise{paid.get(self.noise, f': beta x {self.product}')}"
-        yield from self.other_shares()
+        if self.curved:
+            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
         if self.cover is not None:
             yield self.cover.epsilon, "the cover of the computed answer's distance tau"
             if self.cover.counting:
@@ -296,13 +286,9 @@ class Certificate:
             together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
             yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
 
-    def other_shares(self) -> Iterator[tuple[float, str]]:
-        """Yield what this mechanism pays beside its noise."""
-        yield from ()
-
     def _repr_html_(self) -> str:
         paid = [
-            (number(spent) if spent > NOTHING * self.epsilon else "0", f"{100 * spent / self.epsilon:.0f} %", what)
+            (number(spent) if spent > 5e-4 * self.epsilon else "0", f"{100 * spent / self.epsilon:.0f} %", what)
             for spent, what in self.shares()
         ]
         return (
@@ -317,20 +303,95 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
-        plain = dict(vars(self))
-        plain |= {name: list(plain[name]) for name in ("assumptions", "advice")}
-        plain |= {
-            "settings": dict(self.settings),
-            "privacy": self.privacy.to_dict(),
-            "derivation": self.derivation.to_dict(),
-            "event": None if self.event is None else self.event.to_dict(),
-        }
-        return plain | {name: None if plain[name] is None else asdict(plain[name]) for name in PARTS}
+        event = None if self.event is None else self.event.to_dict()
+        return {**asdict(replace(self, event=None)), "event": event}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`."""
         return cast(Certificate, built(cls, data, {Event: event_of}))
+
+
+class ObjectiveCertificate(Certificate, perturbed="objective"):
+    """Noise on what is minimised; the curvature of one record is paid for beside it."""
+
+    curved, gaussian_level = True, None
+
+    @property
+    def expected_shift(self) -> float:
+        return self.expected_noise / (self.strong_convexity or math.inf)
+
+
+class OutputCertificate(Certificate, perturbed="output"):
+    """Noise on the minimiser."""
+
+    foreseen, where = 50.0, " (on the parameters)"
+
+    @property
+    def gaussian_level(self) -> float | None:
+        return self.sensitivity / self.strong_convexity / self.noise_scale if self.is_gaussian else None
+
+
+class DescentCertificate(Certificate, perturbed="gradients"):
+    """Noise on the gradient of every step."""
+
+    minimises, where = False, " (at every step)"
+    drawn = (
+        "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
+        "are the digits of the answer."
+    )
+    provided = (
+        "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do",
+    )
+
+    @property
+    def steps(self) -> int:
+        return int(self.settings.get("steps", 1.0))
+
+    @property
+    def step_size(self) -> float:
+        return self.settings.get("step_size", 1.0)
+
+    @property
+    def largest_step(self) -> float:
+        return self.settings.get("largest_step", self.step_size)
+
+    @property
+    def clip(self) -> float:
+        """Largest norm of a clipped gradient; infinite if none is clipped."""
+        return self.settings.get("clip", math.inf)
+
+    @property
+    def sampling(self) -> float:
+        """Probability with which a record takes part in a step."""
+        return self.settings.get("sampling", 1.0)
+
+    @property
+    def expected_shift(self) -> float:
+        return self.expected_noise * self.steps * self.step_size
+
+    @property
+    def gaussian_level(self) -> float | None:
+        whole = self.is_gaussian and "sampling" not in self.settings
+        return self.sensitivity * math.sqrt(self.steps) / self.noise_scale if whole else None
+
+    @property
+    def answer(self) -> str:
+        said = f"The answer is where {self.steps} noisy steps on clipped gradients end; no distance to a minimiser is claimed."
+        return said if self.clip < math.inf else ""
+
+
+class StatisticsCertificate(Certificate, perturbed="statistics"):
+    """Noise on the sums that a quadratic loss takes from the data."""
+
+    minimises, where, product = False, " (on the statistics)", "the sensitivity"
+    computed = "statistics from the exact ones"
+
+    def constants(self) -> Iterator[tuple[str, str, str]]:
+        root = self.derivation
+        yield "statistics", f"{self.noise_dimension}", source(root, "moments")
+        yield "length of a record's", number(self.gradient_bound), source(root, "length")
+        yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
 
 
 def tail_of(epsilon: float) -> float:

@@ -24,11 +24,10 @@ from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.linear_maps import linear_parts, weighted_sum
 from dpconvex.geometry.quadratics import squares
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import TAIL
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
 from dpconvex.mechanisms.proof_steps import sensitivity_of
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
-from dpconvex.noise.spherical import SPHERICAL
+from dpconvex.noise.samplers import SPHERICAL
 
 GAUSSIAN = SPHERICAL["gaussian"]
 # The rule for steps, in margins: how far the noise of all steps moves a margin, and, times the number of directions that the

@@ -24,8 +24,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.clipped_descent import (
     capped,
     curvature,
@@ -44,10 +43,9 @@ from dpconvex.mechanisms.proof_steps import (
     public_steps,
     record_steps,
 )
-from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
-from dpconvex.noise.samplers import in_subspace
-from dpconvex.noise.spherical import SPHERICAL
+from dpconvex.noise.profiles import gaussian_sigma
+from dpconvex.noise.samplers import SPHERICAL, in_subspace
 
 Array = NDArray[np.float64]
 

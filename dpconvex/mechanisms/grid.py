@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Event, Pure, on_integers
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.gaussian_profiles import concentrated_delta, gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.profiles import concentrated_delta, gaussian_delta, grid_loss, integer_level
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

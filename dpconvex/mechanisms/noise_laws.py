@@ -1,7 +1,19 @@
 """Laws of the noise b of objective perturbation: what each needs of a template, and how it is calibrated and drawn.
 
 Of each law: the smallest proved noise (`calibrate`), a prediction of the mean square of its norm (`square`), a draw in
-coordinates of the whole space, and a bound on its norm that fails with at most a given probability.
+coordinates of the whole space, a bound on its norm that fails with at most a given probability, and what rounding does to a draw.
+
+Matrix-shaped noise is for templates whose gradients are matrices of rank one.  All gradients of one record lie in the unit ball
+of the nuclear norm (times G), which is far smaller than that of the Frobenius norm.  Take an r x c matrix M with density
+proportional to ``det(I + M M'/s^2)^(-a)``, a = (nu + c)/2 (a matrix-variate t law; Gupta & Nagar 2000, "Matrix variate
+distributions", section 4.2).  The derivative of the log density in a singular value x is ``-(a/s) 2y/(1 + y^2)``, y = x/s, so in
+absolute value at most a/s: the log density is beta-Lipschitz in the nuclear norm for s = a/beta.  Objective perturbation is then
+private with ``epsilon = beta * G_* + J``, where G_* bounds the nuclear norm of the change of the gradient: G if a record appears,
+2G if it is replaced.  A linear image of the noise keeps the property, so it may be carried into the sensitive subspace.
+
+The tail is heavy: a row of M is ``s z / chi``, with z standard normal and chi the root of a chi-square variable with
+nu - r + 1 degrees of freedom.  How long M can be, and how much rounding can change it, decides how exact an answer must be before
+it may be released, so both are bounded here (docs/theory.md, docs/release.md).
 """
 
 import math
@@ -11,28 +23,29 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from scipy.special import gammaln
+from scipy.stats import beta as beta_law
 
 from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import differences
-from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
+from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
 from dpconvex.errors import NotPrivate
+from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
-from dpconvex.noise.gaussian_profiles import smallest_scale
-from dpconvex.noise.matrix_variate import best_structure, matrix_noise, noise_bound, rounding_bound
-from dpconvex.noise.samplers import in_subspace
-from dpconvex.noise.spherical import SPHERICAL, Spherical
+from dpconvex.noise.profiles import smallest_scale
+from dpconvex.noise.samplers import SPHERICAL, in_subspace
 
 Array = NDArray[np.float64]
 
-# Relative accuracy of the calibrated beta; one whose cost is at most epsilon is used.
-ACCURATE = 1e-12
-# Accuracy of a calibration that only serves to predict.
-ROUGH = 1e-4
-# Relative slack for rounding, as for every constant of an analysis.
-SLACK = 1 + 1e-11
+# Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
+ACCURATE, ROUGH = 1e-12, 1e-4
+# Relative slack for rounding, as for every constant of an analysis; of bounds on matrices.
+SLACK, MATRIX_SLACK = 1 + 1e-11, 1 + 1e-6
+# Moments that a bound by Markov's inequality is tried with.
+ORDERS = 64
 
 
 @dataclass(frozen=True)
@@ -56,16 +69,14 @@ class Calibration:
 class OnSubspace:
     """Noise without a preferred direction on the sensitive subspace."""
 
-    def __init__(self, norm: Spherical) -> None:
-        self.norm = norm
-        self.name = norm.name
+    def __init__(self, norm: str) -> None:
+        self.norm = SPHERICAL[norm]
+        self.name = self.norm.name
 
     def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
-        """In coordinates of the subspace, carried into the whole space."""
         return in_subspace(analysis.form.basis, self.norm.draw(analysis.form.noise_dimension, scale, rng))
 
     def bound(self, certificate: Certificate, probability: float) -> float:
-        """Quantile of the norm."""
         return self.norm.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
     def rounding(self, certificate: Certificate, probability: float) -> float:
@@ -83,51 +94,41 @@ class GammaLaw(OnSubspace):
             return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
 
         p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon)
-        jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
-        square, mean = self.norm.square(p, 1 / beta), self.norm.mean(p, 1 / beta)
-        return Calibration(1 / beta, sensitivity, jacobian, how, square, mean, Pure(privacy.epsilon))
+        return pure_calibration(cost, sensitivity, p * (p + 1), p, analysis, privacy.epsilon)
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        left = privacy.epsilon - analysis.log_det(moduli)[0]
         p = analysis.form.noise_dimension
-        return self.norm.square(p, sensitivity_of(analysis, privacy) / left) if left > 0 else math.inf
+        return p * (p + 1) * quick_scale(analysis, privacy.epsilon, moduli, sensitivity_of(analysis, privacy)) ** 2
 
 
 class MatrixLaw:
-    """Matrix-variate t noise, for gradients of rank one (see `matrix_noise`)."""
+    """Matrix-variate t noise, for gradients of rank one."""
 
     name = "matrix-shaped"
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """As for Gamma noise, with the nuclear norm of the difference: the sum of both gradients' norms."""
-        structure, sensitivity = best_structure(analysis), self.sensitivity(analysis, privacy)
+        structure, sensitivity = best_structure(analysis), nuclear_sensitivity(analysis, privacy)
 
         def cost(beta: float) -> tuple[float, str]:
             epsilon, how = analysis.perturbation_cost(beta, moduli, "add-remove")
             return epsilon + beta * (sensitivity - analysis.gradient_bound), how
 
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon)
-        size = math.sqrt(structure.square) / beta
+        mean = math.sqrt(structure.square)
+        found = pure_calibration(cost, sensitivity, structure.square, mean, analysis, privacy.epsilon)
         settings = {
             "rows": float(structure.rows),
             "columns": float(structure.columns),
             "degrees_of_freedom": float(degrees_of_freedom(structure.rows, structure.columns)),
             "nuclear_sensitivity": sensitivity,
         }
-        jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
-        how = f"{how}; gradients of rank one: {structure.name}"
-        return Calibration(1 / beta, sensitivity, jacobian, how, size**2, size, Pure(privacy.epsilon), settings)
-
-    def sensitivity(self, analysis: Analysis, privacy: Privacy) -> float:
-        return analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
+        return replace(found, how=f"{found.how}; gradients of rank one: {structure.name}", settings=settings)
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        left = privacy.epsilon - analysis.log_det(moduli)[0]
-        sensitivity = self.sensitivity(analysis, privacy)
-        return best_structure(analysis).square * (sensitivity / left) ** 2 if left > 0 else math.inf
+        scale = quick_scale(analysis, privacy.epsilon, moduli, nuclear_sensitivity(analysis, privacy))
+        return best_structure(analysis).square * scale**2
 
     def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
         """A matrix, carried into the coordinates."""
@@ -144,11 +145,6 @@ class MatrixLaw:
         return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
 
 
-def shape_of(certificate: Certificate) -> tuple[int, int]:
-    """Return the rows and the columns of matrix-shaped noise."""
-    return int(certificate.settings["rows"]), int(certificate.settings["columns"])
-
-
 class GaussianLaw(OnSubspace):
     """Independent normal coordinates, for (epsilon, delta)."""
 
@@ -159,10 +155,8 @@ class GaussianLaw(OnSubspace):
             raise too_curved(analysis, privacy.epsilon, analysis.log_det(moduli)[0])
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
         event = Perturbation(sigma, hulls_of(analysis, privacy.adjacency, moduli, sigma))
-        p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
-        return Calibration(
-            sigma, sensitivity, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma), event
-        )
+        p, reach = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
+        return Calibration(sigma, reach, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma), event)
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
         """Calibrate roughly; `near` is the mean square for moduli near these."""
@@ -174,23 +168,19 @@ class GaussianLaw(OnSubspace):
         self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float, near: float = 0.0
     ) -> float | None:
         check_delta(privacy, "Gaussian noise on the objective", "use noise='gamma'")
-        epsilon, adjacency = privacy.epsilon, privacy.adjacency
-        start = sensitivity_of(analysis, privacy) * math.sqrt(2 * math.log(2 / privacy.delta)) / min(epsilon, 4.0)
 
         def delta(sigma: float) -> float:
-            return objective_delta(analysis, adjacency, moduli, epsilon, sigma)[0]
+            return objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)[0]
 
         if 0 < near < math.inf:
             return smallest_scale(delta, privacy.delta, near, accuracy, stride=0.02)
+        reach = sensitivity_of(analysis, privacy)
+        start = reach * math.sqrt(2 * math.log(2 / privacy.delta)) / min(privacy.epsilon, 4.0)
         return smallest_scale(delta, privacy.delta, start, accuracy)
 
 
 Law = GammaLaw | GaussianLaw | MatrixLaw
-LAWS: dict[str, Law] = {
-    "gamma": GammaLaw(SPHERICAL["gamma"]),
-    "gaussian": GaussianLaw(SPHERICAL["gaussian"]),
-    "matrix": MatrixLaw(),
-}
+LAWS: dict[str, Law] = {"gamma": GammaLaw("gamma"), "gaussian": GaussianLaw("gaussian"), "matrix": MatrixLaw()}
 
 
 def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPrivate:
@@ -201,24 +191,36 @@ def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPriva
     )
 
 
-def largest_beta(
-    cost: Callable[[float], tuple[float, str]], sensitivity: float, analysis: Analysis, epsilon: float
-) -> tuple[float, str]:
-    """Return the largest proved inverse scale beta whose cost is at most epsilon, and the form of the bound."""
+def quick_scale(analysis: Analysis, epsilon: float, moduli: Moduli, sensitivity: float) -> float:
+    """Return 1/beta where gradient and curvature are charged for apart."""
+    left = epsilon - analysis.log_det(moduli)[0]
+    return sensitivity / left if left > 0 else math.inf
+
+
+def pure_calibration(
+    cost: Callable[[float], tuple[float, str]],
+    sensitivity: float,
+    square: float,
+    mean: float,
+    analysis: Analysis,
+    epsilon: float,
+) -> Calibration:
+    """Find the largest inverse scale beta whose proved cost is at most epsilon; `square` and `mean` are for a beta of 1."""
 
     def excess(beta: float) -> float:
         return cost(beta)[0] - epsilon
 
-    most = epsilon / sensitivity
-    if excess(most) <= 0:
-        return most, cost(most)[1]
-    if excess(0.0) >= 0:
-        raise too_curved(analysis, epsilon, cost(0.0)[0])
-    found = float(brentq(excess, 0.0, most, xtol=ACCURATE * most, rtol=ACCURATE))
-    step = ACCURATE * most
-    while excess(found) > 0:
-        found, step = max(found - step, 0.0), 2 * step
-    return found, cost(found)[1]
+    found = most = epsilon / sensitivity
+    if excess(most) > 0:
+        if excess(0.0) >= 0:
+            raise too_curved(analysis, epsilon, cost(0.0)[0])
+        found = float(brentq(excess, 0.0, most, xtol=ACCURATE * most, rtol=ACCURATE))
+        step = ACCURATE * most
+        while excess(found) > 0:
+            found, step = max(found - step, 0.0), 2 * step
+    jacobian = max(epsilon - found * sensitivity, 0.0)
+    how = cost(found)[1]
+    return Calibration(1 / found, sensitivity, jacobian, how, square / found**2, mean / found, Pure(epsilon))
 
 
 def objective_delta(
@@ -253,3 +255,80 @@ def hulls_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)
+
+
+def nuclear_sensitivity(analysis: Analysis, privacy: Privacy) -> float:
+    return analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
+
+
+def shape_of(certificate: Certificate) -> tuple[int, int]:
+    """Return the rows and the columns of matrix-shaped noise."""
+    return int(certificate.settings["rows"]), int(certificate.settings["columns"])
+
+
+def best_structure(analysis: Analysis) -> RankOne:
+    """Return the layout in which the noise is smallest."""
+    found = rank_one_structures(analysis)
+    if not found:
+        raise NotPrivate(
+            "matrix-shaped noise needs every gradient to be a matrix of rank one, weights of the classes times features of the "
+            "record, and that is not seen here",
+            analysis.form.template.losses[0],
+            "write all scores as one matrix times one vector of features, or use noise='gamma'",
+        )
+    return min(found, key=lambda structure: structure.square)
+
+
+def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:
+    """Draw a matrix whose log density is Lipschitz in the nuclear norm, with constant ``1/scale``."""
+    freedom = degrees_of_freedom(rows, columns)
+    drawn = np.empty((rows, columns))
+    for k in reversed(range(rows)):
+        length = math.sqrt(2 * rng.standard_gamma((freedom - rows + 1 + k) / 2))
+        row = rng.standard_normal(columns) / length
+        below = drawn[k + 1 :]
+        below += np.outer(below @ row / (1 + math.sqrt(1 + float(row @ row))), row)
+        drawn[k] = row
+    return drawn * (scale * (freedom + columns) / 2)
+
+
+def noise_bound(rows: int, columns: int, scale: float, probability: float) -> float:
+    """Return a bound on the Frobenius norm of the noise that fails with at most the given probability.
+
+    Every row, over s, has the law of ``z / chi``, so that ``y = 1/(1 + |row|^2)`` has a beta law, and no row is longer than its
+    quantile of order ``probability / rows``, but for the given probability.
+    """
+    freedom = degrees_of_freedom(rows, columns)
+    least = float(beta_law.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
+    return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * MATRIX_SLACK
+
+
+def rounding_bound(rows: int, columns: int, scale: float, probability: float) -> float:
+    """Bound the distance of a drawn matrix from an ideal one, but for a given probability.
+
+    Assumed is what docs/release.md says about the samplers of normal and gamma variables.  Each of the steps of `matrix_noise`
+    adds an error, and the steps after it enlarge that by factors that are independent of it; all factors have known moments, and
+    Markov's inequality bounds their product with the best of these.
+    """
+    freedom = degrees_of_freedom(rows, columns)
+    own = freedom - rows + np.arange(1.0, rows + 1)  # degrees of freedom of the k-th row
+    following = rows - np.arange(1.0, rows + 1)  # how many rows lie below it
+    best = np.full(rows, np.inf)
+    for order in np.linspace(1.0, own[0] / 2, ORDERS, endpoint=False):
+        # An error in a row below grows by a product of 1/beta(d/2, 1/2) over the rows above; the product telescopes.
+        growth = log_ratio(own[0], order) - log_ratio(own, order)
+        # 1 + |row|^2 + c/chi^2, the first two terms and the last
+        length = np.exp((log_ratio(own, order) - log_ratio(own + columns, order)) / order)
+        length += columns / 2 * np.exp(log_ratio(own, order) / order)
+        # 1 + the squared norm of the rows below
+        square = log_ratio(own + 1, order) + gammaln(columns / 2 + order) - gammaln(columns / 2)
+        below = 1 + following * np.exp(square / order)
+        logs = growth + order * np.log(length * below) + math.log(rows / probability)
+        best = np.minimum(best, logs / (2 * order))
+    spread = scale * (freedom + columns) / 2
+    return float((1.5 * columns + 35) * UNIT / 2 * spread * np.exp(best).sum() * MATRIX_SLACK)
+
+
+def log_ratio(freedom: Array | float, order: float) -> Array:
+    """Return the logarithm of ``Gamma(d/2 - q) / Gamma(d/2)``, the q-th moment of two over a chi-square variable."""
+    return np.asarray(gammaln(np.asarray(freedom) / 2 - order) - gammaln(np.asarray(freedom) / 2))

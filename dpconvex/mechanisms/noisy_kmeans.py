@@ -22,8 +22,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.noise.samplers import seeded_generator
-from dpconvex.noise.spherical import SPHERICAL, Spherical
+from dpconvex.noise.samplers import SPHERICAL, Spherical, seeded_generator
 
 Array = NDArray[np.float64]
 Statistics = Callable[[Array], tuple[Array, Array]]

@@ -45,8 +45,7 @@ from dpconvex.mechanisms.proof_steps import (
     record_steps,
     sensitivity_of,
 )
-from dpconvex.noise.samplers import in_subspace
-from dpconvex.noise.spherical import SPHERICAL, Spherical
+from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
 
 Array = NDArray[np.float64]
 

@@ -5,12 +5,23 @@ Exponential mechanism (McSherry & Talwar 2007; Chaudhuri, Monteleoni & Sarwate 2
 is accepted, with a probability of exactly ``exp(-rate * excess mistakes)``: with replacement, and without.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpconvex.errors import TemplateError
+from dpconvex.accounting.events import Composition, Concentrated, Event, Pure, Selected, Tail
+from dpconvex.core.bisection import bisect
+from dpconvex.core.plain_data import is_real
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.noise.profiles import LOST
 from dpconvex.noise.samplers import accepts, below
 
 SELECTIONS = ("permute-and-flip", "exponential")
@@ -46,3 +57,196 @@ def select(
             return candidate
         if how == "permute-and-flip":
             del left[place]
+
+
+ACCOUNTINGS = ("direct", "renyi")
+# Relative error of everything computed below; costs are rounded up by it.
+SLACK = 1e-12
+# Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
+DIGITS = 60
+STEPS = 60
+# Logarithms of 1/gamma are looked for up to here.
+LONGEST = 600.0
+
+
+@dataclass(frozen=True)
+class Repetitions:
+    """A random number of private runs of which the best is released: its law, and how it is accounted for.
+
+    Parameters
+    ----------
+    mean : float
+        Mean number of runs; above 1.  That is the expected work, in fits.
+    shape : float
+        eta of the truncated negative binomial law, above -1: 0 is the logarithmic, 1 the geometric law.  The larger, the less
+        the number varies, and the more the choice costs.
+    share : float
+        Fraction of a run's cost that pays for its score, in (0, 1).
+    accounting : {"direct", "renyi"}
+        "direct" holds for every mechanism.  "renyi" needs about a seventh less noise where that is Gaussian, and asks for a
+        mechanism that says how neighbours differ, as those of the toolkit do, for a delta, and for ``shape >= 0``.
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+
+    Notes
+    -----
+    A Poisson number of runs is not offered: it can be 0, and then there is nothing to release; and for a mean of 10 or more it
+    costs more than the logarithmic law.
+
+    Examples
+    --------
+    >>> geometric = Repetitions(mean=10, shape=1)
+    >>> round(geometric.gamma, 6), geometric.quantile(0.99)
+    (0.1, 44)
+    >>> Repetitions(mean=10).total(Privacy(0.5)).epsilon < 1.0
+    True
+    """
+
+    mean: float = 10.0
+    shape: float = 0.0
+    share: float = 0.1
+    accounting: str = "direct"
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("mean", 1.0, 1e6), ("shape", -1.0, 1e3), ("share", 0.0, 1.0)):
+            value = getattr(self, name)
+            if not (is_real(value) and low < value < high):
+                raise TemplateError(f"Repetitions: {name} must be between {low:g} and {high:g}, not {value!r}.")
+        if self.accounting not in ACCOUNTINGS:
+            raise TemplateError(f"Repetitions: accounting must be one of {ACCOUNTINGS}, not {self.accounting!r}.")
+        if self.accounting == "renyi" and self.shape < 0:
+            raise TemplateError("Repetitions: Rényi accounting needs a shape of at least 0.")
+
+    @property
+    def gamma(self) -> float:
+        """The law's second parameter, in (0, 1), that gives the mean."""
+        return math.exp(-log_inverse_gamma(float(self.mean), float(self.shape)))
+
+    def probabilities(self, count: int) -> NDArray[np.float64]:
+        """Return the probabilities of 1, ..., count runs, shape (count,)."""
+        length = log_inverse_gamma(float(self.mean), float(self.shape))
+        rest, t = -math.expm1(-length), self.shape * length
+        first = rest / length * (1.0 if t == 0 else t / math.expm1(min(t, 700.0)))
+        return np.asarray(first * np.cumprod([1.0, *(rest * (k + self.shape) / (k + 1) for k in range(1, count))]))
+
+    def quantile(self, probability: float) -> int:
+        """Return the number of runs that is not exceeded with the given probability: how much work there may be."""
+        if not 0 <= probability < 1:
+            raise TemplateError(f"Repetitions: a probability is at least 0 and below 1, not {probability!r}.")
+        return self._invert(Decimal(probability))
+
+    def draw(self, rng: np.random.Generator | None = None) -> int:
+        """Draw the number of runs, which must stay secret; from the operating system, or for tests from a generator.
+
+        The law is inverted at a uniform number of so many digits that it is exact but for a probability far below 2^-100.
+        """
+        return self._invert(Decimal(below(10**DIGITS, rng)).scaleb(-DIGITS))
+
+    def total(self, run: Privacy) -> Privacy:
+        """Return what the best of all runs costs, by the direct theorem, if each run costs `run`."""
+        # 2 artanh(tanh(a/2) tanh(b/2)) without cancelling, for a <= b; 1 + eta < 1001, so that rounding is within the slack.
+        a, b = sorted((run.epsilon, log_inverse_gamma(float(self.mean), float(self.shape))))
+        choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
+        epsilon = run.epsilon + (1 + self.shape) * choice
+        return Privacy(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK), run.adjacency)
+
+    def each(self, whole: Privacy) -> Privacy:
+        """Return what each run may cost, by the direct theorem, for the best of all to keep a promise; rounded down."""
+        low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, STEPS)
+        return Privacy(low, whole.delta / (self.mean * (1 + 2 * SLACK)), whole.adjacency)
+
+    def each_concentrated(self, whole: Privacy) -> float:
+        """Return the rho up to which a run may be concentrated for the best of all to keep a promise; rounded down.
+
+        Raises
+        ------
+        NotPrivate
+            If the promise has no delta.
+        """
+        # Noise beyond its cap, and what a profile gives up, may come with any run, and are taken to give everything away.
+        left = whole.delta - 4 * (1 + math.exp(min(whole.epsilon, 700.0))) * self.mean * TAIL
+        if left <= 0:
+            raise NotPrivate(
+                "Rényi accounting keeps no promise with so small a delta",
+                f"delta = {whole.delta:g}",
+                "promise a larger delta, or use accounting='direct'",
+            )
+        start = math.log(whole.epsilon)
+
+        def fits(log_rho: float) -> bool:
+            return self.selected(math.exp(log_rho)).delta(whole.epsilon) <= left / (1 + SLACK)
+
+        return math.exp(bisect(fits, start - 40.0, start + 1.0, STEPS)[0])
+
+    def selected(self, rho: float) -> Selected:
+        """Return what the best run is for accounting, if each run is rho-zero-concentrated."""
+        length = log_inverse_gamma(float(self.mean), float(self.shape))
+        order = max(math.sqrt(length / rho), 1 + SLACK) if rho > 0 else 1e9
+        shift = (1 + self.shape) * ((order - 1) * rho + length / order)
+        return Selected(rho * (1 + SLACK), shift * (1 + SLACK), float(self.mean))
+
+    def event(self, rho: float) -> Event:
+        """Return the same, but for noise of the runs beyond its cap."""
+        return Composition((self.selected(rho), Tail(4 * self.mean * TAIL)))
+
+    def _invert(self, level: Decimal) -> int:
+        """Return the least k with more than `level` of the mass on 1, ..., k."""
+        length, shape = Decimal(log_inverse_gamma(float(self.mean), float(self.shape))), Decimal(float(self.shape))
+        with localcontext(prec=2 * DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN):
+            rest = 1 - (-length).exp()
+            tiny = abs(shape) < Decimal(10) ** -DIGITS
+            mass = rest / length if tiny else rest * shape / ((shape * length).exp() - 1)
+            count, total = 1, mass
+            while total <= level:
+                mass *= rest * (count + shape) / (count + 1)
+                count, total = count + 1, total + mass
+        return count
+
+
+@lru_cache(maxsize=64)
+def log_inverse_gamma(mean: float, shape: float) -> float:
+    """Return L = log(1/gamma) with ``mean = (e^L - 1) eta / (1 - e^(-eta L))``, the quotient being 1/L for eta = 0."""
+
+    def excess(length: float) -> float:
+        t = shape * length
+        return math.log(math.expm1(length) / length) + (0.0 if t == 0 else math.log(t / -math.expm1(-t)))
+
+    low, high = 0.0, 1.0
+    while excess(high) < math.log(mean):
+        low, high = high, 2 * high
+        if high > LONGEST:
+            raise TemplateError(
+                f"Repetitions: no law with a shape of {shape:g} has a mean of {mean:g}; use a larger shape."
+            )
+    return bisect(lambda length: excess(length) < math.log(mean), low, high, 100)[1]
+
+
+def concentration(certificate: Certificate) -> float:
+    """Return a rho for which a covered release is rho-zero-concentrated, but for the noise's tail beyond its cap."""
+    if certificate.event is None:
+        raise unknown(certificate)
+    rho = 0.0
+    for leaf in certificate.event.leaves():
+        if isinstance(leaf, Pure):
+            rho += leaf.epsilon**2 / 2
+        elif isinstance(leaf, Concentrated):
+            rho += leaf.rho
+        else:  # as private as Gaussian noise of this shift
+            mu, lost = leaf.level()
+            if lost > LOST or not mu < math.inf:
+                raise unknown(certificate)
+            rho += mu * mu / 2
+    return rho * (1 + SLACK)
+
+
+def unknown(certificate: Certificate) -> NotPrivate:
+    """Say that nothing but a promise is known."""
+    return NotPrivate(
+        f"Rényi accounting needs to know how neighbours differ; what is proved about {certificate.mechanism} is its epsilon and "
+        "delta alone",
+        certificate.mechanism,
+        "use accounting='direct', or OutputPerturbation('gaussian'), or NoisyGradientDescent()",
+    )

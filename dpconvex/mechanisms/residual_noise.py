@@ -23,13 +23,11 @@ from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
-from dpconvex.mechanisms.certificate_kinds import OutputCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate import TAIL, Certificate, OutputCertificate, StatisticsCertificate, tail_of
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
-from dpconvex.noise.gaussian_profiles import gaussian_sigma, grid_loss, on_integers
+from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
 
 # The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
 SHARE, LARGEST_EPSILON = 0.01, 0.1
@@ -150,8 +148,8 @@ def hidden(
     A mechanism whose noise hides rounding has a method ``hiding(analysis, certificate, records)``, which returns the certificate
     with louder noise.
     """
-    if isinstance(mechanism, Automatic):
-        mechanism = mechanism.chosen(bare)
+    chosen = getattr(mechanism, "chosen", None)
+    mechanism = chosen(bare) if callable(chosen) else mechanism
     hiding = getattr(mechanism, "hiding", None)
     if bare.minimises:
         cap = 0.0 if isinstance(bare, OutputCertificate) else noise_cap(mechanism, bare)

@@ -30,8 +30,7 @@ from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import OutputCertificate
+from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 
 Array = NDArray[np.float64]
 

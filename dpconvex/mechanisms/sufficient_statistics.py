@@ -33,7 +33,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import DRAWN, UNSEEN, check_delta
-from dpconvex.noise.spherical import SPHERICAL, Spherical
+from dpconvex.noise.samplers import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]
 

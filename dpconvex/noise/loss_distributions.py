@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpconvex.errors import NotPrivate
-from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma, smallest_scale
-from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile
+from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta, gaussian_sigma, smallest_scale
 
 Array = NDArray[np.float64]
 

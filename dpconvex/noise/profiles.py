@@ -1,6 +1,15 @@
-"""Privacy profiles as tables: a bound on delta at some epsilons, and everything that follows from it.
+"""Privacy profiles: the smallest delta for each epsilon, of Gaussian noise in closed form and of anything else as a table.
 
-Let ``H(a) = sup_S P(S) - a Q(S)`` for two neighbours, in either order.  H is convex in a, H(0) = 1, and
+A mechanism whose privacy loss is at most L(t) for a random t is (epsilon, delta)-private with
+``delta = E[(1 - exp(epsilon - L(t)))_+]``.  Each law of L is bounded from above, quadrature and rounding included:
+
+- *Gaussian*, when the difference of two neighbours is one fixed vector: the exact profile of the Gaussian mechanism
+  (Balle & Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8);
+- *chi*, when the difference depends on the noise but stays in a subspace of dimension s: L = a t + a^2/2 with t the norm of s
+  normal variates (for s = 1 the profile of Redberg, Koskela & Wang 2023);
+- *moving slopes*, when one record's gradient moves along one line, and curvature is the rate at which it does.
+
+A table rests on ``H(a) = sup_S P(S) - a Q(S)`` for two neighbours, in either order.  H is convex in a, H(0) = 1, and
 ``H(1/a) = 1 - 1/a + H'(a)/a`` with H' for the other order.  So bounds at some points hold between them as chords, below 1 by that
 symmetry, and what is above the lowest convex curve may be cut off (docs/theory.md, section 20).
 """
@@ -8,29 +17,221 @@ symmetry, and what is above the lowest convex curve may be cut off (docs/theory.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import log_ndtr, logsumexp, ndtr
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, logsumexp, ndtr
 
 from dpconvex.core.bisection import bisect
+from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
-
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
-Point = tuple[float, float]
 
-# Where delta is below this, the rest is given up: added to the delta of any total.
-LOST = 1e-31
-# Points of a table.
-NODES = 160
+# Room for the rounding of special functions and sums, and of tables.
+SMALL, SLACK = 1e-13, 1e-11
+# Cells of the quadrature of the chi law, and where its tail is cut, as a fraction of the mass that is left.
+CELLS, TAIL = 240, 1e-9
+# Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
+SLICES, HALVINGS, SHORTEST = 60, 14, 1e-9
+# The largest shift that is told from infinity; logarithms of the largest multiple of a guessed scale, and of the largest scale.
+FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
+# Integers with probability proportional to ``exp(-k^2/(2 s^2))`` are as private as normal noise of variance
+# ``s^2 - GRID_VARIANCE``, but for this loss, which counts 1 + exp(epsilon) times (docs/theory.md, section 8, on the integers).
+GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
+# Points of a table.  Where delta is below this, the rest is given up: added to the delta of any total.
+NODES, LOST = 160, 1e-31
 # Losses beyond this are given up: their exponentials are to stay far from overflow.
 LARGEST_LOSS = 300.0
-# Room for the rounding of what is computed here.
-SLACK = 1e-11
+
+
+def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array:
+    """Return the exact delta of a Gaussian mechanism, rounded up, or with a sign of -1 down.
+
+    Examples
+    --------
+    >>> float(gaussian_delta(0.0, 2.0).round(6))  # total variation of N(0, 1) and N(2, 1)
+    0.682689
+    """
+    epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
+    safe = np.where(a > 0, a, 1.0)
+    first, second = log_ndtr(safe / 2 - epsilon / safe), log_ndtr(-safe / 2 - epsilon / safe)
+    pad = sign * (SMALL + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
+    with np.errstate(over="ignore"):
+        delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
+    still = -np.expm1(np.minimum(epsilon, 0.0))  # without any shift
+    return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
+
+
+def profile_epsilon(shift: float, delta: float) -> float:
+    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
+    if not shift < LARGEST_LOG:
+        return math.inf
+    if float(gaussian_delta(0.0, shift)) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while float(gaussian_delta(high, shift)) > delta:
+        low, high = high, 2 * high
+        if high > 1e6:
+            return math.inf
+    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
+
+
+def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
+    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates."""
+    if shift <= 0:
+        return -math.expm1(min(epsilon, 0.0))
+    a, c, half = shift, epsilon - shift**2 / 2, dimension / 2
+    start = max(c / a, 0.0)
+    mass = float(gammaincc(half, start**2 / 2))
+    if mass <= 0:
+        return 1e-300
+    end = math.sqrt(2 * float(gammainccinv(half, max(mass * TAIL, 1e-300))))
+    if end <= start:
+        return min(mass * (1 + SMALL), 1.0)
+    points = np.linspace(start, end, CELLS + 1)
+    survival = gammaincc(half, points**2 / 2)
+    left, width = points[:-1], np.diff(points)
+    with np.errstate(divide="ignore"):
+        logarithm = (dimension - 1) * np.log(left) if dimension > 1 else np.zeros(CELLS)
+        density = np.exp(logarithm - left**2 / 2 - (half - 1) * math.log(2) - gammaln(half))
+    hazard = density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
+    rate = a + hazard
+    cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
+    total = float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))
+    return min(total * (1 + 1e-9), 1.0)
+
+
+def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Array:
+    """Bound what curvature adds to delta while a slope falls, for each unit, in units of sigma, that it falls by.
+
+    With J = `curvature`, and l = `length` that of the difference of gradients, this is
+    ``max_x phi(x) min(1 - exp(epsilon - J - l x - l^2/2), 1 - exp(-J))_+ / (1 - exp(-J))``.  It grows with both.
+    """
+    long, bend = np.broadcast_arrays(np.maximum(length, SHORTEST), np.maximum(curvature, SHORTEST))
+    base = long**2 / 2 - epsilon + bend + 1e-12 * (1 + abs(epsilon) + bend)
+    low = np.maximum(-base / long, 0.0)
+    high = np.maximum((bend - base) / long, low)
+    for _ in range(HALVINGS):  # the derivative of the logarithm falls
+        middle = (low + high) / 2
+        rising = middle * np.expm1(np.minimum(np.maximum(long * middle + base, 0.0), bend)) < long
+        low, high = np.where(rising, middle, low), np.where(rising, high, middle)
+    gained = np.expm1(-np.clip(long * high + base, 0.0, bend)) / np.expm1(-bend)
+    return np.asarray(np.exp(-(low**2) / 2) * gained * ((1 + 1e-9) / math.sqrt(2 * math.pi)))
+
+
+def swing(
+    epsilon: float, steepest: float, flattest: float, curvature: float, ratio: float = 0.0, behind: float = 0.0
+) -> float:
+    """Bound what curvature adds where slopes fall from `steepest` to `flattest`, beside a gradient of length `behind`.
+
+    Of a logistic record with the slopes ``s * steepest``, 0 <= s <= 1, curvature is ``log(1 + ratio s (1 - s))`` if that is less.
+    """
+    if steepest <= flattest or curvature <= 0:
+        return 0.0
+    ends = np.linspace(flattest, steepest, SLICES + 1)
+    bend = np.full(SLICES, curvature)
+    if ratio > 0:
+        s = np.clip(steepest / 2, ends[:-1], ends[1:]) / steepest
+        bend = np.minimum(bend, np.log1p(ratio * s * (1 - s)) * (1 + 1e-12))
+    return (steepest - flattest) * float(moving_delta(epsilon, ends[1:] + behind, bend).mean())
+
+
+def smallest_scale(
+    delta_of: Callable[[float], float],
+    delta: float,
+    start: float,
+    accuracy: float = 1e-10,
+    reach: float = REACH,
+    stride: float = 0.7,
+) -> float | None:
+    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for, from a start that is near it."""
+
+    def excess(log_scale: float) -> float:
+        found = delta_of(math.exp(log_scale))
+        return math.log(max(found, 1e-300) if found <= 1 else 1.0) - math.log(delta)  # what is no number proves nothing
+
+    high = math.log(start)
+    while excess(high) > 0:
+        high, stride = high + stride, 1.4 * stride
+        if high > min(math.log(start) + reach, LARGEST_LOG):
+            return None
+    low = high - stride
+    while excess(low) <= 0:
+        high, low, stride = low, low - 1.4 * stride, 1.4 * stride
+        if low < -300:
+            return math.exp(high)
+    root = float(brentq(excess, low, high, xtol=accuracy, rtol=1e-12))
+    step = accuracy
+    while excess(root) > 0:
+        root, step = min(root + step, high), 4 * step
+    return math.exp(root)
+
+
+@lru_cache(maxsize=1024)
+def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
+    """Return the smallest standard deviation of Gaussian noise for a promise, rounded up.
+
+    Examples
+    --------
+    >>> round(gaussian_sigma(1.0, 1e-6, 1.0), 3)
+    4.225
+    """
+
+    def delta_of(sigma: float) -> float:
+        return float(gaussian_delta(epsilon, sensitivity / sigma))
+
+    found = smallest_scale(delta_of, delta, sensitivity, reach=math.inf)
+    if found is None:
+        raise NotPrivate(
+            "no Gaussian noise that a floating-point number describes keeps the promise",
+            f"epsilon = {epsilon:g}, delta = {delta:g}",
+            "promise a larger epsilon or delta",
+        )
+    return found
+
+
+def on_integers(sigma: float) -> float:
+    """Return the scale of integer noise that is as private as normal noise of this deviation.
+
+    >>> on_integers(4.0) >= 5.0
+    True
+    """
+    return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
+
+
+def integer_level(sensitivity: float, scale: float) -> float:
+    """Return the shift of the Gaussian mechanism that integer noise is as private as, if neighbours are so far apart."""
+    variance = scale**2 * (1 - 1e-15) - GRID_VARIANCE
+    return sensitivity / math.sqrt(variance) * (1 + 1e-15) if variance > 0 else math.inf
+
+
+def grid_loss(epsilon: float) -> float:
+    """Return the part of delta that noise on the integers takes."""
+    return (1 + math.exp(min(epsilon, LARGEST_LOG))) * GRID_LOSS
+
+
+def concentrated_delta(rho: float, epsilon: float) -> float:
+    """Return the smallest delta for which rho-zero-concentrated privacy is known to imply (epsilon, delta).
+
+    For every order a > 1, ``delta = exp((a - 1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1)`` will do (C. Canonne, G. Kamath,
+    T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; docs/release.md).  Its logarithm's derivative,
+    ``(2 a - 1) rho - epsilon + log(1 - 1/a)``, rises, so the best order is its root.
+    """
+    if rho <= 0:
+        return 0.0 if epsilon > 0 else 1.0
+
+    def falls(t: float) -> bool:
+        return (2 * math.exp(t) + 1) * rho - epsilon - float(np.logaddexp(0.0, -t)) < 0
+
+    t = bisect(falls, min(epsilon - 3 * rho, 0.0), math.log(max((epsilon + 1) / rho, 1.0)), 60)[0]
+    above = math.exp(t)
+    exponent = above * ((1 + above) * rho - epsilon) - (1 + above) * float(np.logaddexp(0.0, -t)) - t
+    return min(math.exp(min(exponent, 0.0)) * (1 + 1e-9), 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +252,28 @@ class Profile:
     @cached_property
     def curve(self) -> tuple[Array, Array]:
         """The lowest convex curve that the table proves: points a, from 0 on, and bounds on H(a)."""
-        a = np.exp(self.losses)
-        rising = self.losses > 0
+        ratios, rising = np.exp(self.losses), self.losses > 0
         others = self.deltas if self.others is None else self.others
-        back, mirrored = 1 / a[rising][::-1], (-np.expm1(-self.losses) + others / a)[rising][::-1]
-        x = np.concatenate([[0.0], back, a])
+        back, mirrored = 1 / ratios[rising][::-1], (-np.expm1(-self.losses) + others / ratios)[rising][::-1]
+        x = np.concatenate([[0.0], back, ratios])
         y = np.minimum(np.concatenate([[1.0], mirrored, self.deltas]), 1.0)
-        kept: list[int] = []
-        points = list(zip(x.tolist(), y.tolist(), strict=True))
-        for i, point in enumerate(points):  # leaving out a point keeps the chords valid, so rounding cannot hurt
-            while len(kept) > 1 and above(points[kept[-2]], points[kept[-1]], point):
+        kept: list[tuple[float, float]] = []
+        for a, bound in zip(x.tolist(), y.tolist(), strict=True):
+            while len(kept) > 1:  # leaving out a point keeps the chords valid, so rounding cannot hurt
+                (before, start), (last, middle) = kept[-2:]
+                if (middle - start) * (a - before) < (bound - start) * (last - before):
+                    break
                 kept.pop()
-            kept.append(i)
-        return x[kept], y[kept]
+            kept.append((a, bound))
+        found = np.array(kept)
+        return found[:, 0], found[:, 1]
 
     @cached_property
     def masses(self) -> tuple[Array, Array]:
         """Losses and probabilities of a pair of laws that is at least as easy to tell apart, but for `lost`."""
         x, y = self.curve
         slopes = np.append(np.diff(y) / np.diff(x), 0.0)
-        jumps = np.maximum(np.diff(slopes), 0.0)
-        return np.log(x[1:]), x[1:] * jumps
+        return np.log(x[1:]), x[1:] * np.maximum(np.diff(slopes), 0.0)
 
     def renyi(self, order: Orders) -> Orders:
         """Bound the Rényi divergences of that pair."""
@@ -96,27 +298,13 @@ class Profile:
 
         def holds(log_mu: float) -> bool:
             mu = math.exp(log_mu)
-            value, slope = below(middle, mu), -ndtr(-mu / 2 - middle / mu)
-            left = value + slope * (1 + SLACK) * (np.exp(ends[:-1]) - np.exp(middle))
-            right = value + slope * (1 + SLACK) * (np.exp(ends[1:]) - np.exp(middle))
+            value, slope = gaussian_delta(middle, mu, -1), -ndtr(-mu / 2 - middle / mu) * (1 + SLACK)
+            left = value + slope * (np.exp(ends[:-1]) - np.exp(middle))
+            right = value + slope * (np.exp(ends[1:]) - np.exp(middle))
             return bool((left >= bounds[:-1]).all() and (right >= bounds[1:]).all())
 
         low, high = -20.0, 5.0
-        if not holds(high):
-            return math.inf
-        return math.exp(bisect(lambda log_mu: not holds(log_mu), low, high, 60)[1])
-
-
-def above(first: Point, middle: Point, last: Point) -> bool:
-    """Whether the middle one of three points is on or above the chord of the others."""
-    return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
-
-
-def below(losses: Array, mu: float) -> Array:
-    """Return the exact delta of a Gaussian mechanism at many epsilons, rounded down."""
-    first, second = log_ndtr(mu / 2 - losses / mu), log_ndtr(-mu / 2 - losses / mu)
-    pad = 1e-13 + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(losses))
-    return np.asarray(np.exp(first) * (1 - pad) - np.exp(losses + second) * (1 + pad))
+        return math.exp(bisect(lambda log_mu: not holds(log_mu), low, high, 60)[1]) if holds(high) else math.inf
 
 
 def table(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale: float = 1.0) -> Profile:
@@ -128,5 +316,4 @@ def table(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale:
     top = min(base + reach, LARGEST_LOSS)
     losses = base + (top - base) * np.linspace(0.0, 1.0, NODES) ** 1.5
     losses = np.unique(np.concatenate([losses, [kink for kink in kinks if 0 <= kink < top]]))
-    deltas = np.minimum.accumulate([min(delta(float(loss)), 1.0) for loss in losses])
-    return Profile(losses, deltas)
+    return Profile(losses, np.minimum.accumulate([min(delta(float(loss)), 1.0) for loss in losses]))

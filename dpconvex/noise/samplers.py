@@ -1,4 +1,4 @@
-"""Draws the noise that privacy rests on, from a cryptographic generator seeded by the operating system.
+"""The laws of the noise that privacy rests on, and its draws, from a cryptographic generator seeded by the operating system.
 
 The proof of privacy assumes noise that nobody can predict, and the state of NumPy's default generator follows from a few of its
 outputs.  Here the words come from ChaCha with its full 20 rounds and a 256-bit key fresh from the operating system (`secrets`),
@@ -17,17 +17,21 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 from randomgen import ChaCha
+from scipy.stats import chi, gamma
 
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.core.runtime import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
+from dpconvex.noise.profiles import gaussian_sigma
 
 Array = NDArray[np.float64]
 
 ROUNDS = 20
 # Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.
 ROUNDING = 1e-9
+# Quantiles are computed to many more digits than this.
+SLACK = 1 + 1e-9
 
 
 class SystemChaCha(ChaCha):
@@ -80,23 +84,20 @@ class NoiseSource:
     @property
     def seeded(self) -> np.random.Generator | None:
         """The generator of integer noise, for tests; without a seed that noise is drawn exactly by OpenDP."""
-        check_process(self._process)
-        return None if self.seed is None else self.rng
+        rng = self.rng
+        return None if self.seed is None else rng
 
     def apart(self) -> np.random.Generator | None:
         """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
-        check_process(self._process)
-        return None if self.seed is None else seeded_generator(self.seed).spawn(1)[0]
+        return None if self.seeded is None or self.seed is None else seeded_generator(self.seed).spawn(1)[0]
 
     def next(self) -> NoiseSource:
         """Return a source for one of several fits: what it draws does not depend on when the others draw."""
-        check_process(self._process)
-        return NoiseSource(None if self.seed is None else int(self.rng.integers(2**63)))
+        return NoiseSource(None if self.seeded is None else int(self.rng.integers(2**63)))
 
     def spending(self, privacy: Privacy) -> dict[str, Any]:
         """Return what was spent, or why the outcome is not private."""
-        check_process(self._process)
-        if self.seed is None:
+        if self.seeded is None:
             return {"spent": privacy, "not_private_because": ""}
         return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
 
@@ -135,46 +136,27 @@ def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> A
     Its norm has the Gamma law of shape `dimension`, its direction is uniform and independent of the norm (Chaudhuri,
     Monteleoni and Sarwate 2011, algorithms 1 and 2).  In one dimension this is the Laplace law.
     """
-    check(dimension, "scale", scale, rng)
+    check(dimension, scale, rng)
     length = 0.0
     while length == 0:  # no direction; happens about never
         direction = rng.standard_normal(dimension)
         length = float(np.linalg.norm(direction)) if dimension else 1.0
-    norm = rng.standard_gamma(dimension) * float(scale)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return finite(direction / length * norm)
+    return scaled(direction / length, rng.standard_gamma(dimension) * float(scale))
 
 
 def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
     """Draw a vector of independent normal coordinates of mean 0 and standard deviation `sigma`."""
-    check(dimension, "sigma", sigma, rng)
-    with np.errstate(over="ignore"):
-        return finite(rng.standard_normal(dimension) * float(sigma))
+    check(dimension, sigma, rng)
+    return scaled(rng.standard_normal(dimension), float(sigma))
 
 
-def in_subspace(basis: Any, b: Array) -> Array:
-    """Carry noise, drawn in the coordinates of a subspace, into the whole space."""
-    if getattr(basis, "ndim", None) != 2 or np.shape(b) != (basis.shape[1],):
-        shapes = f"{getattr(basis, 'shape', None)} and {np.shape(b)}"
-        raise TemplateError(f"in_subspace: a basis (dim, p) and a vector (p,) do not go with the shapes {shapes}.")
-    result = np.asarray(basis @ b, dtype=float)
-    before, after = float(np.linalg.norm(b)), float(np.linalg.norm(result))
-    if not abs(after - before) <= ROUNDING * before:
-        raise TemplateError("in_subspace: the columns of the basis are not orthonormal, so the noise changed its size.")
-    return result
-
-
-def check(dimension: int, name: str, value: float, rng: np.random.Generator) -> None:
+def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
     """Raise unless the arguments of a draw make sense."""
     if not is_whole(dimension, 0):
         raise TemplateError(f"noise: the dimension must be an integer, 0 or above, not {dimension!r}.")
     # Below the smallest normal float, products lose their digits, and the noise its law.
-    if not (is_real(value) and np.finfo(float).tiny <= value < math.inf):
-        raise TemplateError(f"noise: {name} must be a positive, finite number, not {value!r}.")
-    if not isinstance(rng, np.random.Generator):
-        raise TemplateError(
-            f"noise: rng must be a numpy.random.Generator, not {rng!r}; the global state is never used."
-        )
+    if not (is_real(scale) and np.finfo(float).tiny <= scale < math.inf):
+        raise TemplateError(f"noise: the scale must be a positive, finite number, not {scale!r}.")
     if isinstance(rng.bit_generator, SystemChaCha):
         check_process(rng.bit_generator.process)
 
@@ -188,8 +170,75 @@ def check_process(made: tuple[int, int]) -> None:
         )
 
 
-def finite(noise: Array) -> Array:
-    """Return the noise, or say that it overflowed; its size does not depend on any data."""
+def scaled(direction: Array, length: float) -> Array:
+    """Return noise of a length, or say that it overflowed; its size does not depend on any data."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        noise = np.asarray(direction * length)
     if not np.isfinite(noise).all():
         raise DPConvexError("noise: the draw exceeds what a float can hold; the scale is far too large for any use.")
     return noise
+
+
+def in_subspace(basis: Any, b: Array) -> Array:
+    """Carry noise, drawn in the coordinates of a subspace, into the whole space."""
+    result = np.asarray(basis @ b, dtype=float)
+    before, after = float(np.linalg.norm(b)), float(np.linalg.norm(result))
+    if not abs(after - before) <= ROUNDING * before:
+        raise TemplateError("in_subspace: the columns of the basis are not orthonormal, so the noise changed its size.")
+    return result
+
+
+class Gamma:
+    """Density proportional to ``exp(-||b||/scale)``; rounds add up plainly."""
+
+    name, symbol = "Gamma", "1/beta"
+
+    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        """Return the scale that makes a sum private whose neighbours are so far apart: the log density is Lipschitz."""
+        return sensitivity / epsilon
+
+    def composed(self, sensitivity: float, rounds: int) -> float:
+        """Return the sensitivity of several adaptive releases together."""
+        return sensitivity * rounds
+
+    def mean(self, p: int, scale: float) -> float:
+        return p * scale
+
+    def square(self, p: int, scale: float) -> float:
+        return p * (p + 1) * scale**2
+
+    def quantile(self, p: int, scale: float, probability: float) -> float:
+        """Return what the norm exceeds with this probability."""
+        return float(gamma.isf(probability, p)) * scale * SLACK if p else 0.0
+
+    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
+        return gamma_direction(p, scale, rng)
+
+
+class Gaussian:
+    """Independent normal coordinates; rounds add up in squares (Dong, Roth & Su 2022, corollary 3.3)."""
+
+    name, symbol = "Gaussian", "sigma"
+
+    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        return gaussian_sigma(epsilon, delta, sensitivity)
+
+    def composed(self, sensitivity: float, rounds: int) -> float:
+        return sensitivity * math.sqrt(rounds)
+
+    def mean(self, p: int, scale: float) -> float:
+        return float(chi.mean(p)) * scale if p else 0.0
+
+    def square(self, p: int, scale: float) -> float:
+        return p * scale**2
+
+    def quantile(self, p: int, scale: float, probability: float) -> float:
+        return float(chi.isf(probability, p)) * scale * SLACK if p else 0.0
+
+    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
+        return gaussian(p, scale, rng)
+
+
+# Laws of noise without a preferred direction, in p dimensions.
+Spherical = Gamma | Gaussian
+SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": Gaussian()}

@@ -1,7 +1,7 @@
 """A ledger of what has been promised so far.
 
 `Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when
-the ledger is made (`dpconvex.accounting.rules`).
+the ledger is made (`dpconvex.accounting.totals`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpconvex.accounting.events import Event, event_of
-from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
-from dpconvex.accounting.totals import Total, totals
+from dpconvex.accounting.totals import Amount, Basic, Entry, Rule, Total, rule_of, totals
 from dpconvex.core.markup import aligned, bar, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.core.runtime import this_process

@@ -6,19 +6,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dpconvex.accounting.events import Composition, Event
-from dpconvex.accounting.rules import Entry, exact, floor
-from dpconvex.accounting.totals import Total, best_total
+from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.release.verify import Method, Proved
 

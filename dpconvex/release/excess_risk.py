@@ -14,13 +14,12 @@ from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate
-from dpconvex.mechanisms.certificate_kinds import ObjectiveCertificate, OutputCertificate
+from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate, ObjectiveCertificate, OutputCertificate
 from dpconvex.mechanisms.certificate_text import number
 from dpconvex.mechanisms.noise_laws import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import answer_radius
-from dpconvex.noise.spherical import SPHERICAL
+from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.release.verify import analyse
 
 # The part of the probability that is kept for the residual noise.

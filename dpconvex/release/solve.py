@@ -19,8 +19,7 @@ from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, check_clip, counted, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
+from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import IntegerNoise, perturb
 from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened

@@ -20,7 +20,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.noise.spherical import SPHERICAL
+from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.release.files import Released, content_of, packed, unpacked
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of

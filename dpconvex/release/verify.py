@@ -16,11 +16,10 @@ from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateErro
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
-from dpconvex.mechanisms.recipe import Way, Whitened, ways, why
+from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 

@@ -26,8 +26,8 @@ from dpconvex.accounting.events import (
 from dpconvex.accounting.totals import best_total, totals
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.random_repetition import Repetitions
-from dpconvex.noise.gaussian_profiles import gaussian_delta, profile_epsilon
+from dpconvex.mechanisms.private_selection import Repetitions
+from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
 
 Array = NDArray[np.float64]
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
-from dpconvex.accounting.rules import SPARE, Amount, Entry, rule_of
-from dpconvex.accounting.totals import converted
+from dpconvex.accounting.totals import SPARE, Amount, Entry, converted, rule_of
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma, profile_epsilon
+from dpconvex.noise.profiles import gaussian_delta, gaussian_sigma, profile_epsilon
 from dpconvex.release.budget import Budget
 
 TOTAL = Privacy(1.0, 1e-6)

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import dpconvex as dp
-from dpconvex.accounting.rules import RULES
+from dpconvex.accounting.totals import RULES
 from dpconvex.apps import cli, demo
 
 COLUMNS = ["--features", "a,b", "--bounds", "0,10", "--label", "class", "--labels", "low,high"]

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from scipy.stats import norm
 
 from dpconvex.auditing.laws import grid, line_masses
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.profiles import gaussian_delta
 
 SIGMA, MODULUS = 0.7, 2.0
 

@@ -18,7 +18,7 @@ from dpconvex.mechanisms import (
     private_selection,
     residual_noise,
 )
-from dpconvex.noise import spherical
+from dpconvex.noise import samplers
 
 TENTH = 0.9
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -119,9 +119,9 @@ CASES = {
     "matrix-shaped noise": Case(
         softmax, ADDED, dp.ObjectivePerturbation("matrix"), scaled(noise_laws.MatrixLaw, "calibrate"), tight=0.92
     ),
-    "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, times(spherical.Gamma, "calibrate", TENTH), tight=0.97),
+    "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, times(samplers.Gamma, "calibrate", TENTH), tight=0.97),
     "Gaussian noise on the output": Case(
-        logistic, BOTH, NORMAL, times(spherical.Gaussian, "calibrate", TENTH), tight=0.9
+        logistic, BOTH, NORMAL, times(samplers.Gaussian, "calibrate", TENTH), tight=0.9
     ),
     "noisy gradient descent": Case(
         kinked,
@@ -158,15 +158,15 @@ CASES = {
         mixture,
         dp.Privacy(3.0, 1e-4),
         GAMMA,
-        times(spherical, "gaussian_sigma", TENTH),
+        times(samplers, "gaussian_sigma", TENTH),
         "clustering",
         options=(("share", 0.5), ("effort", 0.02)),
     ),
     "cover of the computed answer": Case(
         logistic, PURE, OUTPUT, scaled(residual_noise, "calibrate_residual_noise"), "cover of the computed answer"
     ),
-    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(spherical, "gamma_direction"), "noise as drawn", 0.9),
-    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(spherical, "gaussian"), "noise as drawn", 0.9),
+    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers, "gamma_direction"), "noise as drawn", 0.9),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers, "gaussian"), "noise as drawn", 0.9),
 }
 
 

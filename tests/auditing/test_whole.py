@@ -9,7 +9,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.apps.cli import main
-from dpconvex.noise import spherical
+from dpconvex.noise import samplers
 
 GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
 LEARNER = dp.load("logistic_regression", features=1)
@@ -117,8 +117,8 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, mo
     assert main([*common, "--json", "--picture", str(picture)]) == 0
     assert json.loads(capsys.readouterr().out)["holds"] is True
     assert picture.exists()
-    honest = spherical.Gamma.calibrate
-    monkeypatch.setattr(spherical.Gamma, "calibrate", lambda *arguments: 0.5 * honest(*arguments))
+    honest = samplers.Gamma.calibrate
+    monkeypatch.setattr(samplers.Gamma, "calibrate", lambda *arguments: 0.5 * honest(*arguments))
     assert main(common) == 1
     printed = capsys.readouterr()
     assert "BROKEN: exact answer" in printed.out

@@ -8,7 +8,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.learners.tune_repeated import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count
-from dpconvex.noise.gaussian_profiles import concentrated_delta
+from dpconvex.noise.profiles import concentrated_delta
 from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
@@ -43,7 +43,7 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
 
 
 def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
-    from dpconvex.mechanisms.random_repetition import concentration
+    from dpconvex.mechanisms.private_selection import concentration
 
     whole, law = dp.Privacy(1.0, 1e-6), dp.Repetitions(mean=6, accounting="renyi", share=0.2)
     mechanism = dp.OutputPerturbation("gaussian")

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.certificate_kinds import DescentCertificate
+from dpconvex.mechanisms.certificate import DescentCertificate
 from dpconvex.mechanisms.clipped_descent import most_drawn, path_rounding
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.profiles import gaussian_delta
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 

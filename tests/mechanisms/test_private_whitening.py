@@ -8,7 +8,7 @@ import cvxpy as cp
 import pytest
 
 import dpconvex as dp
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.profiles import gaussian_delta
 
 ADJACENCIES = ("replace-one", "add-remove")
 DESCENT = dp.NoisyGradientDescent(clip=0.3)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.random_repetition import Repetitions, concentration, log_inverse_gamma
-from dpconvex.noise.gaussian_profiles import concentrated_delta
+from dpconvex.mechanisms.private_selection import Repetitions, concentration, log_inverse_gamma
+from dpconvex.noise.profiles import concentrated_delta
 from dpconvex.noise.samplers import seeded_generator
 
 Array = NDArray[np.float64]
@@ -140,7 +140,7 @@ def test_gaussian_runs_keep_the_promise_under_renyi_accounting(shape: float) -> 
 def equivalent(law: Repetitions, whole: dp.Privacy) -> float:
     """Return the rho of Gaussian noise that direct accounting allows."""
     each = law.each(whole)
-    from dpconvex.noise.gaussian_profiles import gaussian_sigma
+    from dpconvex.noise.profiles import gaussian_sigma
 
     return 1 / (2 * gaussian_sigma(each.epsilon, each.delta, 1.0) ** 2)
 

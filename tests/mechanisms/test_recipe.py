@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.mechanisms.automatic import CLEARLY, Automatic, foreseen
 from dpconvex.mechanisms.private_whitening import level
-from dpconvex.mechanisms.recipe import ENOUGH, ENOUGH_UNWHITENED
+from dpconvex.mechanisms.recipe import CLEARLY, ENOUGH, ENOUGH_UNWHITENED, Automatic, foreseen
 from dpconvex.release.verify import Method, analyse
 
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")

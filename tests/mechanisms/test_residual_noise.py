@@ -28,7 +28,7 @@ from dpconvex.mechanisms.residual_noise import (
     noise_cap,
 )
 from dpconvex.mechanisms.rounding import answer_radius, largest_floor
-from dpconvex.noise.gaussian_profiles import gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.profiles import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import resolve_backend

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpconvex.noise.gaussian_profiles import (
+from dpconvex.noise.profiles import (
     chi_delta,
     gaussian_delta,
     gaussian_sigma,

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.special import ndtr
 
 from dpconvex.accounting.events import Hull
-from dpconvex.noise.gaussian_profiles import gaussian_delta, moving_delta, smallest_scale, swing
+from dpconvex.noise.profiles import gaussian_delta, moving_delta, smallest_scale, swing
 
 NORMAL = np.linspace(-7.0, 9.0, 801)
 WEIGHT = np.exp(-(NORMAL**2) / 2) / math.sqrt(2 * math.pi) * (NORMAL[1] - NORMAL[0])

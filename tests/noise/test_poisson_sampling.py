@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 import dpconvex as dp
-from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_delta, sampled_multiplier
+from dpconvex.noise.profiles import gaussian_delta, gaussian_sigma
 
 Array = NDArray[np.float64]
 

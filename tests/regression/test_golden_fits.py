@@ -9,7 +9,7 @@ from golden_cases import CASES, Case
 from golden_files import ORACLE, compare, load
 from golden_measures import Measured, draws
 
-from dpconvex.noise import spherical
+from dpconvex.noise import samplers
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do about it."
 OTHER_DRAWS = "this version of NumPy draws other numbers from a seed than the one that the golden files were made with"
@@ -46,8 +46,8 @@ def test_noise_of_the_wrong_sign_is_found(shared_data: Callable[[str], Path], mo
     if moved(load("draws"), draws()):
         pytest.skip(OTHER_DRAWS)
     case = next(case for case in CASES if case.golden == "iris" and case.name == QUICK)
-    right = spherical.gamma_direction
-    monkeypatch.setattr(spherical, "gamma_direction", lambda *arguments: -right(*arguments))
+    right = samplers.gamma_direction
+    monkeypatch.setattr(samplers, "gamma_direction", lambda *arguments: -right(*arguments))
     golden = load(case.golden)[case.name][case.fits[0].name]
     found = Measured(case, case.data(shared_data)).fit(case.fits[0])
     assert not moved(golden["certificate"], found["certificate"])
