@@ -20,8 +20,7 @@ from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.linear_maps import arguments_of
-from dpconvex.geometry.quadratics import Quadratic, quadratic
+from dpconvex.geometry.quadratics import Quadratic, arguments_of, quadratic
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.quadratics import linear_parts
 
 Array = NDArray[np.float64]
 UNIT = float(np.finfo(float).eps)

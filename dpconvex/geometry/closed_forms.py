@@ -14,7 +14,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.geometry.blocks import SECOND_ORDER, SEMIDEFINITE, Block
 from dpconvex.geometry.conditions import Affine, Conditions, Sums
 from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, NormBall, Piece, Slab, Spectral, close, smat, svec
-from dpconvex.geometry.linear_maps import affine_map
+from dpconvex.geometry.quadratics import affine_map
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

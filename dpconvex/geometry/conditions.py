@@ -22,8 +22,7 @@ from dpconvex.errors import MissingRule, TemplateError
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block
 from dpconvex.geometry.constraints import check, with_domains
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
-from dpconvex.geometry.quadratics import squares
+from dpconvex.geometry.quadratics import affine_map, groups, linear_parts, squares
 
 Array = NDArray[np.float64]
 Affine = tuple[sp.csr_array, Array]

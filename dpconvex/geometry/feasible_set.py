@@ -18,7 +18,7 @@ from dpconvex.geometry.certified_distance import SquaredDistance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
 from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece, Spectral
-from dpconvex.geometry.linear_maps import affine_map
+from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
 Array = NDArray[np.float64]

@@ -1,71 +1,76 @@
 """The part of a regularizer that a gradient method must not differentiate, and its proximal map together with K.
 
 A regularizer is a smooth part plus terms with kinks or logarithms at the ends of their domains.  Absolute values of coordinates
-within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a proximal map; everything else
-becomes a part of K, below heights (`epigraph`).
+within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a proximal map.  Everything else gets
+heights above its entries, ``term(theta) <= height``, which are minimised in its place: kinks and logarithms join the inequalities
+of K, in a space with one more coordinate for each, and multipliers certify the answer.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.matrices import NORM_NUC
+from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.exponentials import LOG, REL_ENTR
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
+from dpconvex.core.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS
-from dpconvex.core.atoms.sums import total
-from dpconvex.core.discipline import is_convex, sign
-from dpconvex.core.expression import Expression, constant
+from dpconvex.core.atoms.powers import ABS, POWER, absolute
+from dpconvex.core.discipline import is_concave, is_convex
+from dpconvex.core.evaluate import evaluations
+from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import once
+from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
+from dpconvex.geometry.constraints import has_kinks
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices, svec
-from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_sum
+from dpconvex.geometry.quadratics import Parts, affine_map, groups, linear_parts, weighted_sum
+from dpconvex.geometry.region import Region
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+# Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
+POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)
+STEEP = (LOG, REL_ENTR)
+
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||(theta - centers)[k-th group]||``, of groups that have nothing in common.
-
-    Absolute values are groups of one.
-    """
+    """The function ``sum_k weights_k ||theta[k-th group]||`` of disjoint groups; absolute values are groups of one."""
 
     support: Indices  # shape (m,): coordinates in a group
     labels: Indices  # shape (m,): which group each is in
     weights: Array  # shape (k,)
-    centers: Array  # shape (m,)
 
     @property
     def singles(self) -> bool:
         return len(self.weights) == len(self.support)
 
-    def _lengths(self, away: Array) -> Array:
+    def _lengths(self, theta: Array) -> Array:
         if self.singles:
-            return np.abs(away)
-        return np.sqrt(np.bincount(self.labels, away**2, minlength=len(self.weights)))
+            return np.abs(theta[self.support])
+        return np.sqrt(np.bincount(self.labels, theta[self.support] ** 2, minlength=len(self.weights)))
 
     def value(self, theta: Array) -> float:
-        return float(self.weights @ self._lengths(theta[self.support] - self.centers))
+        return float(self.weights @ self._lengths(theta))
 
     def proximal(self, theta: Array, step: float) -> Array:
         """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x: shorten each group."""
-        point, away = theta.copy(), theta[self.support] - self.centers
-        length = self._lengths(away)
+        point, length = theta.copy(), self._lengths(theta)
         share = np.maximum(length - step * self.weights, 0.0) / np.where(length > 0, length, 1.0)
-        point[self.support] = self.centers + away * share[self.labels]
+        point[self.support] *= share[self.labels]
         return point
 
     def error(self, norm: float, step: float) -> float:
         """Bound how far a computed proximal point of coordinates of a norm can be from the exact one."""
-        size = norm + float(np.linalg.norm(self.centers)) + step * float(np.linalg.norm(self.weights))
         terms = 0 if self.singles else int(np.bincount(self.labels).max()) + 24
-        return 8.0 * (terms + 1) * UNIT * size
+        return 8.0 * (terms + 1) * UNIT * (norm + step * float(np.linalg.norm(self.weights)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +110,34 @@ Term = Groups | Nuclear
 
 
 @dataclass(frozen=True, eq=False)
+class Epigraph:
+    """Heights above the entries of some terms."""
+
+    entries: tuple[Expression, ...]  # The terms, all of whose entries are convex
+    weights: Array  # shape (J,): what each height costs
+    region: Region  # K with the terms below the heights, which are its last J coordinates
+
+    @cached_property
+    def inside(self) -> Array:
+        """A point strictly inside K, at which all terms have slopes."""
+        return np.asarray(self.region.inside[: -len(self.weights)], dtype=float)
+
+    @cached_property
+    def room(self) -> float:
+        """By how much the heights cost more than the terms at the point inside."""
+        return float(self.weights @ self.region.inside[-len(self.weights) :].astype(float)) - self.value(self.inside)
+
+    def heights(self, theta: Array) -> Array:
+        """Evaluate all entries, shape (J,)."""
+        values = self.region.space.unpack(np.concatenate([theta, np.zeros(len(self.weights))]))
+        found = evaluations(self.entries, {v: values[v.name] for entry in self.entries for v in entry.variables})
+        return np.concatenate([found[entry][0].reshape(-1, order="F") for entry in self.entries])
+
+    def value(self, theta: Array) -> float:
+        return float(self.weights @ self.heights(theta))
+
+
+@dataclass(frozen=True, eq=False)
 class Kinks:
     """Terms with a proximal map, together with that of K, on coordinates of their own; or else all kinks as an epigraph."""
 
@@ -112,7 +145,6 @@ class Kinks:
     epigraph: Epigraph | None = None
 
     def value(self, theta: Array) -> float:
-        """Evaluate at coordinates, shape (dim,)."""
         start = 0.0 if self.epigraph is None else self.epigraph.value(theta)
         return start + sum(term.value(theta) for term in self.terms)
 
@@ -132,11 +164,11 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
     """Split a regularizer into the rest and terms that have a proximal map together with K; None if there are no such terms.
 
     What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If other kinks do, all become
-    inequalities (`epigraph`).
+    inequalities.
     """
     if not is_convex(regularizer):
         return regularizer, None
-    parts = unfolded(regularizer)
+    parts = linear_parts(regularizer)
     terms, left = proximal_terms(parts, feasible)
     if any(is_rough(part, feasible) for part in left):
         rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
@@ -147,54 +179,28 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
     return (weighted_sum(left), Kinks(tuple(terms))) if terms else (regularizer, None)
 
 
-def unfolded(regularizer: Expression) -> dict[Expression, sp.csr_array]:
-    """Take a sum apart as `linear_parts` does; also sums that are written as 1-norms of what is not negative."""
-    found: dict[Expression, sp.csr_array] = {}
-    for part, row in linear_parts(regularizer).items():
-        parts = {part: row}
-        if part.atom is NORM and part.option("p") == 1 and not part.args[0].is_affine and sign(part.args[0]) == 1:
-            inner = part.args[0]
-            weights = row.toarray()[0][groups(part)].reshape(inner.shape, order="F")
-            parts = unfolded(total(constant(weights) * inner))
-        for key, own in parts.items():
-            found[key] = found[key] + own if key in found else own
-    return found
-
-
-def proximal_terms(
-    parts: dict[Expression, sp.csr_array], feasible: FeasibleSet
-) -> tuple[list[Term], dict[Expression, sp.csr_array]]:
+def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Parts]:
     """Return terms with a proximal map together with K, and what is left.
 
-    On one coordinate absolute values from one center add up.  Norms of groups come after absolute values with center 0 (Y.-L. Yu,
-    "On decomposing the proximal map", NIPS 2013, theorem 4).
+    On one coordinate absolute values add up.  Norms of groups come after them (Y.-L. Yu, "On decomposing the proximal map",
+    NIPS 2013, theorem 4).
     """
-    left: dict[Expression, sp.csr_array] = {}
+    left: Parts = {}
     found: list[Term] = []
-    weights, centers = np.zeros(feasible.space.dim), np.full(feasible.space.dim, np.nan)
-    taken = np.zeros(feasible.space.dim, dtype=bool)
+    weights, taken = np.zeros(feasible.space.dim), np.zeros(feasible.space.dim, dtype=bool)
     for part, row in sorted(parts.items(), key=lambda pair: not is_absolute(pair[0])):
         term = term_of(part, row.toarray()[0], feasible.space) if feasible.has_projection else None
-        if term is None or not fits(term, feasible):
+        if term is None or not fits(term, feasible) or taken[term.support].any():
             left[part] = row
         elif isinstance(term, Groups) and term.singles:
-            old, together = centers[term.support], centers.copy()
-            together[term.support] = term.centers
-            if (together[term.support] == term.centers).all() and (np.isnan(old) | (old == term.centers)).all():
-                np.add.at(weights, term.support, term.weights)
-                centers = together
-            else:
-                left[part] = row
+            np.add.at(weights, term.support, term.weights)
+        elif isinstance(term, Nuclear) and weights[term.support].any():
+            left[part] = row
         else:
-            here, moved = term.support, np.nan_to_num(centers[term.support]).any()
-            if taken[here].any() or (weights[here].any() and (isinstance(term, Nuclear) or moved)):
-                left[part] = row
-            else:
-                taken[here] = True
-                found.append(term)
+            taken[term.support] = True
+            found.append(term)
     used = np.flatnonzero(weights)
-    absolute = [Groups(used, np.arange(len(used)), weights[used], centers[used])] if len(used) else []
-    return [*absolute, *found], left
+    return [*([Groups(used, np.arange(len(used)), weights[used])] if len(used) else []), *found], left
 
 
 def is_absolute(part: Expression) -> bool:
@@ -203,8 +209,7 @@ def is_absolute(part: Expression) -> bool:
 
 def fits(term: Term, feasible: FeasibleSet) -> bool:
     """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
-    inside = set(term.support.tolist())
-    near = [piece for piece in feasible.pieces if inside & set(piece.coordinates.tolist())]
+    near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
     if not near or isinstance(term, Groups):
         return all(isinstance(piece, Interval) and isinstance(term, Groups) and term.singles for piece in near)
     # Bounds on eigenvalues can be clipped to afterwards.
@@ -212,7 +217,8 @@ def fits(term: Term, feasible: FeasibleSet) -> bool:
     if others or not isinstance(piece, Spectral) or not isinstance(piece.inner, Interval) or not term.is_symmetric:
         return False
     level = piece.shift[0, 0] * np.eye(len(piece.shift))
-    return set(piece.coordinates.tolist()) == inside and not (term.shift.any() or (piece.shift != level).any())
+    same = np.array_equal(np.sort(piece.coordinates), np.sort(term.support))
+    return same and not (term.shift.any() or (piece.shift != level).any())
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
@@ -229,16 +235,16 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
             return None
         coordinates, scale, shift, is_symmetric = plain
         return Nuclear(coordinates, float(weights[0]) * abs(scale), shift, is_symmetric)
+    if offset.any():
+        return None
     if is_absolute(part):
         weights = weights if part.atom is ABS else weights[groups(part)]
-        asked = weights > 0
-        matrix = sp.csr_array(matrix[asked])
-        matrix.eliminate_zeros()
+        matrix = sp.csr_array(matrix[weights > 0])
         if not (np.diff(matrix.indptr) == 1).all():
             return None
-        slopes = weights[asked] * np.abs(matrix.data)
-        return Groups(matrix.indices.astype(np.int64), np.arange(len(slopes)), slopes, -offset[asked] / matrix.data)
-    if part.option("p") != 2 or offset.any():
+        slopes = weights[weights > 0] * np.abs(matrix.data)
+        return Groups(matrix.indices.astype(np.int64), np.arange(len(slopes)), slopes)
+    if part.option("p") != 2:
         return None
     kept = np.flatnonzero(weights)
     balls = [ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
@@ -247,4 +253,60 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     if len(found) < len(balls) or len(set(support.tolist())) < len(support):
         return None
     labels = np.repeat(np.arange(len(found)), [len(one.coordinates) for one in found])
-    return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]), np.zeros(len(support)))
+    return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]))
+
+
+def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
+    """Whether a term has kinks, or bends without bound at an end of its domain from which K does not keep it away."""
+    if part.is_affine:
+        return False
+    if part.atom is NORM or has_kinks(part):
+        return True
+    if part.atom is LOG_DET:
+        return not feasible.least_eigenvalue(part.args[0]) > 0
+    steep = part.atom in STEEP or (part.atom is POWER and part.option("p") < 2)
+    return steep and not all(feasible.least_entry(argument) > 0 for argument in part.args)
+
+
+def is_reached(part: Expression) -> bool:
+    """Whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its own atom."""
+    # A p-norm with p below 2 bends without bound on every axis.
+    if part.atom is NORM_NUC or (part.atom is NORM and 1 < part.option("p") < 2):
+        return False
+    inner = [node for node in postorder(part.args) if not node.is_affine]
+    kinked = any(node.atom is NORM or has_kinks(node) for node in inner)
+    return not kinked or all(is_piecewise_linear(node) for node in (*inner, part))
+
+
+def is_piecewise_linear(node: Expression) -> bool:
+    if node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL:
+        return True
+    return node.atom is NORM and node.option("p") in (1.0, np.inf)
+
+
+def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
+    """Put heights above weighted entries of terms; None if one is not convex, or what results cannot be handled."""
+    found: list[tuple[Expression, Array]] = []
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if part.atom is NORM and part.option("p") == 1:
+            part, weights = absolute(part.args[0]), weights[groups(part)]
+        if is_concave(part) and not is_convex(part):
+            part, weights = -part, -weights
+        if not is_convex(part) or (weights < 0).any() or not is_reached(part):
+            return None
+        kept = np.flatnonzero(weights)
+        found.append((part if len(kept) == part.size else reshape(part, (part.size,))[kept], weights[kept]))
+    ends = np.cumsum([0, *(len(weights) for _, weights in found)])
+    heights = Variable.of((int(ends[-1]),), "heights of the regularizer", -1)
+    below = [
+        Constraint("inequality", (entries, reshape(heights[start:stop], entries.shape)))
+        for (entries, _), start, stop in zip(found, ends, ends[1:], strict=False)
+    ]
+    variables = [block.variable for block in feasible.space.blocks.values()]
+    region = Region(Space([*variables, heights]), (*feasible.constraints, *below))
+    try:
+        region.check()
+    except DPConvexError:
+        return None
+    return Epigraph(tuple(entries for entries, _ in found), np.concatenate([w for _, w in found]), region)

@@ -1,18 +1,112 @@
-"""Quadratic regularizers in closed form, so that nothing need be compiled for them."""
+"""What is linear, and what is quadratic, in public expressions: as matrices in the coordinates of the parameters."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.norms import QUAD_OVER_LIN
+from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import POWER
-from dpconvex.core.expression import Expression
+from dpconvex.core.atoms.sums import add, total
+from dpconvex.core.discipline import sign
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
+from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.record_scalars import Bases
 
 Array = NDArray[np.float64]
+Affine = tuple[sp.csr_array, Array]
+# Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
+Parts = dict[Expression, sp.csr_array]
+
+
+class NoFields:
+    """What public expressions know of a record."""
+
+    continuous: Mapping[str, Ball | Box] = {}
+
+
+def affine_map(expression: Expression, space: Space) -> Affine:
+    """Return M and c such that the entries of a public affine expression, in column order, are ``M @ theta + c``."""
+    found = Expander(space, Bases(NoFields())).expand(expression)
+    # What cancels leaves a coefficient of the size of its error behind.
+    kept = np.abs(found.coefficient) > found.error
+    moving, fixed = kept & (found.coordinate >= 0), kept & (found.coordinate < 0)
+    places = found.entry[moving], found.coordinate[moving]
+    offset = np.bincount(found.entry[fixed], weights=found.coefficient[fixed], minlength=found.size)
+    return sp.csr_array((found.coefficient[moving], places), shape=(found.size, space.dim)), offset.astype(float)
+
+
+def linear_parts(expression: Expression) -> Parts:
+    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
+
+    >>> from dpconvex.core.atoms.powers import square
+    >>> from dpconvex.core.atoms.sums import total
+    >>> w = Variable.of((2,), "w", 1)
+    >>> for part, matrix in linear_parts(total(3 * square(w) - w)).items():
+    ...     print(part, matrix.toarray())
+    square(w) [[3. 3.]]
+    -w [[1. 1.]]
+    """
+    found: Parts = {}
+    waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
+    while waiting:
+        node, matrix = waiting.pop()
+        matrix.eliminate_zeros()
+        if not matrix.nnz:
+            continue
+        if node.atom is NORM and node.option("p") == 1 and not node.args[0].is_affine and sign(node.args[0]) == 1:
+            waiting.append((node.args[0], sp.csr_array(matrix[:, groups(node)])))  # such as a sum of norms
+            continue
+        # Only sums and products of numbers with something curved are taken apart.
+        if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
+            found[node] = found[node] + matrix if node in found else matrix
+            continue
+        waiting.extend((argument, sp.csr_array(matrix @ own)) for argument, own in reversed(arguments_of(node)))
+    return found
+
+
+def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:
+    """Return the expression that `linear_parts` took apart, for a scalar."""
+    terms = []
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if (weights == weights[0]).all():
+            added = reshape(total(part), ())
+            terms.append(added if weights[0] == 1 else float(weights[0]) * added)
+        else:
+            terms.append(total(reshape(weights, part.shape) * part))
+    return add(*terms) if terms else constant(0.0)
+
+
+def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
+    """Return what a linear atom adds up: numbers, and arguments that vary, each with the matrix by which it enters."""
+    assert node.atom is not None
+    stand_ins = [
+        Variable.of(argument.shape, f"argument {k}", -1 - k) if argument.variables else argument
+        for k, argument in enumerate(node.args)
+    ]
+    space = Space([argument for argument in stand_ins if isinstance(argument, Variable)])
+    matrix, offset = affine_map(node.atom(*stand_ins, **dict(node.options)), space)
+    columns = sp.csc_array(matrix)
+    numbers = [(constant(offset), sp.csr_array(sp.eye_array(node.size)))] if offset.any() else []
+    return numbers + [
+        (argument, sp.csr_array(columns[:, space.block_of(stand_in).slice]))
+        for argument, stand_in in zip(node.args, stand_ins, strict=True)
+        if isinstance(stand_in, Variable)
+    ]
+
+
+def groups(reduction: Expression) -> NDArray[np.int64]:
+    """Return, for each entry of what a reduction over axes is applied to, the entry of the result that it goes into."""
+    shape, axis = reduction.args[0].shape, reduction.option("axis")
+    kept = tuple(1 if k in axis else n for k, n in enumerate(shape))
+    numbers = np.arange(reduction.size).reshape(kept, order="F")
+    return np.broadcast_to(numbers, shape).reshape(-1, order="F")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +118,6 @@ class Quadratic:
     constant: float
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Evaluate at coordinates, shape (dim,)."""
         bent = np.asarray(self.hessian @ theta)
         return float(theta @ bent / 2 + self.slope @ theta) + self.constant, bent + self.slope
 
@@ -55,25 +148,24 @@ def quadratic(expression: Expression, space: Space) -> Quadratic | None:
     return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
 
 
-def quadratic_of(parts: dict[Expression, sp.csr_array], space: Space) -> Quadratic | None:
+def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     """Read a sum of weighted entries of expressions, as `linear_parts` returns it for a scalar."""
     hessian, slope, constant = sp.csr_array((space.dim, space.dim)), np.zeros(space.dim), 0.0
     for part, row in parts.items():
         weights = row.toarray()[0]
-        if part.is_affine:
-            matrix, offset = affine_map(part, space)
+        squared = None if part.is_affine else squares(part, weights)
+        if squared is None and not part.is_affine:
+            return None
+        argument, weights = squared or (part, weights)
+        matrix, offset = affine_map(argument, space)
+        if squared is not None:
+            scaled = matrix.T * weights[None, :]
+            hessian = hessian + 2 * (scaled @ matrix)
+            slope += 2 * (scaled @ offset)
+            constant += float(weights @ offset**2)
+        else:
             slope += matrix.T @ weights
             constant += float(weights @ offset)
-            continue
-        squared = squares(part, weights)
-        if squared is None:
-            return None
-        argument, weights = squared
-        matrix, offset = affine_map(argument, space)
-        scaled = matrix.T * weights[None, :]
-        hessian = hessian + 2 * (scaled @ matrix)
-        slope += 2 * (scaled @ offset)
-        constant += float(weights @ offset**2)
     return Quadratic(sp.csr_array(hessian), slope, constant)
 
 

@@ -21,8 +21,7 @@ from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks
-from dpconvex.geometry.linear_maps import linear_parts, weighted_sum
-from dpconvex.geometry.quadratics import squares
+from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
 from dpconvex.mechanisms.proof_steps import sensitivity_of

@@ -25,8 +25,7 @@ from dpconvex.core.summation import public_norms
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
-from dpconvex.geometry.linear_maps import linear_parts, weighted_sum
-from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
+from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic_of, squares, weighted_sum
 from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record

@@ -24,9 +24,8 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
-from dpconvex.geometry.epigraph import Epigraph
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
-from dpconvex.geometry.kinks import Kinks, split_kinks
+from dpconvex.geometry.kinks import Epigraph, Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
