@@ -1,12 +1,7 @@
-"""Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and over K.
-
-K may lie anywhere, so a leaf is split at several points c: ``(A_z c + c_z) + A_z (theta - c)``, where the first part depends on
-the record alone and the second is bounded by how far K reaches from c, as a ball or as a box.  Each split gives a bound, and
-all of them are intersected: with c a centre of K, to move K and the loss together moves no range.
-"""
+"""Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and over K, as a ball, a box and simplices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +16,6 @@ from dpconvex.geometry.feasible_set import FeasibleSet
 Array = NDArray[np.float64]
 Pair = tuple[Array, Array]
 
-UNIT = float(np.finfo(float).eps)
 # A few roundings of a length.
 SLACK = 1e-14
 
@@ -48,34 +42,25 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     factors = factors_of(part, (below, above))
     # Entries without parameters stay where they are.
     moving = np.bincount(part.entry, minlength=part.size) > 0
-    touched = [leaf.touched for leaf in leaves]
-    limited = [bool(feasible.limited[coordinates].all()) for coordinates in touched]
-    least, most = np.full(part.size, -np.inf), np.full(part.size, np.inf)
-    for center in (np.zeros(feasible.space.dim), *feasible.centers):
-        shifted = center.any()
-        low, high = split_at(center, terms, bases) if shifted else offset
-        size = np.full(part.size, np.inf)
-        for k, (coordinates, known) in enumerate(zip(touched, limited, strict=True)):
-            if known:
-                reach = feasible.reach_on(coordinates, center) if shifted else feasible.norm_on(coordinates)
-                rows = gram.rows[k]
-                length = np.sqrt(gram.squared_norms(rows)) + gram.slack(np.abs(rows))
-                size[ends[k] : ends[k + 1]] = length * reach * (1 + SLACK)
-        size[~moving] = 0.0
-        limits = feasible.lower, feasible.upper
-        if shifted:
-            limits = np.nextafter(limits[0] - center, -np.inf), np.nextafter(limits[1] - center, np.inf)
-        box = box_of(part, factors, limits)
-        if not shifted and feasible.hulls:
-            cut = hulls_of(part, factors, limits, feasible.hulls)
-            box = np.maximum(box[0], cut[0]), np.minimum(box[1], cut[1])
-        linear = np.maximum(-size, box[0]), np.minimum(size, box[1])
-        with np.errstate(invalid="ignore"):  # rounded outward, unless nothing is added
-            low, high = (
-                np.where((a == 0) | (b == 0), a + b, np.nextafter(a + b, end))
-                for a, b, end in ((low, linear[0], -np.inf), (high, linear[1], np.inf))
-            )
-        least, most = np.fmax(least, low), np.fmin(most, high)
+    size = np.full(part.size, np.inf)
+    for k, leaf in enumerate(leaves):
+        reach = feasible.norm_on(leaf.touched)
+        if np.isfinite(reach):
+            rows = gram.rows[k]
+            length = np.sqrt(gram.squared_norms(rows)) + gram.slack(np.abs(rows))
+            size[ends[k] : ends[k + 1]] = length * reach * (1 + SLACK)
+    size[~moving] = 0.0
+    limits = feasible.lower, feasible.upper
+    linear = [box_of(part, factors, limits), (-size, size)]
+    if feasible.hulls:
+        linear.append(hulls_of(part, factors, limits, feasible.hulls))
+    low, high = np.max([ends[0] for ends in linear], axis=0), np.min([ends[1] for ends in linear], axis=0)
+    with np.errstate(invalid="ignore"):  # rounded outward, unless nothing is added
+        least, most = (
+            np.where((a == 0) | (b == 0), a + b, np.nextafter(a + b, end))
+            for a, b, end in ((offset[0], low, -np.inf), (offset[1], high, np.inf))
+        )
+    least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
     least, most = np.minimum(least, most), np.maximum(least, most)
     values = [Interval(a, b) for a, b in zip(least.tolist(), most.tolist(), strict=True)]
@@ -87,36 +72,10 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
 
 def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet, bases: Bases) -> float:
     """Bound the Euclidean norm of all entries of a leaf together, possibly infinite."""
-    touched = leaf.touched
-    if not feasible.limited[touched].all():
+    reach = feasible.norm_on(leaf.touched)
+    if not np.isfinite(reach):
         return float(np.inf)
-    steepest, best = gram.steepest(rows), float(np.inf)
-    for center in (np.zeros(feasible.space.dim), *feasible.centers):
-        offset, room = at_center(center, leaf, bases)
-        reach = feasible.reach_on(touched, center) if center.any() else feasible.norm_on(touched)
-        best = min(best, bases.norm(offset) + float(np.linalg.norm(room)) + steepest * reach)
-    return best * (1 + SLACK)
-
-
-def split_at(center: Array, terms: Polynomial, bases: Bases) -> Pair:
-    """Bound ``A_z c + c_z`` entry by entry."""
-    offset, room = at_center(center, terms, bases)
-    low, high = bases.range(offset)
-    return low - room, high + room
-
-
-def at_center(center: Array, terms: Polynomial, bases: Bases) -> tuple[Polynomial, Array]:
-    """Return ``A_z c + c_z``, with room for the rounding of its coefficients: they may be small differences of large numbers."""
-    fixed = np.append(center, 1.0)[terms.coordinate]
-    coefficient = terms.coefficient * fixed
-    nowhere, error = np.full_like(terms.coordinate, -1), terms.error * np.abs(fixed) * (1 + SLACK)
-    offset = replace(terms, coordinate=nowhere, coefficient=coefficient, error=error).collected()
-    monomial, number = numbered_rows(terms.monomial)
-    largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)[number]
-    magnitude = np.bincount(terms.entry, weights=np.abs(coefficient) * largest, minlength=terms.size)
-    count = np.bincount(terms.entry, minlength=terms.size)
-    # The center itself, and how far K reaches from it, are rounded too.
-    return offset, np.asarray((count + 8) * UNIT * magnitude)
+    return (bases.norm(leaf.part(with_theta=False)) + gram.steepest(rows) * reach) * (1 + SLACK)
 
 
 def factors_of(part: Polynomial, monomial: Pair) -> Pair:

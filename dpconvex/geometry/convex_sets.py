@@ -1,15 +1,14 @@
 """Closed convex sets with a Euclidean projection: the pieces that a feasible set is made of.
 
-Each piece lives on some of the coordinates of the parameter space (see `parameter_space`), where a symmetric matrix is its svec,
-so that Euclidean projection of coordinates is Frobenius projection of matrices.  A piece knows how to project, what it
-implies for single coordinates, and how far a computed projection can be from the exact one.
+Each lives on some coordinates of the parameter space, where a symmetric matrix is its svec, so that Euclidean projection of
+coordinates is Frobenius projection of matrices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +27,11 @@ def close(a: Array, b: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A closed convex set on some coordinates of the whole vector."""
+    """A closed convex set on some coordinates of the whole vector, shape (m,)."""
 
     coordinates: Indices
 
     def project(self, x: Array) -> Array:
-        """Euclidean projection of the piece's coordinates, shape (m,)."""
         raise NotImplementedError
 
     def bounds(self) -> tuple[Array, Array]:
@@ -41,20 +39,13 @@ class Piece:
         unbounded = np.full(len(self.coordinates), np.inf)
         return -unbounded, unbounded
 
-    def center_point(self) -> Array | None:
-        """Return a point that the set is best bounded about, shape (m,), if that is not the middle of its bounds."""
-        return None
-
-    def distance_bound(self, point: Array) -> float:
-        """Bound on the Euclidean distance of the piece's coordinates from a point, shape (m,); possibly infinite."""
-        lower, upper = self.bounds()
-        return float(np.linalg.norm(np.maximum(np.abs(lower - point), np.abs(upper - point))))
+    @property
+    def norm_bound(self) -> float:
+        """Of the norm of the piece's coordinates; possibly infinite."""
+        return float(np.linalg.norm(np.max(np.abs(self.bounds()), axis=0)))
 
     def error(self, norm: float) -> float:
-        """Bound on the distance between the computed and the exact projection of any point of at most this norm.
-
-        It is a multiple of the norm plus a constant, or less.
-        """
+        """Bound on the distance between the computed and the exact projection of any point of at most this norm: linear in it."""
         return 8.0 * UNIT * norm
 
 
@@ -90,11 +81,9 @@ class NormBall(Piece):
     def bounds(self) -> tuple[Array, Array]:
         return self.center - self.radius, self.center + self.radius
 
-    def center_point(self) -> Array | None:
-        return self.center
-
-    def distance_bound(self, point: Array) -> float:
-        return float(np.linalg.norm(self.center - point)) + self.radius
+    @property
+    def norm_bound(self) -> float:
+        return float(np.linalg.norm(self.center)) + self.radius
 
     def error(self, norm: float) -> float:
         return 8.0 * UNIT * (norm + float(np.linalg.norm(self.center)))
@@ -183,16 +172,12 @@ class AxisHull(Piece):
         low, high = self.ends
         return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
 
-    def center_point(self) -> Array | None:
-        """Return the middle of the vertices, which a facet lies nearest to."""
-        return self.anchor + (self.low + self.high) / (2 * len(self.coordinates))
-
-    def distance_bound(self, point: Array) -> float:
-        """Return the largest distance of a vertex: a convex function is largest at one."""
-        shift = self.anchor - point
-        rest = np.maximum(float(shift @ shift) - shift**2, 0.0)
-        ends = [np.sqrt(rest + (shift + end) ** 2) for end in (self.low, self.high)]
-        return float(np.max(ends)) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(shift))
+    @property
+    def norm_bound(self) -> float:
+        """The largest norm of a vertex: a convex function is largest at one."""
+        rest = np.maximum(float(self.anchor @ self.anchor) - self.anchor**2, 0.0)
+        ends = [np.sqrt(rest + (self.anchor + end) ** 2) for end in (self.low, self.high)]
+        return float(np.max(ends)) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(self.anchor))
 
     def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
         """Bound sums of terms ``c x[place]`` with ``low <= c <= high`` in each of `size` entries: they are least at a vertex."""
@@ -280,7 +265,7 @@ class Spectral(Piece):
     def bounds(self) -> tuple[Array, Array]:
         """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
         low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
-        middle = self._flat
+        middle = svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
         if not self.symmetric:
             return middle - high * (1 + 4 * UNIT), middle + high * (1 + 4 * UNIT)
         row, column, _ = triangle(len(self.shift))
@@ -288,28 +273,9 @@ class Spectral(Piece):
         lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
         return middle + lower, middle + upper
 
-    @cached_property
-    def _flat(self) -> Array:
-        return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
-
-    def center_point(self) -> Array | None:
-        """Where all eigenvalues are equal and best bound the set; the shift, for singular values."""
-        if not self.symmetric:
-            return self._flat
-        center = self.inner.center_point()
-        if center is None:
-            ends = [float(end[0]) for end in self.inner.bounds() if np.isfinite(end[0])]
-            center = np.full(len(self.shift), np.mean(ends or [0.0]))
-        return svec(self.shift + np.diag(center))
-
-    def distance_bound(self, point: Array) -> float:
-        """Return the distance from the shift, or from the middle, of which spectra are bounded."""
-        found = [float(np.linalg.norm(self._flat - point)) + self.inner.distance_bound(np.zeros(min(self.shift.shape)))]
-        center = self.center_point()
-        if self.symmetric and center is not None:
-            middle = np.diag(smat(center - self._flat))
-            found.append(float(np.linalg.norm(center - point)) + self.inner.distance_bound(middle))
-        return min(found) * (1 + 4 * UNIT)
+    @property
+    def norm_bound(self) -> float:
+        return (float(np.linalg.norm(self.shift)) + self.inner.norm_bound) * (1 + 4 * UNIT)
 
     def error(self, norm: float) -> float:
         """Backward error of the decomposition, with room for the reassembly, and the error on the spectrum."""

@@ -17,7 +17,7 @@ from dpconvex.geometry.blocks import SEMIDEFINITE
 from dpconvex.geometry.certified_distance import SquaredDistance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
-from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece, Spectral
+from dpconvex.geometry.convex_sets import AxisHull, Interval, Piece, Spectral
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
@@ -131,50 +131,25 @@ class FeasibleSet:
 
     def norm_on(self, coordinates: Indices) -> float:
         """Bound on the norm of some coordinates over K, possibly infinite."""
-        return self.reach_on(coordinates, np.zeros(self.space.dim))
-
-    def reach_on(self, coordinates: Indices, center: Array) -> float:
-        """Bound on the distance of some coordinates from those of a point, shape (dim,), over K; possibly infinite."""
         if not self.limited[coordinates].all():
             return float(np.inf)
-        distance = np.maximum(np.abs(self.lower - center), np.abs(self.upper - center))
+        sizes = np.maximum(np.abs(self.lower), np.abs(self.upper))
         wanted, square, left = frozenset(coordinates.tolist()), 0.0, set(coordinates.tolist())
-        best = float(np.linalg.norm(distance[coordinates]))
-        # Disjoint pieces inside the coordinates bound their shares of the distance; the box bounds what they leave over.
-        for reach, here in self._reaches(center):
+        best = float(np.linalg.norm(sizes[coordinates]))
+        # Disjoint pieces inside the coordinates bound their shares of the norm; the box bounds what they leave over.
+        for size, here in self._sizes:
             if left and wanted <= here:
-                best = min(best, reach)
-            elif here and here <= left and np.isfinite(reach):
-                square, left = square + reach**2, left - here
-        square += float(np.sum(distance[sorted(left)] ** 2))
-        # The distance is rounded, and so is the center.
-        return min(best, float(np.sqrt(square))) * (1 + ROUNDED) + 8 * UNIT * float(np.linalg.norm(center[coordinates]))
+                best = min(best, size)
+            elif here and here <= left and np.isfinite(size):
+                square, left = square + size**2, left - here
+        square += float(np.sum(sizes[sorted(left)] ** 2))
+        return min(best, float(np.sqrt(square))) * (1 + ROUNDED)
 
     @cached_property
-    def _from_centers(self) -> dict[bytes, list[tuple[float, frozenset[int]]]]:
-        return {}
-
-    def _reaches(self, center: Array) -> list[tuple[float, frozenset[int]]]:
-        """How far everything that bounds K reaches from a point, and its coordinates; the nearest for their number first."""
-        key = center.tobytes()
-        if key not in self._from_centers:
-            pairs = [(p.distance_bound(center[p.coordinates]), frozenset(p.coordinates.tolist())) for p in self._known]
-            self._from_centers[key] = sorted(pairs, key=lambda pair: pair[0] / max(len(pair[1]), 1))
-        return self._from_centers[key]
-
-    @cached_property
-    def centers(self) -> tuple[Array, ...]:
-        """Points other than 0 that K may be bounded about, shape (dim,): middles of bounds and of balls, which move with K."""
-        known = np.isfinite(self.lower), np.isfinite(self.upper)
-        ends = [np.where(here, bound, 0.0) for here, bound in zip(known, (self.lower, self.upper), strict=True)]
-        middle = (ends[0] + ends[1]) / np.maximum(known[0].astype(float) + known[1], 1.0)
-        pieces = middle.copy()
-        for piece in self._known:
-            center = piece.center_point()
-            if center is not None:
-                pieces[piece.coordinates] = center
-        found = [middle] if np.array_equal(middle, pieces) else [middle, pieces]
-        return tuple(point for point in found if np.isfinite(point).all() and point.any())
+    def _sizes(self) -> list[tuple[float, frozenset[int]]]:
+        """Norms of everything that bounds K, and its coordinates; the smallest for their number first."""
+        pairs = [(piece.norm_bound, frozenset(piece.coordinates.tolist())) for piece in self._known]
+        return sorted(pairs, key=lambda pair: pair[0] / max(len(pair[1]), 1))
 
     def least_entry(self, expression: Expression) -> float:
         """Bound the entries of an affine expression from below by the bounds on the coordinates; else minus infinity."""

@@ -1,10 +1,9 @@
-"""Ranges of leaves: nothing in K and in the record's domain leaves them, wherever K lies, and they are tight about its centre."""
+"""Ranges of leaves: nothing in K and in the record's domain leaves them, wherever K lies."""
 
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
@@ -20,7 +19,6 @@ def sets(w: cp.Variable, P: cp.Variable, t: np.ndarray, r: float) -> dict[str, l
         "ball": [cp.norm(w - t) <= r],
         "box": [w >= t - r, w <= t + 2 * r],
         "ball and bound": [cp.norm(w[:2] - t[:2]) <= r, cp.abs(w[2] - t[2]) <= r],
-        "two balls": [cp.norm(w - t) <= r, cp.norm(w - t) <= 2 * r],
         "half": [w >= t],
         "spectrum": [P >> center, P << center + r * np.eye(2)],
         "shifted cone": [P >> np.array([[t[0], t[1]], [t[1], t[2]]])],
@@ -29,7 +27,6 @@ def sets(w: cp.Variable, P: cp.Variable, t: np.ndarray, r: float) -> dict[str, l
 
 
 KINDS = list(sets(cp.Variable(D), cp.Variable((2, 2), symmetric=True), np.zeros(D), 1.0))
-KINDS.remove("two balls")  # has no closed form; far out and small, no point inside is found
 
 
 @given(
@@ -68,22 +65,3 @@ def test_nothing_leaves_its_range(kind: str, shift: float, radius: float, seed: 
             rounding = 1e-14 * (1 + np.abs(theta).max(initial=0.0) * 10)
             assert (value >= low - rounding).all()
             assert (value <= high + rounding).all()
-
-
-@pytest.mark.parametrize("kind", ["ball", "two balls", "box"])
-def test_ranges_about_a_centre_are_those_about_zero(kind: str) -> None:
-    found = []
-    for t in (np.zeros(D), np.array([3.0, -2.0, 700.0])):
-        w = cp.Variable(D, name="w")
-        template = dp.Template(
-            dp.Record(x=dp.Ball(D)),
-            lambda x, w=w, t=t: cp.logistic(x @ w - x @ t),
-            cp.sum_squares(w),
-            sets(w, cp.Variable((2, 2), symmetric=True), t, 2.0)[kind],
-        )
-        analysis = Analysis(LossForm(template))
-        ((interval,),) = analysis.ranges.values.values()
-        found.append((interval.low, interval.high))
-    assert found[1] == pytest.approx(found[0], rel=1e-10)
-    if kind == "ball":
-        assert found[0] == pytest.approx((-2.0, 2.0))
