@@ -12,8 +12,7 @@ from sklearn.utils.validation import validate_data
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.complaints import plain
 from dpconvex.language.columns import FileRows, Stored
-from dpconvex.language.dask_sources import has_partitions
-from dpconvex.language.partitions import Partitions
+from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.validation import numbers
 
 # What workers are not sent: the ledger, what solves, and a template, of which nothing is needed there.

@@ -1,13 +1,13 @@
-"""Records that passed the check, in this process or in partitions elsewhere."""
+"""Records that passed the check: all in one place, or in partitions that are read, checked and summed up where they lie."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from sys import getsizeof
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import summed
-from dpconvex.errors import TemplateError
-from dpconvex.language.columns import checksum, chosen
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import checksum, chosen, itself
+
+# Number of records, and a checksum of what is in memory: they tell whether a partition is what it was.
+Seen = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +52,7 @@ class Batch:
         return len(self.group)
 
     @cached_property
-    def seen(self) -> tuple[int, int]:
-        """Number of records, and a checksum of what is in memory: they tell whether a partition is what it was."""
+    def seen(self) -> Seen:
         return self.size, reduce(lambda total, column: checksum(column, total), (self.group, *self.fields.values()), 0)
 
     def rows(self, group: int) -> NDArray[np.int64]:
@@ -62,32 +64,76 @@ class Batch:
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
 
 
-def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
-    return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
-
-
 def bytes_of(column: Any) -> int:
     if sp.issparse(column):
         return int(column.data.nbytes + column.indices.nbytes + column.indptr.nbytes)
     return column.nbytes if isinstance(column, np.ndarray) else getsizeof(column)
 
 
-class Place(Protocol):
-    """Partitions, where they lie: those with records have numbers, and `own` has further arguments for each of these."""
+# Partitions
+
+
+@dataclass(frozen=True)
+class Task:
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __call__(self) -> Any:
+        return self.function(*(a() if isinstance(a, Task) else a for a in self.arguments))
+
+
+class Place:
+    """Where partitions are read and functions called with them: in this process, one after the other, or as a subclass says."""
+
+    def step(self, count: int) -> int:
+        """Return how many neighbours of so many partitions one task reads."""
+        return 1
 
     def share(self, value: Any) -> Any:
-        """Return what stands for an object that many calls need."""
-        ...
+        """Return what stands for an object that many tasks need."""
+        return value
 
-    def each(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in their order."""
-        ...
+    def task(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return a task that is not started yet; arguments may be tasks."""
+        return Task(function, arguments)
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]) -> Place:
-        """Return partitions that a function makes of these."""
-        ...
+    def keeps(self, value: Any, keep: bool | None) -> bool:
+        """Whether a partition stays in memory after it was read."""
+        return isinstance(value, Mapping) if keep is None else keep
+
+    def held(self, task: Any, spread: float | None = None) -> Any:
+        """Start a task, and hold its result; `spread`, from 0 to 1, is its place among all, if that is to decide who does it."""
+        return Task(itself, (task(),))
+
+    def results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
+        """Yield what tasks return, each by the number of its first partition."""
+        return (task() for task in tasks.values())
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Neighbouring partitions that one task reads: the number of the first, and what was seen of each, if it must stay so."""
+
+    task: Any
+    first: int
+    held: bool = False
+    seen: Sequence[Seen | None] = ()
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + len(self.seen))
+
+
+def bundles(place: Place, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Bundle]:
+    """Return tasks that call a function with what neighbouring partitions are before they are read."""
+    step, shared = place.step(len(values)), place.share(function)
+    return [Bundle(place.task(called, k, shared, values[k : k + step]), k) for k in range(0, len(values), step)]
+
+
+def asked(place: Place, function: Callable[[Any], int], values: Sequence[Any]) -> list[int]:
+    """Return a number of each partition, before any of them was checked."""
+    tasks = {bundle.first: bundle.task for bundle in bundles(place, function, values)}
+    return [int(number) for found in place.results(tasks) for number in found]
 
 
 def refused(self: Any) -> NoReturn:
@@ -100,18 +146,29 @@ class PartitionedBatch(Batch):
     """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
     fields = group = property(refused)
-
-    def __init__(self, sizes: Sequence[int], place: Place) -> None:
-        self.__dict__.update(sizes=tuple(sizes), place=place)
-
     sizes: tuple[int, ...]
     place: Place
+    bundles: Sequence[Bundle]
+
+    def __init__(self, sizes: Sequence[int], place: Place, bundles: Sequence[Bundle]) -> None:
+        self.__dict__.update(sizes=tuple(sizes), place=place, bundles=bundles)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PartitionedBatch, (self.sizes, self.place)
+        return PartitionedBatch, (self.sizes, self.place, self.bundles)
 
-    def __sizeof__(self) -> int:
-        return getsizeof(self.sizes)
+    @classmethod
+    def read(
+        cls, place: Place, check: Callable[[Any], Batch], values: Sequence[Any], keep: bool | None
+    ) -> PartitionedBatch:
+        """Read all partitions once, and keep those that stay."""
+        made = bundles(place, check, values)
+        for k, bundle in enumerate(made):
+            if place.keeps(values[bundle.first], keep):
+                spread = None if is_lazy(values[bundle.first]) else k / len(made)  # Dask knows where it made something
+                made[k] = replace(bundle, task=place.held(bundle.task, spread), held=True)
+        found = place.results({bundle.first: place.task(seen_of, bundle.task) for bundle in made})
+        made = [replace(bundle, seen=seen) for bundle, seen in zip(made, found, strict=True)]
+        return cls([seen[0] for bundle in made for seen in bundle.seen if seen], place, made)
 
     def __repr__(self) -> str:
         return f"<{len(self.sizes)} partitions of {self.size} records>"
@@ -120,34 +177,103 @@ class PartitionedBatch(Batch):
     def size(self) -> int:
         return sum(self.sizes)
 
-    def rows(self, group: int) -> NDArray[np.int64]:
-        refused(self)
-
-    def each(
-        self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers of partitions with records, and ``function(batch, shared, *arguments, own)`` of each, in their order.
-
-        `shared` is what the place's `share` returned; `own` has an entry for each partition.
-        """
-        asked = {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
-        return self.place.each(function, shared, asked)
-
     def added_up(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Any:
-        """Return the sum of what `each` yields; None if any of it is, or without records."""
-        return summed(part for _, part in self.each(function, shared, *arguments, own=own)) if self.size else None
+        """Return the sum of ``function(batch, shared, *arguments, own)`` over partitions; None if one is, or without records.
+
+        `shared` is what the place's `share` returned; `own` has an entry for each partition.
+        """
+        given = {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
+        some = [bundle for bundle in self.bundles if any(k in given for k in bundle.numbers)]
+        tasks = {bundle.first: self._applied(bundle, function, shared, given) for bundle in some}
+        return summed(part for found in self.place.results(tasks) for part in found) if tasks else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        own = [()] * len(self.sizes)
-        return PartitionedBatch(self.sizes, self.place.mapped(function, self.place.share(value), own))
+        """Return partitions that a function makes of these."""
+        return self._changed(self.sizes, function, self.place.share(value), [()] * len(self.sizes))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
         parts = self.split(rows)
-        own, sizes = [(np.packbits(part),) for part in parts], [int(part.sum()) for part in parts]
-        return PartitionedBatch(sizes, self.place.mapped(chosen_of, None, own))
+        return self._changed([int(p.sum()) for p in parts], chosen_of, None, [(np.packbits(p),) for p in parts])
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut what has an entry for each record as the records are cut."""
         return np.split(values, np.cumsum(self.sizes)[:-1])
+
+    def _changed(
+        self, sizes: Sequence[int], function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]
+    ) -> PartitionedBatch:
+        made = []
+        for old in self.bundles:
+            task = self._applied(old, function, shared, dict(enumerate(own)))
+            made.append(replace(old, task=self.place.held(task) if old.held else task, seen=[None] * len(old.seen)))
+        return PartitionedBatch(sizes, self.place, made)
+
+    def _applied(
+        self, old: Bundle, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
+    ) -> Any:
+        mine = {k: own[k] for k in old.numbers if k in own}
+        return self.place.task(applied, old.task, old.first, old.seen, function, shared, mine)
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether something is a delayed object of Dask, or a future."""
+    return type(value).__module__ in ("dask.delayed", "distributed.client")
+
+
+# What is done where partitions are
+
+
+def called(first: int, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    return [within(number, function, value) for number, value in enumerate(values, first)]
+
+
+def seen_of(parts: Sequence[Batch]) -> list[Seen]:
+    return [part.seen for part in parts]
+
+
+def applied(
+    parts: Sequence[Batch],
+    first: int,
+    seen: Sequence[Seen | None],
+    function: Callable[..., Any],
+    shared: Any,
+    own: Mapping[int, tuple[Any, ...]],
+) -> list[Any]:
+    """Call a function with those partitions that have arguments of their own; they must be as they were."""
+    found = []
+    for number, (part, known) in enumerate(zip(parts, seen, strict=True), first):
+        if known is not None and part.seen != known:
+            raise DomainError(
+                f"partition {number} holds other records than when it was checked ({part.size}, and then {known[0]}); nothing is "
+                "released. Data must not change during a fit."
+            )
+        if number in own:
+            found.append(within(number, function, part, shared, *own[number]))
+    return found
+
+
+def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
+    return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
+
+
+def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with a partition; an error says which it is."""
+    try:
+        return function(*arguments)
+    except OSError as error:
+        raise unreadable(number, error) from error
+    except DomainError as error:
+        raise DomainError(f"partition {number}: {error}") from error.__cause__
+    except Exception as error:
+        error.add_note(f"in partition {number}")
+        raise
+
+
+def unreadable(number: int, error: BaseException) -> DomainError:
+    file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
+    return DomainError(
+        f"partition {number} cannot be read ({type(error).__name__}{file}); nothing is released. Look at its file, or at the "
+        "function or the task that makes it."
+    )

@@ -1,28 +1,41 @@
 """Records in partitions: each is read, checked and summed up where it lies, and no more than sums leave it.
 
 A partition is made by its *source*: columns in memory or in files, a table with a schema, a function, or something that Dask
-computes.  A *place* reads partitions and calls functions with them: this process, one partition after the other (`places`), or
-the workers of a Dask cluster (`workers`).  Whoever sums up over the records asks a `PartitionedBatch` and does not know which.
+computes.  Dask is not imported where nobody uses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property, partial
 from os import PathLike
 from os.path import abspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.batch import Batch, PartitionedBatch, Place, asked, is_lazy, within
 from dpconvex.language.columns import FileRows, records_of
-from dpconvex.language.dask_sources import Source, has_partitions, is_frame, is_lazy, sources_of_columns
-from dpconvex.language.places import Check, Here, count, width, within
-from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet
+from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet, table_of
 from dpconvex.language.validation import length_of_numbers
-from dpconvex.language.workers import Workers, workers
+from dpconvex.language.workers import workers
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source:
+    """What a partition is before it is read: columns by name, a table or its path, a function, or an object of Dask.
+
+    Where they are known: its number of records, and its columns, or such without any records.
+    """
+
+    value: Any
+    size: int | None = None
+    form: Mapping[str, Any] | None = None
+    local: bool = False  # it, or a part of it, is in this process's memory
 
 
 class Partitions:
@@ -63,7 +76,8 @@ class Partitions:
         self.sources = [self._source(number, entry) for number, entry in enumerate(self._entries(source))]
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
-        if any(source.local for source in self.sources) and any(source.future for source in self.sources):
+        futures = any(is_lazy(source.value) and not hasattr(source.value, "compute") for source in self.sources)
+        if futures and any(source.local for source in self.sources):
             raise DomainError(
                 "Partitions: some are in this process's memory, and others are futures of a cluster; send the first to the "
                 "workers (client.scatter), or make all of them delayed objects."
@@ -95,7 +109,7 @@ class Partitions:
         if self.schema is not None:
             self.schema.check_names(entry)
             if not isinstance(entry, str | PathLike):
-                return Source(entry, count(self.schema, entry), local=True)
+                return Source(entry, size_of(self.schema, entry), local=True)
             path = abspath(entry)
             return Source(path, rows_of_parquet(Path(path)) if Path(path).suffix.lower() in PARQUET else None)
         if not isinstance(entry, Mapping) or any(map(is_lazy, entry.values())):
@@ -105,7 +119,7 @@ class Partitions:
             )
         columns = {name: FileRows.of(c) if isinstance(c, str | PathLike) else c for name, c in entry.items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
-        return Source(columns, max(map(records_of, columns.values()), default=0), columns, local)
+        return Source(columns, size_of(None, columns), columns, local)
 
     def forms(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
@@ -130,12 +144,16 @@ class Partitions:
         first = self.sources[0].value
         return list(first) if isinstance(first, Mapping) else None
 
+    @property
+    def place(self) -> Place:
+        return (None if any(source.local for source in self.sources) else workers()) or Place()
+
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
         known = [source.size for source in self.sources if source.size is not None]
         if len(known) < len(self.sources):
-            known = place_of(self).asked(partial(count, self.schema), self.sources)
+            known = asked(self.place, partial(size_of, self.schema), [source.value for source in self.sources])
         return tuple(known)
 
     def width(self, field: str, known: int | None = None) -> int:
@@ -146,20 +164,14 @@ class Partitions:
         if known is None and self.schema is not None:
             known = len(self.schema.feature_names)
         if known is None:
-            known = place_of(self).asked(partial(width, field), self.sources[:1])[0]
+            known = asked(self.place, partial(width_of, field), [self.sources[0].value])[0]
         for number, form in self.forms():
             within(number, length_of_numbers, field, (known,), form.get(field))
         return known
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
-        check = Check(record, clip, self.schema, self.keep is True, self.turns)
-        place, sizes = place_of(self).read(self.sources, check, self.keep)
-        return PartitionedBatch(sizes, place)
-
-
-def settled(data: Any) -> Any:
-    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
-    return Partitions(data) if has_partitions(data) else data
+        check = partial(checked, record, clip, self.schema, self.keep is True, self.turns)
+        return PartitionedBatch.read(self.place, check, [source.value for source in self.sources], self.keep)
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -179,5 +191,123 @@ def files_of(folder: Path) -> list[Path]:
     return files
 
 
-def place_of(partitions: Partitions) -> Here | Workers:
-    return (None if any(source.local for source in partitions.sources) else workers()) or Here()
+# What is done with a partition where it is
+
+
+def taken(value: Any) -> Any:
+    """Return the columns or the table that a partition is."""
+    if is_lazy(value):
+        if not hasattr(value, "compute"):
+            raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
+        value = value.compute(scheduler="synchronous")
+    return value() if callable(value) else value
+
+
+def checked(
+    record: Any, clip: bool, schema: Any, load: bool, turns: Sequence[Callable[[Any], Any]], value: Any
+) -> Batch:
+    """Turn a partition into records inside their domains."""
+    found = taken(value)
+    if schema is not None:
+        found = dict(zip("xy", schema.encode(found, clip=clip or None, empty=True), strict=True))
+    if load:
+        found = {name: np.asarray(c) if isinstance(c, FileRows) else c for name, c in found.items()}
+    for turn in turns:
+        found = turn(found)
+    batch: Batch = record.validate(found, clip=clip, empty=True)
+    return batch
+
+
+def size_of(schema: Any, value: Any) -> int:
+    found = taken(value)
+    if schema is not None:
+        return table_of(found).size
+    if not isinstance(found, Mapping):
+        raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(found).__name__}.")
+    return max(map(records_of, found.values()), default=0)
+
+
+def width_of(field: str, value: Any) -> int:
+    found = taken(value)
+    column = found.get(field) if isinstance(found, Mapping) else None
+    shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
+    if len(shape) != 2:
+        raise DomainError(f"field {field!r}: expected a column of shape (n, features), not {shape}.")
+    return int(shape[1])
+
+
+# Arrays, series and frames of Dask
+
+
+def is_collection(value: Any) -> bool:
+    return hasattr(type(value), "__dask_graph__") and hasattr(type(value), "to_delayed")
+
+
+def is_frame(value: Any) -> bool:
+    return is_collection(value) and hasattr(value, "columns")
+
+
+def is_column(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and (is_lazy(value[0]) or is_lazy(value[-1]))  # all, or it is refused
+    return is_collection(value)
+
+
+def has_partitions(data: Any) -> bool:
+    """Whether data are a frame of Dask, or a dictionary with columns in partitions.
+
+    Other mappings are not looked into: to ask them for a column may be to read it.
+    """
+    return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
+
+
+def settled(data: Any) -> Any:
+    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
+    return Partitions(data) if has_partitions(data) else data
+
+
+def sources_of_columns(data: Any) -> list[Source]:
+    """Cut the columns of a frame, or of a mapping, into partitions of all of them."""
+    from dask.delayed import delayed
+
+    columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
+    for name, column in columns.items():
+        if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
+            raise DomainError(
+                f"field {name!r}: it, or some of its partitions, is in memory here, and others are of Dask; make all of them "
+                "delayed (dask.delayed), or futures (client.scatter), in the same partitions."
+            )
+    sizes = aligned(columns)
+    parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
+    counts = {name: len(part) for name, part in parts.items()}
+    if len(set(counts.values())) != 1:
+        raise DomainError(f"the fields have different numbers of partitions: {counts}.")
+    forms = {name: form_of(column) for name, column in columns.items()}
+    form = None if any(found is None for found in forms.values()) else forms
+    whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
+    return [Source(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
+
+
+def form_of(column: Any) -> Any:
+    """Return a column like a collection's without records; None where that is not known."""
+    kind = getattr(column, "dtype", None)
+    known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
+    return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
+
+
+def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
+    """Cut arrays of known sizes along the records as the first of them is, and nowhere else; return the sizes of the pieces."""
+    sizes: tuple[int, ...] | None = None
+    for name, column in columns.items():
+        if not hasattr(column, "rechunk"):
+            continue
+        rows = column.chunks[0]
+        if all(size == size for size in rows):  # sizes that are not known are NaN
+            sizes = sizes or tuple(map(int, rows))
+            if sum(rows) != sum(sizes):
+                raise DomainError(
+                    f"the fields have different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}."
+                )
+            rows = sizes
+        columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
+    return sizes

@@ -21,10 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch, PartitionedBatch, within
 from dpconvex.language.columns import records_of
 from dpconvex.language.partitions import Partitions, settled
-from dpconvex.language.places import within
 from dpconvex.language.validation import check_column, check_labels, check_zeros, length_of_labels, length_of_numbers
 
 EMPTY = "the data are empty: there is no record to learn from."

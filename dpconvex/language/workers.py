@@ -10,14 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
-from dpconvex.language.batch import Batch
-from dpconvex.language.dask_sources import Source
-from dpconvex.language.places import Check, unchanged, unreadable, within
+from dpconvex.language.batch import Place, unreadable
 
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
 PATIENCE, TIMES = 10.0, 3
@@ -27,95 +25,20 @@ RETRIES = 2
 TASKS = 4
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """Neighbouring partitions that one task reads: number of the first, and what was seen of each, if it must stay so."""
+class Workers(Place):
+    """The workers of a cluster, as the `Place` of partitions."""
 
-    task: Any
-    first: int
-    seen: Sequence[tuple[int, int] | None]
+    def __init__(self, client: Any) -> None:
+        self.client = client
 
+    @cached_property
+    def threads(self) -> list[str]:
+        """Addresses of workers, each as often as it has threads."""
+        with reachable():
+            return [address for address, count in sorted(self.client.nthreads().items()) for _ in range(count)]
 
-# What workers do
-
-
-def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a result, or the error instead of it."""
-    from distributed.protocol import pickle
-
-    try:
-        return function(*arguments)
-    except Exception as error:
-        if isinstance(error.__cause__, OSError):
-            raise  # may pass: Dask tries again
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            kind = type(error).__name__
-            return DomainError(f"a partition cannot be read: {kind}, which its worker cannot send.")
-        return error
-
-
-def result(found: Any) -> Any:
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-def called(first: int, function: Callable[[Any], Any], sources: Sequence[Any]) -> list[Any]:
-    """Call a function with what each partition is before it was read."""
-    return [within(number, function, source) for number, source in enumerate(sources, first)]
-
-
-def seen_of(parts: Any) -> list[tuple[int, int]]:
-    return [part.seen for part in result(parts)]
-
-
-def applied(
-    parts: Any,
-    first: int,
-    seen: Sequence[tuple[int, int] | None],
-    function: Callable[..., Any],
-    shared: Any,
-    own: Mapping[int, tuple[Any, ...]],
-) -> dict[int, Any]:
-    """Call a function with partitions, which must be as they were."""
-    found = {}
-    for number, (part, known) in enumerate(zip(result(parts), seen, strict=True), first):
-        if number in own:
-            found[number] = within(number, function, unchanged(part, number, known), shared, *own[number])
-    return found
-
-
-def changed(*arguments: Any) -> list[Batch]:
-    return list(applied(*arguments).values())
-
-
-# What the client asks
-
-
-class Workers:
-    """Partitions with the workers of a cluster, in bundles of neighbours."""
-
-    def __init__(self, client: Any, bundles: Sequence[Bundle] = ()) -> None:
-        self.client, self.bundles = client, bundles
-
-    def asked(self, function: Callable[[Any], int], sources: Sequence[Source]) -> list[int]:
-        tasks = {bundle.first: bundle.task for bundle in self._bundles(function, sources)}
-        return [int(number) for found in self._results(tasks) for number in found]
-
-    def read(self, sources: Sequence[Source], check: Check, keep: bool | None) -> tuple[Workers, list[int]]:
-        bundles = self._bundles(check, sources)
-        if keep is not False:
-            threads = [address for address, count in sorted(self._threads().items()) for _ in range(count)]
-            for k, bundle in enumerate(bundles):  # spread evenly; Dask knows better where it made something
-                place = (
-                    threads[k * len(threads) // len(bundles)] if threads and not sources[bundle.first].lazy else None
-                )
-                bundles[k] = Bundle(self._started(bundle.task, place), bundle.first, ())
-        found = self._results({bundle.first: task(seen_of, bundle.task) for bundle in bundles})
-        bundles = [Bundle(bundle.task, bundle.first, seen) for bundle, seen in zip(bundles, found, strict=True)]
-        return Workers(self.client, bundles), [seen[0] for bundle in bundles for seen in bundle.seen if seen]
+    def step(self, count: int) -> int:
+        return -(-count // (TASKS * max(len(self.threads), 1)))
 
     def share(self, value: Any) -> Any:
         """Return a future of an object, unpacked once in each process; the payload is kept, for workers that are lost."""
@@ -124,46 +47,30 @@ class Workers:
         with reachable():
             return self.client.submit(pickle.loads, pickle.dumps(value), key=name("shared"), pure=False)
 
-    def each(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[tuple[int, Any]]:
-        tasks = {}
-        for bundle in self.bundles:
-            mine = {k: own[k] for k in range(bundle.first, bundle.first + len(bundle.seen)) if k in own}
-            if mine:
-                tasks[min(mine)] = task(applied, bundle.task, bundle.first, bundle.seen, function, shared, mine)
-        for found in self._results(tasks):
-            yield from found.items()
+    def task(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        from dask.delayed import delayed
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]) -> Workers:
-        made = []
-        for old in self.bundles:
-            mine = {k: own[k] for k in range(old.first, old.first + len(old.seen))}
-            new = task(changed, old.task, old.first, old.seen, function, shared, mine)
-            new = new if hasattr(old.task, "compute") else self._started(new)  # is kept if that one is
-            made.append(Bundle(new, old.first, [None] * len(old.seen)))
-        return Workers(self.client, made)
+        return delayed(outcome, pure=False)(function, *arguments, dask_key_name=name(function.__name__))
 
-    def _bundles(self, function: Callable[..., Any], sources: Sequence[Source]) -> list[Bundle]:
-        """Return tasks, not started yet, that call a function with neighbouring partitions."""
-        step, shared = -(-len(sources) // (TASKS * max(sum(self._threads().values()), 1))), self.share(function)
-        values = [source.value for source in sources]
-        return [Bundle(task(called, k, shared, values[k : k + step]), k, ()) for k in range(0, len(values), step)]
+    def keeps(self, value: Any, keep: bool | None) -> bool:
+        return keep is not False
 
-    def _threads(self) -> dict[str, int]:
+    def held(self, task: Any, spread: float | None = None) -> Any:
+        known = self.threads if spread is not None else []
+        return self._started(task, known[int((spread or 0.0) * len(known))] if known else None)
+
+    def results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
         with reachable():
-            return dict(self.client.nthreads())
+            outcomes = self._gathered(self._started(list(tasks.values())), list(tasks))
+        for found in outcomes:
+            if isinstance(found, Exception):
+                raise found
+            yield found
 
     def _started(self, tasks: Any, place: str | None = None) -> Any:
         options = {} if place is None else {"workers": [place], "allow_other_workers": True}
         with reachable():
             return self.client.compute(tasks, retries=RETRIES, **options)
-
-    def _results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
-        """Yield what tasks return, each of which begins with some partition."""
-        with reachable():
-            outcomes = self._gathered(self._started(list(tasks.values())), list(tasks))
-        yield from map(result, outcomes)
 
     def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
         """Wait for tasks, as long as there is anybody to do them."""
@@ -178,26 +85,35 @@ class Workers:
                 continue
             for number, future in zip(numbers, tasks, strict=True):
                 error = future.exception(timeout=PATIENCE) if future.status == "error" else None
-                if error is not None and not of_cluster(error):
+                if error is not None and type(error).__module__.partition(".")[0] not in ("distributed", "tornado"):
                     raise error if isinstance(error, DPConvexError) else unreadable(number, error) from error
             return list(self.client.gather(tasks))
         raise RuntimeError("there are no workers left")
 
 
-def task(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a task that is not started yet."""
-    from dask.delayed import delayed
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a result, or instead of it the error, of this task or of one that it needs."""
+    from distributed.protocol import pickle
 
-    return delayed(outcome, pure=False)(function, *arguments, dask_key_name=name(function.__name__))
+    for argument in arguments:
+        if isinstance(argument, Exception):
+            return argument
+    try:
+        return function(*arguments)
+    except Exception as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # may pass: Dask tries again
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            kind = type(error).__name__
+            return DomainError(f"a partition cannot be read: {kind}, which its worker cannot send.")
+        return error
 
 
 def name(what: str) -> str:
     """Return a name for a task, of which dashboards show the beginning."""
     return f"dpconvex-{what}-{uuid4().hex}"
-
-
-def of_cluster(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] in ("distributed", "tornado")
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
-from dpconvex.language.dask_sources import is_frame
-from dpconvex.language.partitions import Partitions
+from dpconvex.language.partitions import Partitions, is_frame
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Record, check_clip, table
 from dpconvex.language.template import Template

@@ -42,12 +42,9 @@ def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path,
     path = saved(tmp_path, "x", X)
     learner = dp.load("logistic_regression", features=2)
     parts = dp.Partitions([{"x": path, "y": Y}])
-    batch = parts.batch(learner.record, clip=False)
     saved(tmp_path, "x", other)
-    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*another shape, type or size"):
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*another shape.*make the Partitions anew"):
         dp.solve(learner, parts, dp.Privacy(1.0))
-    with pytest.raises(dp.DomainError, match="make the Partitions anew"):
-        batch.place.parts[0].fields["x"][10:20]
 
 
 SCHEMA = dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"])

@@ -77,11 +77,11 @@ def here(monkeypatch: pytest.MonkeyPatch, data: Any, **options: Any) -> Any:
         return fitted(data, **options)
 
 
-def on_workers(data: Any) -> tuple[PartitionedBatch, Workers]:
+def on_workers(data: Any) -> PartitionedBatch:
     batch = LEARNER.record.validate(data)
     assert isinstance(batch, PartitionedBatch)
     assert isinstance(batch.place, Workers)
-    return batch, batch.place
+    return batch
 
 
 def delays() -> dp.Partitions:
@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[Any, Path], Any]] = {
 def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     data = KINDS[kind](client, tmp_path)
     found = fitted(data)
-    assert on_workers(data)[0].sizes == (1, 299, 0, 5, 395)
+    assert on_workers(data).sizes == (1, 299, 0, 5, 395)
     assert (found == here(monkeypatch, dp.Partitions(PIECES))).all()
 
 
@@ -138,8 +138,8 @@ def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: py
 def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
     data = dp.Partitions(list(map(delayed, parts)))
-    batch, place = on_workers(data)
-    assert len(place.bundles) <= 8 < len(batch.sizes) == 40
+    batch = on_workers(data)
+    assert len(batch.bundles) <= 8 < len(batch.sizes) == 40
     assert (fitted(data) == here(monkeypatch, dp.Partitions(parts))).all()
     parts[31]["x"] = 9 * parts[31]["x"]
     with pytest.raises(dp.DomainError, match="partition 31: field 'x'"):
