@@ -34,10 +34,9 @@ class Column:
     unknown = "is not a finite number"  # said of an entry that is no number
 
     def __post_init__(self) -> None:
-        self._declared()
         if self.missing not in (None, INDICATOR):
             try:
-                self._features(str, np.array([self.missing], dtype=object), False)
+                self._placed(str, np.array([self.missing], dtype=object), False)
             except DomainError as error:
                 raise TemplateError(
                     f"a missing value stands for a value of the column, a declared level or 'indicator': {error}"
@@ -88,16 +87,12 @@ class Column:
             )
         return np.clip(numbers, lower, upper)
 
-    def _declared(self) -> None:
-        """Check the declaration, and set the ends."""
-        raise NotImplementedError
-
     def _numbers(self, values: NDArray[Any]) -> Array:
         return np.array([self._number(value) for value in values.tolist()], dtype=float)
 
     def _number(self, value: Any) -> float:
         """Return an entry as a number; NaN or infinity for what is none."""
-        return number(value)
+        raise NotImplementedError
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
@@ -134,12 +129,16 @@ class Numeric(Column):
 
     kind: ClassVar[str] = "bounds"
 
-    def _declared(self) -> None:
+    def __post_init__(self) -> None:
         lower, upper = interval("a number", (self.lower, self.upper))
         self._set(lower=lower, upper=upper, ends=(lower, upper))
+        super().__post_init__()
 
     def _numbers(self, values: NDArray[Any]) -> Array:
         return values.astype(float) if values.dtype.kind in "iuf" else super()._numbers(values)
+
+    def _number(self, value: Any) -> float:
+        return number(value)
 
 
 class Levels(Column):
@@ -148,12 +147,13 @@ class Levels(Column):
     levels: Sequence[str]
     places: Mapping[str, float]
 
-    def _declared(self) -> None:
+    def __post_init__(self) -> None:
         self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
         self._set(places={level: float(place) for place, level in enumerate(self.levels)})
         shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
         said = f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
         self._set(ends=(0.0, len(self.levels) - 1.0), unknown=said)
+        super().__post_init__()
 
     def _number(self, value: Any) -> float:
         return self.places.get(text_of(value), math.nan)
@@ -194,20 +194,22 @@ class Boolean(Column):
     missing: str | bool | None = None
 
     kind: ClassVar[str] = "boolean"
-    places: ClassVar[Mapping[str, float]]
+    ends = (0.0, 1.0)
 
-    def _declared(self) -> None:
+    def __post_init__(self) -> None:
         levels_of((self.false, self.true))
         if self.false.casefold() in ("true", "1") or self.true.casefold() in ("false", "0"):
             raise TemplateError(
                 f"{self.false!r} as no and {self.true!r} as yes would be misread; declare them as Ordered."
             )
-
-        places = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
-        self._set(ends=(0.0, 1.0), unknown=f"was not declared; declared are {self.false}, {self.true}", places=places)
+        self._set(unknown=f"was not declared; declared are {self.false}, {self.true}")
+        super().__post_init__()
 
     def _number(self, value: Any) -> float:
-        return self.places.get(text_of(value).casefold(), math.nan)
+        text = text_of(value).casefold()
+        if text in ("1", "true", self.true.casefold()):
+            return 1.0
+        return 0.0 if text in ("0", "false", self.false.casefold()) else math.nan
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class Date(Column):
     kind: ClassVar[str] = "dates"
     unknown = "is not a date such as 2020-01-31"
 
-    def _declared(self) -> None:
+    def __post_init__(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
             number = day(getattr(self, name))
             if math.isnan(number):
@@ -238,6 +240,7 @@ class Date(Column):
         if not self.first < self.last:
             raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
         self._set(ends=(day(self.first), day(self.last)))
+        super().__post_init__()
 
     def _number(self, value: Any) -> float:
         return day(value)
@@ -271,12 +274,10 @@ class Categorical(Levels):
     kind: ClassVar[str] = "levels"
     square: ClassVar[float] = 1.0
 
-    def _declared(self) -> None:
-        super()._declared()
+    def __post_init__(self) -> None:
         if not isinstance(self.other, bool):
             raise TemplateError(f"other must be true or false, not {self.other!r}.")
-        if self.missing not in (None, INDICATOR, *self.levels):
-            raise TemplateError(f"a missing value stands for a declared level or 'indicator', not {self.missing!r}.")
+        super().__post_init__()
 
     def names(self, name: str) -> list[str]:
         """Name the features that a column becomes."""
@@ -285,11 +286,8 @@ class Categorical(Levels):
 
     def codes(self, where: Where, values: NDArray[Any]) -> NDArray[np.int64]:
         """Return the place of each entry among the levels, behind them for others; or refuse what is none of them."""
-        numbers = self._numbers(values)
-        known = (
-            np.where(np.isnan(numbers), len(self.levels), numbers) if self.other else self._placed(where, values, False)
-        )
-        return known.astype(np.int64)
+        found = self._numbers(values) if self.other else self._placed(where, values, False)
+        return np.where(np.isnan(found), len(self.levels), found).astype(np.int64)
 
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         return np.eye(len(self.levels) + self.other)[self.codes(where, values)]

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
@@ -32,10 +31,10 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 class Table:
     """A table whose columns are not read yet."""
 
-    title: str  # For messages
-    names: list[Any]  # Of its columns
-    column: Callable[[str], Values]  # Returns the entries of a column: numbers, or objects with None for missing ones
-    lines: list[int] | None = None  # The line of each record in a file
+    title: str  # for messages
+    names: list[Any]
+    column: Callable[[str], Values]  # returns the entries of a column: numbers, or objects with None for missing ones
+    lines: list[int] | None = None  # the line of each record in a file
     types: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -44,7 +43,8 @@ class Table:
 
     def where(self, name: str) -> Callable[[int], str]:
         """Return the function that says where an entry of a column stands."""
-        row = "row {}".format if self.lines is None else lambda index: f"line {(self.lines or [])[index]}"
+        lines = self.lines
+        row = "row {}".format if lines is None else lambda index: f"line {lines[index]}"
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 
     def check_names(self, names: Sequence[str], known: Collection[str] | None) -> None:
@@ -55,9 +55,8 @@ class Table:
             if not count:
                 listed = ", ".join(map(str, self.names))
                 raise DomainError(f"{self.title}: there is no column {wanted!r}; the columns are {listed}.")
-        # What has no name is the index that data frames write.
         for name in self.names:
-            if known is not None and name not in known and name != "":
+            if known is not None and name not in known and name != "":  # an index that data frames write has no name
                 raise DomainError(
                     f"{self.title}: the column {name!r} is not declared; declare it, or list it under ignore."
                 )
@@ -93,9 +92,7 @@ def table_of(data: Any, header: bool = False) -> Table:
     path = path_of(data)
     if path.is_dir():
         raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
-    if path.suffix.lower() not in PARQUET:
-        return csv_table(path, header)
-    return frame_table(of_parquet(path, partial(parquet_table, path, header)), str(path))
+    return parquet_table(path, header) if path.suffix.lower() in PARQUET else csv_table(path, header)
 
 
 def path_of(path: str | PathLike[str]) -> Path:
@@ -121,7 +118,7 @@ def frame_table(data: Any, title: str) -> Table:
         column = frame.get_column(name)
         numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
         try:
-            if isinstance(column.dtype, nw.Datetime) or (numeric and not column.is_null().any()):
+            if numeric and not column.is_null().any():
                 return entries(name, np.asarray(column.to_numpy()))
             return objects(column.to_list())
         except Exception as error:  # what a library cannot make Python's objects of
@@ -143,22 +140,29 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected a list or an array ({error}).") from error
     if array.ndim != 1:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
-    if array.dtype.kind == "M":
-        array = array.astype("datetime64[D]")
-    # A list of durations may be one of integers.
-    return array if array.dtype.kind in "iuf" else objects(list(array) if array.dtype.kind == "m" else array.tolist())
+    if array.dtype.kind in "iuf":
+        return array
+    return objects(
+        list(array) if array.dtype.kind in "mM" else array.tolist()
+    )  # a list of times may be one of integers
 
 
 def objects(values: Collection[Any]) -> Values:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def parquet_table(path: Path, header: bool, parquet: Any) -> Any:
-    if header:
-        return parquet.read_schema(path).empty_table()
-    table = parquet.read_table(path)
-    table.validate(full=True)
-    return table
+# Files
+
+
+def parquet_table(path: Path, header: bool) -> Table:
+    def read(parquet: Any) -> Any:
+        if header:
+            return parquet.read_schema(path).empty_table()
+        table = parquet.read_table(path)
+        table.validate(full=True)
+        return table
+
+    return frame_table(of_parquet(path, read), str(path))
 
 
 def rows_of_parquet(path: Path) -> int:
@@ -197,9 +201,8 @@ def csv_table(path: Path, header: bool) -> Table:
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
-    place = {name: k for k, name in enumerate(names)}
     lines = [line for line, _ in records]
-    return Table(str(path), list(names), lambda name: objects([row[place[name]] for _, row in records]), lines)
+    return Table(str(path), names, lambda name: objects([row[names.index(name)] for _, row in records]), lines)
 
 
 # Entries
@@ -212,9 +215,9 @@ def text_of(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def missing_entries(values: NDArray[Any]) -> NDArray[np.bool_]:
+def missing_entries(values: Values) -> NDArray[np.bool_]:
     """Say which entries are missing: none at all, NaN, not a time, or an empty text."""
-    if values.dtype.kind in "iufb":
+    if values.dtype.kind in "iuf":
         return values != values
     return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
 
@@ -222,7 +225,8 @@ def missing_entries(values: NDArray[Any]) -> NDArray[np.bool_]:
 def is_missing(value: Any) -> bool:
     if value is None or isinstance(value, str):
         return value is None or not value.strip()
-    return (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    undefined = isinstance(value, float | np.generic) and value != value
+    return bool(undefined) or type(value).__name__ in ("NAType", "NaTType")
 
 
 def number(value: Any) -> float:

@@ -7,14 +7,19 @@ of the toolkit's own: what the user's expressions, variables and parameters beco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import softmax
 
+from dpconvex.core.atoms.powers import DECLARED
+from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Constraint, Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.markup import aligned, paragraph
@@ -23,7 +28,6 @@ from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, text_of
 from dpconvex.language.batch_program import perturbed_program, problem_parts
-from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record, Sealed
 
 Array = NDArray[np.float64]
@@ -55,18 +59,10 @@ def softmax_of(decision: Predict) -> Predict:
 
     def probabilities(parameters: Mapping[str, Array], x: Array) -> Array:
         scores = np.asarray(decision(parameters, x), dtype=float)
-        if scores.ndim == 1:
-            scores = np.column_stack([np.zeros(len(scores)), scores])
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
+        two = scores.ndim == 1
+        return np.asarray(softmax(np.column_stack([np.zeros(len(scores)), scores]) if two else scores, axis=1))
 
     return probabilities
-
-
-NO_LOSS = (
-    "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions of them "
-    "and of variables that fit them, and let only fields with a Choice decide anything."
-)
 
 
 class Template(Sealed):
@@ -84,12 +80,10 @@ class Template(Sealed):
     constraints : sequence of cvxpy.Constraint
         Convex, public.  Attributes of variables (``PSD=True``, ``nonneg=True``, ``bounds=...``) count as constraints.
         CVXPY parameters that are no fields of the record are public numbers: the values that they have now.
-    predict : callable, optional
-        ``predict(parameters, x)``: a NumPy function of the released parameters and a batch of features.  By default it follows
-        from `decision` and the values of the field y.
-    decision : callable, optional
-        ``decision(parameters, x)``: scores of shape (n,), above 0 for the second of two labels, or (n, labels), the largest
-        for the label that is predicted; where y is a number, predictions.
+    predict, decision : callable, optional
+        NumPy functions of the released parameters and a batch of features: ``decision(parameters, x)`` returns scores of shape
+        (n,), above 0 for the second of two labels, or (n, labels), the largest for the label that is predicted; where y is a
+        number, predictions.  By default `predict` follows from it and the values of the field y.
     probabilities : callable or "softmax", optional
         ``probabilities(parameters, x)`` of shape (n, labels); "softmax" makes them of the scores, as logistic losses do.
     source : tuple of (str, dict), optional
@@ -99,28 +93,21 @@ class Template(Sealed):
     ----------
     losses : tuple of Expression
         The loss for each entry of ``record.combinations``, in the core language and in normal form (docs/theory.md, section 2).
-    regularizer : Expression
-    constraints : tuple of Constraint
-    variables : tuple of Variable
-        The parameters of the learner, in the order in which they were made, with the names, shapes and attributes of the user's.
+    regularizer, constraints, variables
+        As they were read; the variables in the order in which they were made.
 
     Raises
     ------
-    TemplateError
-        If the pieces have the wrong type or shape, or variables share a name; and if it is changed after it was made.
-    MissingRule
-        If an atom cannot be read exactly.
-    NotPrivate
-        If a constant is not finite or not real, or a constraint is not known to be convex.
+    TemplateError, MissingRule, NotPrivate
+        If the pieces have the wrong type or shape, or variables share a name; if an atom cannot be read exactly; if a constant is
+        not finite or not real, or a constraint is not known to be convex.
 
     Examples
     --------
     >>> from dpconvex.core.record_domains import Ball, Choice
     >>> w = cp.Variable(3, name="w")
     >>> template = Template(
-    ...     record=Record(x=Ball(3), y=Choice([-1, 1])),
-    ...     loss=lambda x, y: cp.logistic(-y * (x @ w)),
-    ...     regularizer=0.01 * cp.sum_squares(w),
+    ...     Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: cp.logistic(-y * (x @ w)), 0.01 * cp.sum_squares(w)
     ... )
     >>> len(template.losses)
     2
@@ -144,14 +131,11 @@ class Template(Sealed):
             raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
         if probabilities == "softmax" and decision is not None:
             probabilities = softmax_of(decision)
-        functions = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
-        for name, function in functions.items():
-            if not (callable(function) or (function is None and name != "loss")):
-                of = (
-                    "the record's fields"
-                    if name == "loss"
-                    else "(parameters, x), or 'softmax' for probabilities of a decision"
-                )
+        if not callable(loss):
+            raise TemplateError("Template: loss must be a function of the record's fields.")
+        for name, function in (("predict", predict), ("decision", decision), ("probabilities", probabilities)):
+            if not (function is None or callable(function)):
+                of = "(parameters, x), or 'softmax' for probabilities of a decision"
                 raise TemplateError(f"Template: {name} must be a function of {of}.")
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
@@ -163,12 +147,11 @@ class Template(Sealed):
         self.record, self.source = record, source
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
         names = [f"loss for {values}" if values else "loss" for values in record.combinations]
-        losses = [
-            scalar(name, self._call(loss, values)) for name, values in zip(names, record.combinations, strict=True)
-        ]
+        losses = [scalar(n, self._call(loss, values)) for n, values in zip(names, record.combinations, strict=True)]
         public = scalar("regularizer", regularizer)
+        originals = [*losses, public, *constraints]
         reader = Reader(record.parameters.values())
-        reader.declare([*losses, public, *constraints])
+        reader.declare(originals)
         called = [variable.name for variable in reader.variables.values()]
         for name in called:
             if called.count(name) > 1:  # a release could not tell them apart
@@ -179,7 +162,6 @@ class Template(Sealed):
         self.regularizer: Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
-        originals = [*losses, public, *constraints]
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True
 
@@ -190,8 +172,8 @@ class Template(Sealed):
         """Make a template of a problem whose objective is a sum over the rows of data.
 
         The data are `cvxpy.Parameter` objects with a row for each record; they need no values, and none are read.  Their names
-        become the fields of the record, and the objective stays what it is: the mean of the template's losses plus its
-        regularizer.  Parameters that are not named in `records` are public numbers: the values that they have now.
+        become the fields of the record, and the objective is the mean of the template's losses plus its regularizer.
+        Parameters that are not named in `records` are public numbers: the values that they have now.
 
         Parameters
         ----------
@@ -203,10 +185,9 @@ class Template(Sealed):
 
         Raises
         ------
-        NotPrivate
-            If a term of the objective mixes records, which it shows, or a constraint mentions data.
-        TemplateError, MissingRule
-            As for `Template`; if the declared domains do not fit the parameters.
+        NotPrivate, TemplateError, MissingRule
+            As for `Template`; if a term of the objective mixes records, which it shows, or a constraint mentions data; if the
+            declared domains do not fit the parameters.
 
         Examples
         --------
@@ -249,12 +230,8 @@ class Template(Sealed):
 
         Raises
         ------
-        DomainError
-            If a record is outside its declared domain.
-        MissingRule
-            If an atom cannot be written over a batch; names it.
-        TemplateError
-            If the noise does not fit the variables.
+        DomainError, MissingRule, TemplateError
+            If a record is outside its declared domain, an atom cannot be written over a batch, or the noise does not fit.
 
         Examples
         --------
@@ -306,7 +283,10 @@ class Template(Sealed):
             if isinstance(error, TypeError) and "argument" in str(error):
                 fields = ", ".join(self.record.fields)
                 raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
-            error.add_note(NO_LOSS)
+            error.add_note(
+                "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions "
+                "of them and of variables that fit them, and let only fields with a Choice decide anything."
+            )
             raise
 
 
@@ -321,3 +301,82 @@ def scalar(what: str, value: Any) -> cp.Expression:
         found = f"has shape {expression.shape}" if hasattr(expression, "shape") else f"is a {type(value).__name__}"
         raise TemplateError(f"Template: the {what} must be a scalar, a CVXPY expression, but it {found}.")
     return expression
+
+
+# What was read of a template is compared with what its user wrote, in values at public points, by CVXPY's own arithmetic.
+
+Valued = tuple[Array, float]  # a value, and the largest number that occurs in computing it
+
+# What was read may differ in value by this fraction of the largest number that occurs in computing it.
+READING = 1e-9
+# With more expressions than this, the many labels' own are like each other, and one point for each is enough.
+FEW = 32
+
+
+def check_reading(
+    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
+) -> None:
+    """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
+    rng = np.random.default_rng(0)
+    pairs = [pair for original, own in zip(originals, read, strict=True) for pair in pairs_of(original, own)]
+    # The values of declared atoms have one source.
+    pairs = [(one, own) for one, own in pairs if not any(node.atom is DECLARED for node in postorder([own]))]
+    for positive in (False, True) if len(pairs) <= FEW else (False,):
+        fields = record.sample(1, rng).fields
+        leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
+        leaves |= {variable: public_point(variable, rng, positive) for variable in reader.variables.values()}
+        ours, known = evaluations([own for _, own in pairs], leaves), dict[int, Valued]()
+        for original, own in pairs:
+            (one, first), (two, second) = cvxpy_value(original, reader, leaves, known), ours[own]
+            with np.errstate(invalid="ignore"):  # both are infinite outside the domain
+                apart = np.abs(one - two)
+            if (np.isfinite(one) & ~(apart <= READING * max(first, second))).any():
+                raise TemplateError(
+                    f"Template: {original} was read as an expression of other values, which differ by {np.nanmax(apart):.3g}. "
+                    "Please report it; write it in another way."
+                )
+
+
+def pairs_of(original: Any, read: Expression | Constraint) -> list[tuple[Any, Expression]]:
+    """Return an expression of CVXPY and what it became; of a constraint, its arguments."""
+    if isinstance(read, Expression):
+        return [(original, read)]
+    args = read.args
+    if len(original.args) < len(args):  # one argument was compared with zero
+        args = args[-1:] if type(original).__name__ == "NonNeg" else args[:1]
+    return list(zip(original.args, args, strict=True))
+
+
+def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Valued]) -> Valued:
+    """Return the value of a CVXPY tree, NaN where CVXPY has none, with nobody's variables set; each node is computed once."""
+    if id(node) not in known:
+        parts = [cvxpy_value(argument, reader, leaves, known) for argument in node.args]
+        read, values = reader.read_already(node), [part for part, _ in parts]
+        value: Any = leaves.get(read, node.value) if not parts else np.full(node.shape, np.nan)
+        if parts and not odd(node, read, values):
+            with suppress(ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):
+                value = node.numeric(values)
+        value = np.asarray(value.toarray() if sp.issparse(value) else value)
+        known[id(node)] = value, max([0.0, float(np.abs(value).max(initial=0.0)), *(size for _, size in parts)])
+    return known[id(node)]
+
+
+def odd(node: Any, read: Expression, values: list[Any]) -> bool:
+    """Whether CVXPY has values of no meaning: of matrices that are not symmetric, and of norms of nearly the same order."""
+    asked = read.atom.domain(read) if read.atom is not None else ()
+    pairs = zip(asked, values, strict=False)
+    skew = any(want in ("symmetric", "semidefinite") and not np.array_equal(v, v.T) for want, v in pairs)
+    return skew or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))
+
+
+def public_point(variable: Variable, rng: np.random.Generator, positive: bool) -> Array:
+    """Draw a value of a variable that respects its symmetry and its sign."""
+    value, has = rng.normal(size=variable.shape), variable.attributes
+    negative = any(has.get(name) for name in ("nonpos", "neg", "NSD"))
+    if has.get("PSD") or has.get("NSD") or (positive and has.get("symmetric")):
+        value = value @ value.T
+    elif has.get("symmetric"):
+        value = (value + value.T) / 2
+    elif positive or negative or has.get("nonneg") or has.get("pos"):
+        value = np.abs(value)
+    return np.asarray(-value if negative else value)
