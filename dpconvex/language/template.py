@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from dpconvex.core.atoms.powers import DECLARED
-from dpconvex.core.evaluate import evaluations, postorder
-from dpconvex.core.expression import Constraint, Expression, Variable
+from dpconvex.core.evaluate import evaluations
+from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
