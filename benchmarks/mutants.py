@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
     "core/atoms": ["tests/core/test_atoms.py", "tests/calculus/test_soundness.py"],
     "calculus": ["tests/calculus", "tests/regression/test_golden_certificates.py"],
-    "mechanisms": ["tests/mechanisms", "tests/test_exact_density.py", "tests/auditing/test_planted_errors.py"],
+    "mechanisms": ["tests/mechanisms", "tests/test_exact_density.py", "tests/auditing/test_audit.py"],
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,

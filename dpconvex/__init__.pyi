@@ -1,9 +1,9 @@
 """The public names, each with the module that defines it."""
 
 from . import errors as errors
+from .auditing.audit import audit as audit
 from .auditing.falsify import Falsification as Falsification, falsify as falsify
 from .auditing.report import Audit as Audit
-from .auditing.whole import audit as audit
 from .core.declared_atoms import Atom as Atom
 from .core.record_domains import Ball as Ball, Box as Box, Choice as Choice
 from .errors import (

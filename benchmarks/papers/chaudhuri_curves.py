@@ -11,11 +11,11 @@ import sys
 from argparse import Namespace
 
 import numpy as np
+from scipy.special import softmax
 
 from benchmarks.papers.chaudhuri import WAYS, Log, number
 from benchmarks.papers.chaudhuri_figures import draw_learning_curves
 from benchmarks.papers.folds import LEARNERS, Records, kdd_records
-from dpconvex.auditing.choices import choice_law
 
 __all__ = ["CANDIDATES", "SIZES", "learning_curves", "tuned"]
 
@@ -47,7 +47,7 @@ def tuned(
     found = []
     for fits in zip(*runs, strict=True):
         mistakes = [round(validation.error(fit) * len(validation.y)) for fit in fits]
-        chances = choice_law(np.asarray(mistakes, dtype=float), epsilon / 2, "exponential")
+        chances = softmax(-epsilon / 2 * np.asarray(mistakes))
         if way == "plain":
             chances = np.eye(len(fits))[np.argmin(mistakes)]
         found.append(float(chances @ [test.error(fit) for fit in fits]))

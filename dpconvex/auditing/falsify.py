@@ -8,15 +8,15 @@ never exceed what is certified; how near it comes says how tight the certificate
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.records import Records
-from dpconvex.auditing.search import POOL, Goal, Region, Search, diagonal, unit
+from dpconvex.auditing.report import Place, written
+from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.markup import aligned, paragraph
+from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
@@ -45,6 +45,7 @@ NAMES = {
     "noise_dimension": "sensitive subspace",
     "strong_convexity": "strong convexity mu",
 }
+HEAD = ("constant", "observed", "certified", "ratio")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +59,17 @@ class Finding:
     observed, certified : float
     lower_bound : bool
         Whether the constant is certified from below (the strong convexity), not from above.
-    record, neighbour : dict of str to value, or None
-        Fields of the record, and of what replaces it, where the worst case lies.
-    parameters : dict of str to ndarray, or None
-        The parameters there.
+    record, neighbour, parameters : dict of str to value, or None
+        The record, what replaces it, and the parameters, where the worst case lies.
     """
 
     constant: str
     observed: float
     certified: float
     lower_bound: bool = False
-    record: Mapping[str, Any] | None = field(default=None, repr=False)
-    neighbour: Mapping[str, Any] | None = field(default=None, repr=False)
-    parameters: Mapping[str, Any] | None = field(default=None, repr=False)
+    record: Place = field(default=None, repr=False)
+    neighbour: Place = field(default=None, repr=False)
+    parameters: Place = field(default=None, repr=False)
 
     @property
     def ratio(self) -> float:
@@ -110,17 +109,15 @@ class Falsification(Mapping[str, Finding]):
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield (constant, observed, certified, ratio)."""
-        for constant, found in self.findings.items():
+        for constant, found in self.items():
             yield NAMES[constant], f"{found.observed:.6g}", f"{found.certified:.6g}", f"{found.ratio:.4f}"
 
     def __str__(self) -> str:
-        head = f"{'constant':<30}{'observed':>12}{'certified':>12}{'ratio':>9}"
-        lines = [f"{a:<30}{b:>12}{c:>12}{d:>9}" for a, b, c, d in self.rows()]
+        head, *lines = (f"{a:<30}{b:>12}{c:>12}{d:>9}" for a, b, c, d in (HEAD, *self.rows()))
         return "\n".join(["The attack broke no constant.", "", head, "-" * len(head), *lines])
 
     def _repr_html_(self) -> str:
-        head = ["constant", "observed", "certified", "ratio"]
-        return paragraph("The attack broke no constant.") + aligned(head, self.rows(), numbers=(1, 2, 3))
+        return paragraph("The attack broke no constant.") + aligned(HEAD, self.rows(), numbers=(1, 2, 3))
 
 
 def falsify(
@@ -179,7 +176,7 @@ def falsify(
     if certificate is not None and not isinstance(certificate, Certificate):
         raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")
     for name, value in (("starts", starts), ("steps", steps)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        if not is_whole(value, 1):
             raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
     rng = np.random.default_rng(seed)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
@@ -211,13 +208,13 @@ def observed(search: Search, claims: Claims, starts: int, steps: int) -> dict[st
     (pair,) = search.pairs("replace-one")
     goals = [goal for _, goal in claims.values()]
     for constant, goal, found in zip(claims, goals, search.found(goals, pair, POOL, steps, starts), strict=True):
-        one = found.take(slice(0, 1))
+        one = found.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])
         if value == -np.inf:
             raise DPConvexError(
                 "falsify: the loss has no finite derivatives at any record and parameter that was tried."
             )
-        place = search.named(one.first), search.named(one.second), search.form.space.unpack(one.theta[0])
+        place = *map(search.named, one.sides), search.form.space.unpack(one.theta[0])
         best[constant] = Finding(constant, value, claims[constant][0], False, *place)
     return best
 
@@ -288,18 +285,15 @@ def observed_modulus(
     attacked too.  Returns the curvature, and the parameters where it was found.
     """
     form, count, dim = analysis.form, 64, analysis.form.space.dim
-    region = Region(form, rng)
+    enter = Search(form, np.ones(dim), rng).enter
     blocks = np.zeros((len(form.space.blocks), dim))
     for row, block in zip(blocks, form.space.blocks.values(), strict=True):
         row[block.slice] = 1.0
     mask = np.concatenate([np.ones((1, dim)), blocks, np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
-    here = region.enter(radius * rng.normal(size=(count, dim)), rng)
-    if region.points is None:
-        along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
-        there = region.project(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
-    else:
-        there = here + (region.points[rng.integers(0, len(region.points), count)] - here) / 2
+    here = enter(radius * rng.normal(size=(count, dim)))
+    along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
+    there = enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
     slopes = [
         np.array([slope_of(form.template.regularizer, form.space, x) for x in points]) for points in (here, there)
     ]
@@ -320,9 +314,5 @@ def broken(finding: Finding) -> str:
         f"{finding.observed:.12g}. This is a defect of dpconvex, please report it with the template (unless the certificate "
         "was changed, or is another template's)."
     ]
-    for name in ("record", "neighbour", "parameters"):
-        place = getattr(finding, name)
-        if place is not None:
-            fields = ", ".join(f"{key} = {np.array2string(np.asarray(v), threshold=40)}" for key, v in place.items())
-            lines.append(f"  {name}: {fields}")
-    return "\n".join(lines)
+    places = {name: getattr(finding, name) for name in ("record", "neighbour", "parameters")}
+    return "\n".join([*lines, *(f"  {name}: {written(place)}" for name, place in places.items() if place is not None)])

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
+from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import best_structure, shape_of
@@ -62,13 +63,7 @@ class Masses:
             return max(self.epsilon, 0.0)
         if self.delta(0.0) <= delta:
             return 0.0
-        low, high = 0.0, 1.0
-        while self.delta(high) > delta and high < 700:
-            low, high = high, 2 * high
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
-        return low
+        return bisect(lambda epsilon: self.delta(epsilon) > delta, 0.0, 700.0, 70)[0]
 
 
 def grid(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
@@ -99,13 +94,11 @@ def interval_mass(noise: str, scale: float, low: Array, high: Array) -> Array:
     return np.asarray(np.maximum(np.nan_to_num(right) + left, 0.0))
 
 
-def line_masses(
-    points: Array, first: Callable[[Array], Array], second: Callable[[Array], Array], noise: str, scale: float
-) -> Masses:
-    """Return the masses of cells of answers for the derivatives of two objectives."""
-    found, error = [], np.full(len(points) + 1, LEAST)
-    for derivative in (first, second):
-        slope = np.maximum.accumulate(derivative(points))  # rounding must not turn cells inside out
+def line_masses(first: Array, second: Array, noise: str, scale: float) -> Masses:
+    """Return the masses of cells of answers from the derivatives of two objectives at the cells' ends, rising."""
+    found, error = [], np.full(len(first) + 1, LEAST)
+    for slope in (first, second):
+        slope = np.maximum.accumulate(slope)  # rounding must not turn cells inside out
         ends = np.concatenate([[-np.inf], slope, [np.inf]])
         found.append(interval_mass(noise, scale, ends[:-1], ends[1:]))
         inner = np.diff(slope)

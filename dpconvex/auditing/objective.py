@@ -1,7 +1,7 @@
 """The attack on objective perturbation, by the exact law of the answer.
 
 The answer at theta comes from the noise ``b = -grad F(theta)``, so its law is known: exactly on the line, as a density elsewhere.
-All other records, and the public part, are a linear and a quadratic term with the certified modulus; the proof allows every
+All other records, and the public part, are a linear term and a quadratic one with the certified modulus; the proof allows every
 convex function there, and these suffice to put the answer anywhere.
 """
 
@@ -63,10 +63,6 @@ class Restricted:
     difference: Array  # shape (r,): of the gradients there
     jump: float  # of the logarithms of the determinants there
 
-    @property
-    def on_the_line(self) -> bool:
-        return len(self.point) == 1
-
 
 class Objective:
     """An attack on one certified learner."""
@@ -75,7 +71,7 @@ class Objective:
         self.analysis, self.certificate, self.effort, self.rng = analysis, certificate, effort, rng
         self.form, moduli = analysis.form, diagonal(analysis, certificate.size, certificate.added)
         check_projection(analysis)
-        self.search = Search(self.form, moduli, rng, rest=True)
+        self.search = Search(self.form, moduli, rng)
         self.gaussian, self.scale = certificate.is_gaussian, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
         self.delta = certificate.noise_delta if self.gaussian else 0.0
@@ -93,42 +89,35 @@ class Objective:
         found: list[Restricted] = []
         for pair in self.search.pairs(self.certificate.privacy.adjacency):
             best = self.search.found([goal], pair, self.effort.pool, self.effort.steps)[0]
-            some = [best.take(slice(k, k + 1)) for k in range(self.effort.finalists)]
-            if self.gaussian and None not in pair:  # opposite records move the answer along a line
-                some += [replace(one, second=opposite(one.first, self.search.domains)) for one in some]
+            some = [best.one(k) for k in range(self.effort.finalists)]
+            if self.gaussian and all(pair):  # opposite records move the answer along a line
+                some += [replace(one, sides=opposite(one.sides[0], self.search.domains)) for one in some]
             found.extend(self.restricted(one) for one in some)
         if not self.gaussian:
             case, attack = max(((one, self.pointwise(one)) for one in found), key=lambda both: both[1].found_epsilon)
             if not self.free and case.lift.shape == (1, 1) and self.certificate.noise == "gamma":
                 attack = max(attack, self.integrated(case, last=True), key=lambda one: one.found_epsilon)
             return attack
-        line = [case for case in found if case.on_the_line]
+        line = [case for case in found if len(case.point) == 1]
         if not line:
             attack = self.report(found[0], "no two records were found that differ along a line", math.nan, math.nan)
             return replace(attack, notes=("Laws are integrated on the line only; dp.falsify attacks the constants.",))
-        attacks = [self.integrated(case) for case in line]
-        return self.integrated(line[int(np.argmax([attack.ratio for attack in attacks]))], last=True)
+        return self.integrated(max(line, key=lambda case: self.integrated(case).ratio), last=True)
 
     def restricted(self, one: Candidates) -> Restricted:
         """Reduce a candidate to the directions that matter, and choose the rest of the data."""
-        theta, p = one.theta[0], self.basis.shape[1]
-        frame, c = np.eye(p), float(one.curvature[0])
+        theta, frame = one.theta[0], np.eye(self.basis.shape[1])
         if not self.free:  # answers in the interior have a density
-            corners = self.search.region.project(
-                self.rng.normal(size=(64, len(theta))) * max(float(np.linalg.norm(theta)), 1.0)
-            )
-            theta = theta + INSIDE * (corners.mean(axis=0) - theta)
+            around = self.rng.normal(size=(64, len(theta))) * max(float(np.linalg.norm(theta)), 1.0)
+            theta = theta + INSIDE * (self.search.enter(around).mean(axis=0) - theta)
         elif self.gaussian:
-            rows = np.concatenate([side.rows(len(theta))[0][0] for side in (one.first, one.second)]) @ self.basis
-            values = np.linalg.eigvalsh(self.public)
-            parts = [unit(rows)]
-            for _ in range(int((np.diff(values) > RANK * values[-1]).sum())):  # what the curvature turns them into
-                parts.append(unit(parts[-1] @ self.public))
-            _, sizes, right = np.linalg.svd(np.concatenate(parts), full_matrices=False)
+            rows = np.concatenate([side.rows(len(theta))[0][0] for side in one.sides]) @ self.basis
+            turned = np.concatenate([unit(rows), unit(rows @ self.public)])  # what the curvature turns them into
+            _, sizes, right = np.linalg.svd(turned, full_matrices=False)
             frame = right[sizes > RANK * sizes[0]].T if sizes[0] > 0 else frame[:, :1]
         lift = self.basis @ frame
-        curvature, point = frame.T @ self.public @ frame + c * np.eye(frame.shape[1]), lift.T @ theta
-        (g, h), (other, bend) = (side.slopes_at(point[None], lift) for side in (one.first, one.second))
+        curvature, point = frame.T @ self.public @ frame, lift.T @ theta
+        (g, h), (other, bend) = (side.slopes_at(point[None], lift) for side in one.sides)
         difference = (g - other)[0]
         jump = float(np.linalg.slogdet(curvature + h[0])[1] - np.linalg.slogdet(curvature + bend[0])[1])
         noise = np.zeros(len(point))
@@ -153,7 +142,7 @@ class Objective:
     def inside(self, theta: Array) -> bool:
         """Whether no face of K is active at a point of K, as far as the noise can tell."""
         beyond = theta[None] * (1 + 1e-9)
-        return self.free or not self.everything or bool((self.search.region.project(beyond) == beyond).all())
+        return self.free or not self.everything or bool((self.search.enter(beyond) == beyond).all())
 
     def integrated(self, case: Restricted, last: bool = False) -> Attack:
         """Report the largest delta (for Gamma noise, epsilon) on the line."""
@@ -177,28 +166,27 @@ class Objective:
         curvature, shift = float(case.curvature[0, 0]), float(case.shift[0])
         lower, upper = -math.inf, math.inf
         if not self.free and self.everything:
-            low, high = self.search.region.project(np.array([[-ENDLESS], [ENDLESS]]))[:, 0].tolist()
+            low, high = self.search.enter(np.array([[-ENDLESS], [ENDLESS]]))[:, 0].tolist()
             lower, upper = (low if low > -ENDLESS / 2 else lower), (high if high < ENDLESS / 2 else upper)
         reach = (FAR[self.certificate.noise] * self.scale + self.certificate.gradient_bound) / curvature
-        sides = (case.one.first, case.one.second)
-        rows = np.concatenate([side.rows(len(case.lift))[0][0] for side in sides]) @ case.lift
+        rows = np.concatenate([side.rows(len(case.lift))[0][0] for side in case.one.sides]) @ case.lift
         feature = 0.3 / max(float(np.abs(rows).max(initial=0.0)), 1e-9)
-        center = float(np.clip(-shift / curvature, lower, upper))
-        points = grid(center, reach, lower, upper, count, feature)
+        points = grid(float(np.clip(-shift / curvature, lower, upper)), reach, lower, upper, count, feature)
         slopes = [
-            lambda t, side=side: np.nan_to_num(side.slopes_at(t[:, None], case.lift)[0][:, 0]) + curvature * t + shift
-            for side in sides
+            np.nan_to_num(side.slopes_at(points[:, None], case.lift)[0][:, 0]) + curvature * points + shift
+            for side in case.one.sides
         ]
-        return line_masses(points, slopes[0], slopes[1], self.certificate.noise, self.scale)
+        return line_masses(slopes[0], slopes[1], self.certificate.noise, self.scale)
 
     def report(self, case: Restricted, how: str, epsilon: float, delta: float, masses: Masses | None = None) -> Attack:
         """Describe a case."""
-        slope, notes, unpack = case.lift @ case.shift, [], self.form.space.unpack
-        others = (self.certificate.size - 1) * self.certificate.gradient_bound
-        if self.certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others:
-            notes.append(
-                f"The other {self.certificate.size - 1} records push with at most {others:.4g}; the rest is a linear term of the "
-                "regularizer, with which the certificate would be the same."
+        slope, unpack, certificate = case.lift @ case.shift, self.form.space.unpack, self.certificate
+        others = (certificate.size - 1) * certificate.gradient_bound
+        notes: tuple[str, ...] = ()
+        if certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others:
+            notes = (
+                f"The other {certificate.size - 1} records push with at most {others:.4g}; the rest is a linear term of the "
+                "regularizer, with which the certificate would be the same.",
             )
         return Attack(
             part="exact answer",
@@ -207,13 +195,12 @@ class Objective:
             found_epsilon=epsilon,
             found_delta=delta,
             how=how,
-            record=self.search.named(case.one.first),
-            neighbour=self.search.named(case.one.second),
+            record=self.search.named(case.one.sides[0]),
+            neighbour=self.search.named(case.one.sides[1]),
             slope=unpack(slope),
-            curvature=float(case.one.curvature[0]),
             answer=unpack(case.one.theta[0]),
             masses=masses,
-            notes=tuple(notes),
+            notes=notes,
         )
 
 

@@ -1,7 +1,8 @@
-"""Attacks on noise that does not depend on the answer: on the output, on gradients, as drawn, and on the grid of the cover."""
+"""Attacks on noise that does not depend on the answer, on noise as it is drawn, and on what comes before and after a fit."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,18 @@ from scipy.stats import chi2, gamma
 from dpconvex.auditing.laws import Masses
 from dpconvex.auditing.objective import Effort, check_projection
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import Candidates, Goal, Search, diagonal
+from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.moments import Moments
+from dpconvex.evaluation.moment_sums import record_moments
+from dpconvex.language.batch import Batch
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.loss_distributions import sampled_delta
 from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
 from dpconvex.noise.samplers import system_generator
@@ -25,10 +32,12 @@ Array = NDArray[np.float64]
 
 # Newton steps to another minimiser, and how far from K a point of it may be by rounding.
 STEPS, CLOSE = 40, 1e-9
+# Steps of the search for records with other statistics.
+CLIMB = 150
 # Integer noise of a larger scale is as good as real numbers.
 LARGEST_SCALE = 1e5
-# With this probability an honest sampler is called broken.
-ALARM = 1e-9
+# Draws of a mechanism's noise that are compared with its law, and the probability with which an honest sampler is called broken.
+DRAWS, ALARM = 8000, 1e-9
 
 
 def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
@@ -41,7 +50,7 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, 
         found = search.found([Goal({"distance": 1.0})], pair, effort.pool, effort.steps)[0]
         there, away = other_minimiser(search, found, certificate.noise_dimension)
         k = int(np.argmax(away))
-        cases.append((float(away[k]), found.take(slice(k, k + 1)), there[k]))
+        cases.append((float(away[k]), found.one(k), there[k]))
     distance, one, place = max(cases, key=lambda case: case[0])
     notes = (
         f"The other data set's minimiser is {distance:.6g} away: {search.form.space.unpack(place)}.",
@@ -58,10 +67,10 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
     """
     here, moduli, form = found.theta, search.moduli, search.form
     frame = np.tile(np.eye(len(moduli)), (len(found), 1, 1))
-    base = moduli * here + found.first.slopes(here, frame)[0]
+    base = moduli * here + found.sides[0].slopes(here, frame)[0]
     there, best, left = here.copy(), here.copy(), np.full(len(found), np.inf)
     for _ in range(STEPS):
-        g, h = (np.nan_to_num(part) for part in found.second.slopes(there, frame))
+        g, h = (np.nan_to_num(part) for part in found.sides[1].slopes(there, frame))
         residual = moduli * there + g - base
         size = np.linalg.norm(residual, axis=1)
         best, left = np.where((size < left)[:, None], there, best), np.minimum(size, left)
@@ -70,7 +79,7 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
     if dimension < len(moduli):  # the noise is in the sensitive subspace, and so is all that is released
         gap = gap @ form.basis
     distance = np.linalg.norm(gap, axis=1) - left / moduli.min()
-    away = np.linalg.norm(search.region.project(best) - best, axis=1)
+    away = np.linalg.norm(search.enter(best) - best, axis=1)
     return best, np.where(away <= CLOSE * np.maximum(np.linalg.norm(best, axis=1), 1.0), distance, 0.0)
 
 
@@ -83,9 +92,10 @@ def attack_gradients(
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     cases, frame = [], np.eye(len(search.moduli))[None]
     for pair in search.pairs(certificate.privacy.adjacency):
-        one = search.found([Goal({"difference": 1.0})], pair, effort.pool, effort.steps)[0].take(slice(0, 1))
-        first, second = (side.slopes(one.theta, frame, curved=False)[0][0] for side in (one.first, one.second))
-        cases.append((float(np.linalg.norm(shortened(first, clip) - shortened(second, clip))), one))
+        one = search.found([Goal({"difference": 1.0})], pair, effort.pool, effort.steps)[0].one(0)
+        slopes = (side.slopes(one.theta, frame, curved=False)[0][0] for side in one.sides)
+        first, second = (g * min(1.0, clip / max(float(np.linalg.norm(g)), 1e-300)) for g in slopes)
+        cases.append((float(np.linalg.norm(first - second)), one))
     difference, one = max(cases, key=lambda case: case[0])
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
@@ -98,12 +108,48 @@ def attack_gradients(
     return replace(found, found_epsilon=math.nan, found_delta=delta)
 
 
-def shortened(gradient: Array, clip: float) -> Array:
-    return gradient * min(1.0, clip / max(float(np.linalg.norm(gradient)), 1e-300))
+class Statistics(Search):
+    """The search for records whose statistics are far apart: parameters and values of leaves play no part."""
+
+    def __init__(self, form: LossForm, moments: Moments, rng: np.random.Generator) -> None:
+        super().__init__(form, np.ones(form.space.dim), rng)
+        self.moments = moments
+
+    def farthest(self, adjacency: str) -> tuple[Candidates, float]:
+        """Return two records (or one and none) whose statistics differ much, and by how much."""
+        one = self.found([Goal({"difference": 1.0})], self.pairs(adjacency)[0], POOL, CLIMB)[0].one(0)
+        return one, float(self.measure(one, False)["difference"][0])
+
+    def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
+        """Return how far the statistics of the two records are apart."""
+        labels = np.array(self.form.labels)
+        first, second = (
+            np.zeros((len(some), 1))
+            if side.losses is None
+            else record_moments(self.moments, Batch(side.fields, labels[side.group]))
+            for side in some.sides
+        )
+        return {"difference": np.linalg.norm(first - second, axis=1)}
+
+    def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, *_: Any) -> Candidates:
+        return Candidates(sides, theta, values)
+
+
+def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator) -> list[Attack]:
+    """Attack the exact statistics by the largest difference that is found, and their noise as drawn."""
+    mechanism = mechanism_of(certificate, form)
+    search = Statistics(form, mechanism.moments(form, certificate.privacy.adjacency), rng)
+    one, distance = search.farthest(certificate.privacy.adjacency)
+    how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
+    count = max(DRAWS // certificate.noise_dimension, 200)
+    zeros, source = np.zeros(certificate.noise_dimension), system_generator()
+    vectors = np.array([mechanism.perturbed(zeros, certificate, source) for _ in range(count)])
+    exact = replace(shifted(search, certificate, one, distance, how), part="exact statistics", answer={})
+    return [exact, attack_vectors(certificate, vectors)]
 
 
 def shifted(
-    search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: tuple[str, ...]
+    search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: tuple[str, ...] = ()
 ) -> Attack:
     """Report what noise of a known law leaves of two answers that are `shift` apart."""
     epsilon, gaussian = certificate.noise_epsilon, certificate.is_gaussian
@@ -118,16 +164,15 @@ def shifted(
         found_epsilon=profile_epsilon(ratio, delta) if gaussian else ratio,
         found_delta=float(gaussian_delta(epsilon, ratio)) if gaussian else lost,
         how=how,
-        record=search.named(one.first),
-        neighbour=search.named(one.second),
+        record=search.named(one.sides[0]),
+        neighbour=search.named(one.sides[1]),
         answer=search.form.space.unpack(one.theta[0]),
         notes=notes,
     )
 
 
 def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str) -> Attack:
-    found = profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift))
-    return Attack(part, epsilon, delta, *found, how)
+    return Attack(part, epsilon, delta, profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift)), how)
 
 
 def attack_whitening(certificate: Certificate) -> list[Attack]:
@@ -149,6 +194,18 @@ def attack_whitening(certificate: Certificate) -> list[Attack]:
     how = "Gaussian profile of the second moment and of the noise as certified"
     epsilon = noise.epsilon + certificate.noise_epsilon
     return [gaussian_attack("whitening and noise together", epsilon, certificate.noise_delta, both, how)]
+
+
+def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
+    """Attack the counts and sums of a clustering: one record that moves within its cell, or to another one, in every round."""
+    record = np.array([noise.radius, noise.weight])
+    cells = [[record]] if adjacency == "add-remove" else [[np.array([2 * noise.radius, 0.0])], [record, -record]]
+    if noise.noise == "gaussian":
+        worst = max(float(np.linalg.norm(np.concatenate(change))) for change in cells)
+        shift = math.sqrt(noise.rounds) * worst / noise.scale
+        return gaussian_attack("clustering", noise.epsilon, noise.delta, shift, "Gaussian profile of all rounds")
+    found = noise.rounds * max(sum(float(np.linalg.norm(part)) for part in change) for change in cells) / noise.scale
+    return Attack("clustering", noise.epsilon, 0.0, found, 0.0, "composition of the rounds' privacy losses")
 
 
 def attack_cover(cover: IntegerNoise, part: str = "cover of the computed answer") -> Attack:
@@ -176,24 +233,13 @@ class Nothing:
         self.dim = dim
         self.seen: list[Array] = []
 
-    def minimise(
-        self,
-        strong_convexity: float,
-        tolerance: float,
-        linear: Array | None = None,
-        added: float = 0.0,
-        smoothing: float = 0.0,
-    ) -> Array:
+    def minimise(self, *_: Any, linear: Array | None = None, **__: Any) -> Array:
         return np.zeros(self.dim) if linear is None else linear
 
-    def loss_gradient(self, theta: Array) -> Array:
+    def loss_gradient(self, *_: Any) -> Array:
         return np.zeros(self.dim)
 
-    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
-        return np.zeros(self.dim)
-
-    def public_gradient(self, theta: Array) -> Array:
-        return np.zeros(self.dim)
+    clipped_gradient = public_gradient = loss_gradient
 
     def project(self, theta: Array) -> Array:
         """Note the point, and return 0."""
@@ -201,19 +247,19 @@ class Nothing:
         return np.zeros(self.dim)
 
 
-def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mechanism, draws: int) -> Attack:
+def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Attack:
     """Compare the noise that a mechanism draws with the law that its certificate claims."""
     rng, dim = system_generator(), analysis.form.space.dim
     found: list[Array] = []
     one, unit = certificate, 1.0
     if isinstance(certificate, DescentCertificate):
-        settings = {**certificate.settings, "steps": float(min(certificate.steps, draws)), "momentum": 0.0}
+        settings = {**certificate.settings, "steps": float(min(certificate.steps, DRAWS)), "momentum": 0.0}
         one, unit = replace(certificate, settings=settings), certificate.step_size
-    while len(found) < draws:
-        engine = Nothing(dim)
+    while len(found) < DRAWS:
+        engine: Any = Nothing(dim)
         answer = mechanism.run(analysis, one, engine, rng)
         if certificate.minimises:
-            found.append(engine.seen[0] if engine.seen else answer)
+            found.append(answer)
         else:
             found.extend(engine.seen[1:])  # the first is the start
     return attack_vectors(certificate, np.asarray(found) / unit)

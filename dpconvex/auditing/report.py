@@ -14,6 +14,7 @@ from dpconvex.core.markup import aligned, paragraph
 from dpconvex.language.privacy import Privacy
 
 Array = NDArray[np.float64]
+Place = Mapping[str, Any] | None
 
 # What exceeds a claim by less than this, relatively, is rounding: of the certificate, and of what was found.
 TOLERANCE = 1e-7
@@ -26,22 +27,18 @@ class Attack:
     Attributes
     ----------
     part : str
-        What was attacked, such as "exact answer" or "cover".
+        What was attacked, such as "exact answer".
     epsilon, delta : float
         What is claimed of that part.
-    found_epsilon : float
-        No smaller epsilon is true at the claimed delta; NaN if that was not computed.
-    found_delta : float
-        No smaller delta is true at the claimed epsilon; NaN if that was not computed.
+    found_epsilon, found_delta : float
+        No smaller epsilon is true at the claimed delta, and no smaller delta at the claimed epsilon; NaN where not computed.
     how : str
     what : str
-        What the two numbers of `epsilon` and `found_epsilon` are, if not an epsilon.
+        What `epsilon` and `found_epsilon` are, if not an epsilon.
     record, neighbour : dict of str to value, or None
         What one data set has and what the other has instead; None for nothing at all.
     slope : dict of str to ndarray
         Gradient of the rest of the data, in sum form: a linear term that the other records make up.
-    curvature : float
-        Of the rest of the data: ``curvature/2 ||theta||^2`` is added to the linear term.
     answer : dict of str to ndarray
         Parameters at which the loss of privacy is large.
     masses : Masses or None
@@ -56,10 +53,9 @@ class Attack:
     found_delta: float
     how: str
     what: str = "epsilon"
-    record: Mapping[str, Any] | None = None
-    neighbour: Mapping[str, Any] | None = None
+    record: Place = None
+    neighbour: Place = None
     slope: Mapping[str, Array] = field(default_factory=dict)
-    curvature: float = 0.0
     answer: Mapping[str, Array] = field(default_factory=dict)
     masses: Masses | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
@@ -89,9 +85,8 @@ class Attack:
         if self.record is not None or self.neighbour is not None:
             yield "one data set has", written(self.record)
             yield "the other has", written(self.neighbour)
-            rest = [f"gradient {written(self.slope)}"] if any(np.any(v) for v in self.slope.values()) else []
-            rest += [f"curvature {self.curvature:.4g}"] if self.curvature else []
-            yield "the rest of the data", " and ".join(rest) or "nothing"
+            some = any(np.any(value) for value in self.slope.values())
+            yield "the rest of the data", f"gradient {written(self.slope)}" if some else "nothing"
         if self.answer:
             yield "seen at", written(self.answer)
         yield "by", self.how
@@ -108,7 +103,7 @@ class Audit:
         The promise.
     mechanism : str
     attacks : tuple of Attack
-        One for each part of the promise; the parts' epsilons and deltas add up to it, or the largest of them is it.
+        One for each part of the promise, whose epsilons and deltas add up to it.
     """
 
     privacy: Privacy
@@ -122,7 +117,7 @@ class Audit:
 
     @property
     def worst(self) -> Attack:
-        """The attack that came nearest to its claim, or furthest beyond; the first part, if no claim is broken."""
+        """The attack that went furthest beyond its claim; the first part, if no claim is broken."""
         broken = [attack for attack in self.attacks if not attack.holds]
         return max(broken, key=lambda attack: attack.ratio) if broken else self.attacks[0]
 
@@ -149,15 +144,13 @@ class Audit:
         )
 
     def __str__(self) -> str:
-        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, ""]
         table = [row for attack in self.attacks for row in attack.rows()]
         wide = max((len(row[0]) for row in table), default=10)
         head = f"{'':<{wide}}{'claimed':>13}{'found':>13}{'ratio':>9}"
-        lines += [head, "-" * len(head)]
+        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", head, "-" * len(head)]
         lines += [f"{a:<{wide}}{b:>13}{c:>13}{d:>9}" for a, b, c, d in table]
         for attack in self.attacks:
-            lines += ["", f"{attack.part}"]
-            lines += [f"  {name}: {place}" for name, place in attack.places()]
+            lines += ["", attack.part, *(f"  {name}: {place}" for name, place in attack.places())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -171,8 +164,7 @@ class Audit:
             | {"ratio": plain(attack.ratio), "holds": attack.holds}
             for attack in self.attacks
         ]
-        found = {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism}
-        return {**found, "attacks": listed}
+        return {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw delta against epsilon, claimed and found, and save the picture.
@@ -193,23 +185,17 @@ class Audit:
         figure.savefig(path)
 
 
-def written(place: Mapping[str, Any] | None) -> str:
+def written(place: Place) -> str:
     """Write a record or parameters in one line."""
     if place is None:
         return "no such record"
-    short = {
-        key: np.array2string(value, precision=5, threshold=12).replace("\n", "")
-        if isinstance(value, np.ndarray)
-        else repr(value)
-        for key, value in place.items()
-    }
-    return ", ".join(f"{key} = {value}" for key, value in short.items()) or "nothing"
+    arrays = {key: np.array2string(np.asarray(v), precision=5, threshold=12) for key, v in place.items()}
+    return ", ".join(f"{key} = {array}".replace("\n", "") for key, array in arrays.items()) or "nothing"
 
 
 def plain(value: Any) -> Any:
     """Return what JSON has; None for numbers that it has not."""
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, np.ndarray | np.generic | tuple):
-        return plain(value.tolist()) if isinstance(value, np.generic) else np.asarray(value).tolist()
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

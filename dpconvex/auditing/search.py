@@ -7,33 +7,160 @@ is measured depends on the parameters through them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.records import BATCH, Losses, Records, losses_of
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.errors import NotConverged
+from dpconvex.core.runtime import double_precision, once
+from dpconvex.evaluation.programs import lower
 
 Array = NDArray[np.float64]
-Pair = tuple[Losses | None, Losses | None]
+Derivatives = tuple[Array, Array]
+# Whether there is a first record and a second; under add-remove, one is missing.
+Pair = tuple[bool, bool]
 
+# Records or points that are evaluated at once: each shape is compiled anew.
+BATCH = 64
 # Batches of candidates drawn for each pair of kinds, and projections on K and on the wanted values of the leaves.
 POOL, ROUNDS, FEWER = 16, 12, 3
 # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding.
 TOLERANCE = 1e-13
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
-# Directions in which a feasible set without a projection is explored.
-EXPLORED = 24
-
 # What needs no Hessian.
 FLAT = ("gradient", "difference", "distance")
+
+
+class Losses:
+    """The losses of all examined labels, and the entries of their affine leaves, compiled once under JAX."""
+
+    def __init__(self, form: LossForm) -> None:
+        self.dim, self.count = form.space.dim, len(form.labels)
+        sizes = [[leaf.size for leaf in leaves] for leaves in form.leaves]
+        self.width = max(1, *(sum(each) for each in sizes))
+        # Which leaf each entry of a label's leaves belongs to; labels with fewer are filled up with zeros.
+        self.owner = np.zeros((self.count, self.width), dtype=np.int64)
+        for row, each in zip(self.owner, sizes, strict=True):
+            row[: sum(each)] = [leaf for leaf, size in enumerate(each) for _ in range(size)]
+        self._losses = [lower(loss, form.space) for loss in form.losses]
+        self._leaves = [lower(hstack(*map(vec, leaves)), form.space) if leaves else None for leaves in form.leaves]
+
+    @once
+    def rows(self) -> Callable[..., Any]:
+        """``f(group, fields)``, which gives ``A_z`` and ``c_z`` for batches of records."""
+        with double_precision():  # or it says that JAX is missing
+            import jax
+            import jax.numpy as xp
+
+        def one(group: Any, values: Any) -> tuple[Any, Any]:
+            def padded(leaves: Any) -> Callable[[Any], Any]:
+                def entries(theta: Any) -> Any:
+                    found = xp.zeros(0) if leaves is None else xp.ravel(leaves(theta, values))
+                    return xp.pad(found, (0, self.width - len(found)))
+
+                return entries
+
+            def chosen(theta: Any) -> Any:
+                return jax.lax.switch(group, [padded(leaves) for leaves in self._leaves], theta)
+
+            zero = xp.zeros(self.dim)
+            return jax.jacrev(chosen)(zero), chosen(zero)
+
+        return jax.jit(jax.vmap(one))
+
+    @once
+    def derivatives(self, curved: bool) -> Callable[..., Any]:
+        """``f(point, frame, group, fields)``: gradients and Hessians in coordinates of frames, for batches."""
+        import jax
+        import jax.numpy as xp
+
+        def one(point: Any, frame: Any, group: Any, fields: Any) -> Any:
+            def restricted(t: Any) -> Any:
+                branches = [lambda theta, loss=loss: xp.reshape(loss(theta, fields), ()) for loss in self._losses]
+                return jax.lax.switch(group, branches, frame @ t)
+
+            bend = jax.hessian(restricted)(point) if curved else xp.zeros((1, 1))
+            return jax.grad(restricted)(point), bend
+
+        return jax.jit(jax.vmap(one))
+
+
+losses_of = once(Losses)
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """A batch of records; without losses it stands for no record at all."""
+
+    losses: Losses | None
+    group: NDArray[np.int64]
+    fields: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def take(self, index: Any) -> Records:
+        return Records(self.losses, self.group[index], {name: v[index] for name, v in self.fields.items()})
+
+    def rows(self, dim: int) -> Derivatives:
+        """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k)."""
+        if self.losses is None:
+            return np.zeros((len(self), 0, dim)), np.zeros((len(self), 0))
+        return self._run(self.losses.rows())
+
+    def slopes(self, points: Array, frame: Array, curved: bool = True) -> Derivatives:
+        """Return gradients (B, d) and Hessians (B, d, d) at ``frame @ t``, for t of shape (B, d), frames (B, dim, d)."""
+        count, d = points.shape
+        if self.losses is None:
+            return np.zeros((count, d)), np.zeros((count, d, d))
+        # One width is compiled; the rest changes nothing.
+        more = max(min(2 * self.losses.width, self.losses.dim) - d, 0)
+        points, frame = np.pad(points, ((0, 0), (0, more))), np.pad(frame, ((0, 0), (0, 0), (0, more)))
+        gradient, bend = self._run(self.losses.derivatives(curved), points, frame)
+        return gradient[:, :d], bend[:, :d, :d]
+
+    def slopes_at(self, points: Array, frame: Array) -> Derivatives:
+        """Return the same for the only record, at many points, shape (m, d), in one frame, shape (dim, d)."""
+        many = self.take(np.zeros(len(points), dtype=np.int64))
+        return many.slopes(points, np.broadcast_to(frame, (len(points), *frame.shape)))
+
+    def _run(self, program: Callable[..., Any], *more: Array) -> Derivatives:
+        """Evaluate batches of one length, the last filled up with copies."""
+        parts = []
+        for start in range(0, len(self), BATCH):
+            place = np.minimum(np.arange(start, start + BATCH), len(self) - 1)
+            fields = {name: value[place] for name, value in self.fields.items()}
+            with double_precision():
+                found = program(*(part[place] for part in more), self.group[place], fields)
+                parts.append([np.asarray(part) for part in found])
+        first, second = (np.concatenate([part[k] for part in parts])[: len(self)] for k in range(2))
+        return first, second
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """A batch of neighbours and parameters."""
+
+    sides: tuple[Records, Records]  # What the one data set has and the other has instead
+    theta: Array  # shape (B, dim)
+    values: Array  # shape (B, k): of the affine leaves of both records there
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    def take(self, index: Any) -> Candidates:
+        first, second = (side.take(index) for side in self.sides)
+        return Candidates((first, second), self.theta[index], self.values[index])
+
+    def one(self, place: int) -> Candidates:
+        return self.take(slice(place, place + 1))
 
 
 @dataclass(frozen=True)
@@ -70,79 +197,40 @@ def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
     return np.take_along_axis(worth, best, -1)[..., 0], np.take_along_axis(noise, best, -1)[..., 0]
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """A batch of neighbours and parameters."""
-
-    first: Records  # What the one data set has and the other has instead
-    second: Records
-    theta: Array  # shape (B, dim)
-    values: Array  # shape (B, k): of the affine leaves of both records there
-    curvature: Array  # shape (B,): of all other records
-
-    def __len__(self) -> int:
-        return len(self.theta)
-
-    def take(self, index: Any) -> Candidates:
-        """Return some of them."""
-        arrays = (self.theta[index], self.values[index], self.curvature[index])
-        return Candidates(self.first.take(index), self.second.take(index), *arrays)
-
-
-def joined(batches: Sequence[Candidates]) -> Candidates:
-    """Put batches of one pair of kinds into one."""
-
-    def records(side: str) -> Records:
-        parts: list[Records] = [getattr(batch, side) for batch in batches]
-        fields = {name: np.concatenate([part.fields[name] for part in parts]) for name in parts[0].fields}
-        return Records(parts[0].losses, np.concatenate([part.group for part in parts]), fields)
-
-    arrays = [np.concatenate([getattr(batch, name) for batch in batches]) for name in ("theta", "values", "curvature")]
-    return Candidates(records("first"), records("second"), *arrays)
-
-
 class Search:
-    """Draws neighbours and parameters, and improves them.
+    """Draws neighbours and parameters, and improves them; `moduli`, shape (dim,), is the curvature of everything else."""
 
-    `moduli`, shape (dim,), is the curvature of the public part of the objective; `rest` says to try other records' curvature too.
-    """
-
-    def __init__(self, form: LossForm, moduli: Array, rng: np.random.Generator, rest: bool = False) -> None:
-        self.form, self.moduli, self.rng, self.rest = form, moduli, rng, rest
-        self.losses = losses_of(form)
-        self.region = Region(form, rng)
-        self.domains = form.template.record.continuous
+    def __init__(self, form: LossForm, moduli: Array, rng: np.random.Generator) -> None:
+        self.form, self.moduli, self.rng, self.feasible = form, moduli, rng, form.feasible
+        self.losses, self.domains = losses_of(form), form.template.record.continuous
 
     def pairs(self, adjacency: str) -> list[Pair]:
-        """Return whether there is a first record and a second, in both orders."""
-        whole = self.losses
-        return [(whole, None), (None, whole)] if adjacency == "add-remove" else [(whole, whole)]
+        """Return what the two data sets have, in both orders."""
+        return [(True, False), (False, True)] if adjacency == "add-remove" else [(True, True)]
 
     def found(self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH) -> list[Candidates]:
         """Return the best candidates for each goal, best first; `starts` is rounded up to whole batches."""
         count = -(-starts // BATCH) * BATCH
-        curved = any(goal.curved for goal in goals)
-        drawn = joined([self.draw(pair) for _ in range(pool)])
-        parts = self.measure(drawn, curved)
+        drawn = self.draw(pair, pool * BATCH)
+        parts = self.measure(drawn, any(goal.curved for goal in goals))
         return [self.climb(goal, drawn.take(promising(goal, parts)[:count]), steps) for goal in goals]
 
     def climb(self, goal: Goal, now: Candidates, steps: int) -> Candidates:
         """Take random steps that rise; the better quarter is cloned once in a while, so that effort goes where it pays."""
-        count = len(now)
         value = goal.worth(self.measure(now, goal.curved))
         for k in range(steps):
             there = self.step(now, 10.0 ** self.rng.uniform(-3, 0))
             reached = goal.worth(self.measure(there, goal.curved))
-            keep = np.where(reached > value, np.arange(count), np.arange(count) + count)
+            now, value = either(reached > value, there, now), np.maximum(reached, value)
             if k % 8 == 7:
-                order = np.argsort(-np.maximum(reached, value), kind="stable")
-                keep = keep[np.resize(order[: max(count // 4, 1)], count)]
-            now, value = joined([there, now]).take(keep), np.append(reached, value)[keep]
+                order = np.argsort(-value, kind="stable")
+                keep = np.resize(order[: max(len(now) // 4, 1)], len(now))
+                now, value = now.take(keep), value[keep]
         return now.take(np.argsort(-value, kind="stable"))
 
-    def draw(self, pair: Pair) -> Candidates:
-        """Draw a batch: the neighbour's field is the same, opposite, near, anything, or far; mostly all fields alike."""
-        rng, count, here, there = self.rng, BATCH, {}, {}
+    def draw(self, pair: Pair, count: int) -> Candidates:
+        """Draw candidates: the neighbour's field is the same, opposite, near, anything, or far; mostly all fields alike."""
+        rng, here, there = self.rng, {}, {}
         common, apart, edge = rng.integers(0, 5, size=count), rng.random(count) < 0.3, rng.random(count) < 0.5
         for name, domain in self.domains.items():
             one, other = domain.sample(count, rng), domain.sample(count, rng)
@@ -152,28 +240,20 @@ class Search:
             relation = np.where(apart, rng.integers(0, 5, size=count), common)
             choices = [one, opposite, near, other, domain.project(10 * other)]
             here[name], there[name] = one, np.stack(choices)[relation, np.arange(count)]
-        sides = [
-            Records(losses, rng.integers(0, self.losses.count, size=count), fields)
-            for losses, fields in zip(pair, (here, there), strict=True)
-        ]
-        if rng.random() < 0.5:  # of one label
-            sides[1] = replace(sides[1], group=sides[0].group)
+        group, another = rng.integers(0, self.losses.count, size=(2, count))
+        another = np.where(rng.random(count) < 0.5, group, another)
+        first, second = (self.losses if present else None for present in pair)
+        sides = Records(first, group, here), Records(second, another, there)
         values = np.concatenate([self._values(side) for side in sides], axis=1)
-        curvature = np.zeros(count)
-        if self.rest:
-            some = rng.random(count) < 0.2
-            curvature = np.where(some, self.moduli.min() * 10.0 ** rng.uniform(-3, 2, size=count), 0.0)
         start = 10.0 ** rng.uniform(-1, 2, size=(count, 1)) * rng.normal(size=(count, len(self.moduli)))
-        start = self.region.enter(start, rng)
-        free = rng.random(count) < 0.2
-        if self.region.points is None:
-            start[~free] = 0.0
-        theta, values = self._parameters(sides[0], sides[1], values, start, ROUNDS, free)
-        return Candidates(sides[0], sides[1], theta, values, curvature)
+        free = rng.random(count) < 0.2 if self.feasible.has_projection else np.ones(count, dtype=bool)
+        theta = np.zeros_like(start)
+        theta[free] = self.enter(start[free])
+        return self.placed(sides, values, theta, ROUNDS, free)
 
     def _values(self, records: Records) -> Array:
         """Draw values for the entries of all leaves, shape (B, size): equal or not, near zero or far out."""
-        rng, count, size = self.rng, BATCH, self.losses.width
+        rng, count, size = self.rng, len(records), self.losses.width
         if records.losses is None:
             return np.zeros((count, 0))
         owner = self.losses.owner[records.group]
@@ -182,60 +262,59 @@ class Search:
         equal = pair[:, :1] + np.zeros((count, size))
         # One of two values for each leaf: one's own score, say, and those of all competitors.
         which = np.take_along_axis(rng.integers(0, 2, size=(count, owner.max() + 1)), owner, axis=1)
-        either = np.take_along_axis(pair, which, axis=1)
+        mixed = np.take_along_axis(pair, which, axis=1)
         spread = scale[:, :1] * rng.normal(size=(count, size))
         far = 10.0 ** rng.uniform(0.5, 3, size=(count, 1)) * rng.choice([-1.0, 0.0, 1.0], size=(count, size))
-        styles = np.stack([equal, either, spread, far, equal + 0.1 * spread, equal + far])
+        styles = np.stack([equal, mixed, spread, far, equal + 0.1 * spread, equal + far])
         return np.asarray(styles[rng.integers(0, len(styles), size=count), np.arange(count)])
 
-    def _parameters(
-        self, first: Records, second: Records, values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]
-    ) -> tuple[Array, Array]:
-        """Return parameters near `theta` at which all leaves take chosen values, as far as K allows, and those values."""
-        (matrix, offset), (other, shift) = (side.rows(len(self.moduli)) for side in (first, second))
-        matrix, offset = np.concatenate([matrix, other], axis=1), np.concatenate([offset, shift], axis=1)
-        if self.region.points is None:
+    def enter(self, theta: Array) -> Array:
+        """Return points of K for points of the space, shape (B, dim): the nearest ones, or some that are near."""
+        return theta if self.feasible.is_space else np.array([self.feasible.some_point(row) for row in theta])
+
+    def placed(
+        self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]
+    ) -> Candidates:
+        """Return candidates with parameters near `theta` at which all leaves take chosen values, as far as K allows.
+
+        Where `free`, parameters stay what they are: always, if K has no projection.
+        """
+        rows = [side.rows(len(self.moduli)) for side in sides]
+        matrix, offset = (np.concatenate(part, axis=1) for part in zip(*rows, strict=True))
+        if self.feasible.has_projection:
             eigenvalues, vectors = np.linalg.eigh(matrix @ np.swapaxes(matrix, 1, 2))
-            inverse = np.where(eigenvalues > TOLERANCE * eigenvalues[:, -1:], 1.0, 0.0) / np.maximum(
-                eigenvalues, 1e-300
-            )
-            for _ in range(1 if self.region.feasible.is_space else rounds):
+            kept = eigenvalues > TOLERANCE * eigenvalues[:, -1:]
+            inverse = np.where(kept, 1.0, 0.0) / np.maximum(eigenvalues, 1e-300)
+            for _ in range(1 if self.feasible.is_space else rounds):
                 gap = values - offset - np.einsum("bkd,bd->bk", matrix, theta)
                 gap = np.einsum("bij,bj->bi", vectors, np.einsum("bji,bj->bi", vectors, gap) * inverse)
                 moved = theta + np.einsum("bkd,bk->bd", matrix, gap)
-                theta = self.region.project(np.where(free[:, None], theta, moved))
-        return theta, np.einsum("bkd,bd->bk", matrix, theta) + offset
+                theta = self.enter(np.where(free[:, None], theta, moved))
+        return Candidates(sides, theta, np.einsum("bkd,bd->bk", matrix, theta) + offset)
 
     def step(self, now: Candidates, size: float) -> Candidates:
         """Move every candidate at random."""
-        rng, count, sides = self.rng, len(now), []
+        rng, count, moved = self.rng, len(now), []
         # A third moves along the difference of two others (differential evolution), which adapts to the shape of the hill.
         a, b, others = rng.integers(0, count, count), rng.integers(0, count, count), rng.random(count) < 0.33
-        for side in (now.first, now.second):
+        for side in now.sides:
             fields, still = {}, rng.random(count) < 0.3
             for name, domain in self.domains.items():
                 old, aim = side.fields[name], domain.sample(count, rng)
                 step = size * rng.random(count) * rng.choice([1.0, -1.0, 3.0], count)
                 move = np.where(shaped(others, old), 0.7 * (old[a] - old[b]), shaped(step, old) * (aim - old))
                 fields[name] = domain.project(old + np.where(shaped(still, old), 0.0, move))
-            sides.append(replace(side, fields=fields))
-        values, theta = now.values, now.theta
+            moved.append(replace(side, fields=fields))
+        values, theta = now.values, now.theta.copy()
         some = rng.random(values.shape) < rng.random((count, 1))
         scale = np.abs(values).max(axis=1, keepdims=True, initial=0.1)
-        move = values * np.expm1(size * rng.normal(size=(count, 1))) + size * scale * some * rng.normal(
-            size=values.shape
-        )
+        along, aside = rng.normal(size=(count, 1)), rng.normal(size=values.shape)
+        move = values * np.expm1(size * along) + size * scale * some * aside
         values = values + np.where(others[:, None], 0.7 * (values[a] - values[b]), move)
         free = rng.random(count) < 0.2
         length = np.linalg.norm(theta, axis=1, keepdims=True) + 0.1
-        if self.region.points is None:
-            theta = np.where(free[:, None], theta + size * length * rng.normal(size=theta.shape), theta)
-        else:
-            corner = self.region.points[rng.integers(0, len(self.region.points), size=count)]
-            theta = theta + size * rng.random((count, 1)) * (corner - theta)
-        theta, values = self._parameters(sides[0], sides[1], values, theta, FEWER, free)
-        curvature = np.where(rng.random(count) < 0.5, now.curvature, now.curvature * np.exp(rng.normal(size=count)))
-        return Candidates(sides[0], sides[1], theta, values, np.where(rng.random(count) < 0.2, 0.0, curvature))
+        theta[free] = self.enter((theta + size * length * rng.normal(size=theta.shape))[free])
+        return self.placed((moved[0], moved[1]), values, theta, FEWER, free)
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
         """Return norms of gradients, of their differences, and of how far these move a minimiser, shape (B,) each.
@@ -243,31 +322,30 @@ class Search:
         With `curved`, also the Hessian's largest eigenvalue, trace, ``log det(I + M^-1 H)``, and its excess over the other's.
         """
         dim = len(self.moduli)
-        rows = np.nan_to_num(np.concatenate([side.rows(dim)[0] for side in (some.first, some.second)], axis=1))
-        frame = (
-            np.linalg.qr(np.swapaxes(rows, 1, 2))[0] if rows.shape[1] < dim else np.tile(np.eye(dim), (len(some), 1, 1))
-        )
+        rows = np.nan_to_num(np.concatenate([side.rows(dim)[0] for side in some.sides], axis=1))
+        everything = np.broadcast_to(np.eye(dim), (len(some), dim, dim))
+        frame = np.linalg.qr(np.swapaxes(rows, 1, 2))[0] if rows.shape[1] < dim else everything
         points = np.einsum("bdi,bd->bi", frame, some.theta)
-        (g, h), (other, bend) = (side.slopes(points, frame, curved) for side in (some.first, some.second))
+        (g, h), (other, bend) = (side.slopes(points, frame, curved) for side in some.sides)
         moved = np.einsum("bdi,bi->bd", frame, g - other) / self.moduli
         found = {"gradient": np.linalg.norm(g, axis=1), "difference": np.linalg.norm(g - other, axis=1)}
         found["distance"] = np.linalg.norm(moved, axis=1)
         if curved:
             bad = ~(np.isfinite(h).all(axis=(1, 2)) & np.isfinite(bend).all(axis=(1, 2)))
             h, bend = (np.where(shaped(bad, part), 0.0, part) for part in (h, bend))
-            inverse = np.einsum("bdi,bd,bdj->bij", frame, 1 / (self.moduli + some.curvature[:, None]), frame)
+            inverse = np.einsum("bdi,d,bdj->bij", frame, 1 / self.moduli, frame)
             own, others = (np.linalg.slogdet(np.eye(h.shape[1]) + inverse @ part)[1] for part in (h, bend))
             found |= {"eigenvalue": np.linalg.eigvalsh(h)[:, -1], "trace": np.trace(h, axis1=1, axis2=2)}
             found |= {"log_det": own, "jump": own - others}
             found = {name: np.where(bad, np.nan, values) for name, values in found.items()}
         return found
 
-    def named(self, records: Records, index: int = 0) -> dict[str, Any] | None:
-        """Return one of the records by its fields' names."""
+    def named(self, records: Records) -> dict[str, Any] | None:
+        """Return the first of the records by its fields' names."""
         if records.losses is None:
             return None
-        chosen = self.form.template.record.combinations[self.form.labels[int(records.group[index])]]
-        return {**chosen, **{name: value[index] for name, value in records.fields.items()}}
+        chosen = self.form.template.record.combinations[self.form.labels[int(records.group[0])]]
+        return {**chosen, **{name: value[0] for name, value in records.fields.items()}}
 
 
 def promising(goal: Goal, parts: Mapping[str, Array]) -> NDArray[np.int64]:
@@ -289,30 +367,17 @@ def diagonal(analysis: Analysis, size: int, added: float) -> Array:
     return result
 
 
-class Region:
-    """The feasible set K, as the search moves in it; `points` are some of it where it has no projection."""
+def either(mask: NDArray[np.bool_], one: Candidates, other: Candidates) -> Candidates:
+    """Return candidates of the one batch where a mask is true, and of the other elsewhere."""
 
-    def __init__(self, form: LossForm, rng: np.random.Generator) -> None:
-        self.feasible = form.feasible
-        self.points = None if form.feasible.has_projection else explore(form, rng)
+    def mixed(a: Any, b: Any) -> Any:
+        return np.where(shaped(mask, a), a, b)
 
-    def enter(self, theta: Array, rng: np.random.Generator) -> Array:
-        """Return points of K for points of the space, shape (B, dim): the nearest ones, or any."""
-        if self.points is None:
-            return self.project(theta)
-        return np.asarray(rng.dirichlet(np.full(len(self.points), 0.2), size=len(theta)) @ self.points)
-
-    def project(self, theta: Array) -> Array:
-        """Project every row on K, shape (B, dim)."""
-        return theta if self.feasible.is_space else np.stack([self.feasible.project(row) for row in theta])
-
-
-def explore(form: LossForm, rng: np.random.Generator) -> Array:
-    """Return points of a feasible set that has no projection, shape (m, dim)."""
-    if form.feasible.obstacle is not None:
-        raise NotConverged(f"falsify: no point of the feasible set was found: {form.feasible.describe()}")
-    aims = unit(rng.normal(size=(EXPLORED, form.space.dim))) * 10.0 ** rng.uniform(-1, 3, size=(EXPLORED, 1))
-    return np.stack([form.feasible.project(aim) for aim in np.append(0 * aims[:1], aims[1:], axis=0)])
+    first, second = (
+        Records(a.losses, mixed(a.group, b.group), {name: mixed(a.fields[name], b.fields[name]) for name in a.fields})
+        for a, b in zip(one.sides, other.sides, strict=True)
+    )
+    return Candidates((first, second), mixed(one.theta, other.theta), mixed(one.values, other.values))
 
 
 def unit(vectors: Array) -> Array:
@@ -321,10 +386,10 @@ def unit(vectors: Array) -> Array:
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
 
 
-def opposite(records: Records, domains: Mapping[str, Ball | Box]) -> Records:
-    """Return records of the same labels whose fields lie on the other side of their domains."""
+def opposite(records: Records, domains: Mapping[str, Ball | Box]) -> tuple[Records, Records]:
+    """Return records, and others of the same labels whose fields lie on the other side of their domains."""
     fields = {name: domain.project(sum(domain.bounds) - records.fields[name]) for name, domain in domains.items()}
-    return replace(records, fields=fields)
+    return records, replace(records, fields=fields)
 
 
 def shaped(factors: Any, values: Any) -> Any:

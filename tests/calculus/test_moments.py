@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.auditing.released_statistics import farthest
+from dpconvex.auditing.parts import Statistics
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
 from dpconvex.calculus.moments import Moments, quadratic_loss
@@ -144,9 +144,8 @@ def templates() -> dict[str, dp.Template]:
 def test_no_two_records_are_farther_apart_and_some_nearly_are(name: str, residuals: bool) -> None:
     template = templates()[name]
     moments, length, apart = bounds_of(template, 1.2, residuals)
-    rng = np.random.default_rng(5)
-    _, alone = farthest(template, moments, "add-remove", rng)
-    _, found = farthest(template, moments, "replace-one", rng)
+    search = Statistics(form_of(template), moments, np.random.default_rng(5))
+    alone, found = (search.farthest(adjacency)[1] for adjacency in ("add-remove", "replace-one"))
     assert alone <= length * (1 + 1e-12)
     assert found <= apart * (1 + 1e-12)
     assert alone >= 0.97 * length or name in ("weights", "labels")  # an l1 ball has fewer corners than its hull

@@ -1,0 +1,203 @@
+"""The audit of a whole promise: every part of it is attacked by itself, and what is released by runs, if that is asked for.
+
+Half of the runs choose an event, the other half count it, with Clopper and Pearson's confidence bounds ("The use of confidence or
+fiducial limits", Biometrika 26, 1934).
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from dpconvex.auditing import parts
+from dpconvex.auditing.objective import Effort, Objective
+from dpconvex.auditing.report import Attack, Audit, Place, written
+from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.errors import TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.template import Template
+from dpconvex.learners.mixtures import fit_of_mixture, verify_mixture
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, OutputCertificate, StatisticsCertificate
+from dpconvex.mechanisms.recipe import Automatic, Whitened
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.release.solve import resolved, run
+from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of, verify
+
+Array = NDArray[np.float64]
+
+# Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
+FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40
+
+
+def audit(
+    template: Template,
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    *,
+    size: int,
+    cover: Cover | None = None,
+    share: float | None = None,
+    effort: float = 1.0,
+    runs: int = 0,
+    backend: Any = None,
+    seed: int | None = None,
+    whitening: Whitened = None,
+) -> Audit:
+    """Attack a whole promise, epsilon and delta, and say how near the attack came.
+
+    `falsify` attacks the constants of a proof.  All of them can be right and the promise still be false.  So here the promise
+    itself is attacked: the exact law of the answer is computed for two neighbouring data sets, and the search is for those
+    that it tells apart best.  No data are needed, and none are touched.
+
+    Parameters
+    ----------
+    template : Template
+    privacy : Privacy
+        The promise.
+    mechanism, cover, whitening : object, optional
+        As for `verify`; whitening only without `share` and `runs`.
+    size : int
+        Public number of records; under add-remove, a public nominal number.
+    share : float, optional
+        Of the promise, for the components of a mixture: what `solve_mixture` does is audited.
+    effort : float
+        How long to search: a multiple of the usual effort.
+    runs : int
+        How often to fit both data sets of the worst case, to attack everything as it is released.  0 leaves that out; it takes
+        thousands to see four fifths of epsilon = 1.
+    backend : str or object, optional
+        For these fits; as for `solve`.
+    seed : int, optional
+        Seed of the search, to repeat it.
+
+    Returns
+    -------
+    Audit
+        For every part of the promise what is claimed and what was found, with the worst neighbours.  It prints, and draws a
+        picture with ``plot(path)``.  Its `holds` is False if a claim was broken.
+
+    Raises
+    ------
+    NotPrivate, MissingRule
+        If there is no certificate to attack.
+    TemplateError
+        If an argument is malformed, or the attack cannot compute this law.
+
+    Notes
+    -----
+    An attack that fails proves nothing; the proof is the certificate's derivation.  See docs/audit.md.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("logistic_regression", features=2, regularization=0.01)
+    >>> found = dp.audit(template, dp.Privacy(1.0), dp.ObjectivePerturbation(), size=100, effort=0.2, seed=0)
+    >>> found.holds, bool(found["exact answer"].ratio > 0.95)
+    (True, True)
+    """
+    check_template(template)
+    for fine, said, given in (
+        (is_real(effort) and 0 < effort < 1e6, "effort must be a positive number", effort),
+        (is_whole(runs, FEWEST_RUNS) or runs == 0, f"runs must be 0, or at least {FEWEST_RUNS} fits", runs),
+        (is_whole(size, 1), "size must be a positive integer", size),
+        (
+            whitening in (None, False) or not (runs or share is not None),
+            "with whitening, leave out runs and share",
+            whitening,
+        ),
+    ):
+        if not fine:
+            raise TemplateError(f"audit: {said}, not {given!r}.")
+    if runs:  # what has no such attack is not what is chosen
+        mechanism = mechanism or Automatic()
+    rng, work = np.random.default_rng(seed), Effort.of(float(effort))
+    rest = privacy if share is None else fit_of_mixture(template, privacy, share)
+    chosen, first = Method(mechanism, whitening=whitening).way(template, rest, int(size))
+    if share is None:
+        certificate = verify(template, privacy, int(size), chosen, cover, whitening=first)
+    else:
+        certificate = verify_mixture(template, privacy, size, mechanism, cover, share=share, whitening=whitening)
+    attacks = attack_certificate(template, certificate, chosen, work, rng)
+    if runs:
+        attacks.append(attack_runs(template, certificate, chosen, attacks[0], backend, int(runs)))
+    return Audit(privacy, certificate.mechanism, tuple(attacks))
+
+
+def attack_certificate(
+    template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
+) -> list[Attack]:
+    """Attack every part of one fit."""
+    if isinstance(certificate, StatisticsCertificate):
+        found = parts.attack_statistics(form_of(template), certificate, rng)
+    else:
+        analysis = analyse(template, mechanism)
+        if isinstance(certificate, DescentCertificate):
+            found = [parts.attack_gradients(analysis, certificate, work, rng)]
+        elif isinstance(certificate, OutputCertificate):
+            found = [parts.attack_output(analysis, certificate, work, rng)]
+        else:
+            found = [Objective(analysis, certificate, work, rng).attack()]
+        if certificate.noise_dimension and certificate.noise != "matrix":
+            found.append(parts.attack_drawing(analysis, certificate, mechanism))
+    if certificate.cover is not None:
+        found.append(parts.attack_cover(certificate.cover))
+    found += parts.attack_whitening(certificate)
+    if certificate.clustering is not None:
+        found.append(parts.attack_clustering(certificate.clustering, certificate.privacy.adjacency))
+    return found
+
+
+def attack_runs(
+    template: Template, certificate: Certificate, mechanism: Mechanism, worst: Attack, backend: Any, count: int
+) -> Attack:
+    """Fit two neighbouring data sets `count` times each, and bound epsilon from below by the best event.
+
+    The neighbours are those of the worst case that was found; all other records are copies of the second one's, or of the first's
+    if the second has none.
+    """
+    solver, proved, answers = resolved(backend), Proved(template, certificate, mechanism), []
+    others = worst.record if worst.neighbour is None else worst.neighbour
+    for one in (worst.record, worst.neighbour):
+        data = template.record.checked(table(template, one, others, certificate.size))
+        released = (run(proved, data, solver, NoiseSource()) for _ in range(count))
+        answers.append(np.array([np.concatenate([np.ravel(v) for v in release.values()]) for release in released]))
+    half = count // 2
+    gap = answers[0][:half].mean(axis=0) - answers[1][:half].mean(axis=0)
+    scores, delta = [values @ gap for values in answers], certificate.privacy.delta
+    best, event = -math.inf, ""
+    thresholds = np.quantile(np.concatenate([s[:half] for s in scores]), np.linspace(0.02, 0.98, THRESHOLDS))
+    for a, b, sign, name in ((0, 1, 1.0, "above"), (1, 0, -1.0, "below")):
+        t = max(thresholds, key=lambda t: leakage(scores[a][:half], scores[b][:half], sign, t, delta))
+        found = leakage(scores[a][half:], scores[b][half:], sign, t, delta)
+        if found > best:
+            best, event = found, f"the answer along the difference of the means lies {name} {t:.4g}"
+    return Attack(
+        part="as released",
+        epsilon=certificate.privacy.epsilon,
+        delta=0.0,
+        found_epsilon=max(best, 0.0),
+        found_delta=0.0,
+        how=f"{count} fits of each data set, with {100 * (1 - DOUBT):g} % confidence",
+        record=worst.record,
+        neighbour=worst.neighbour,
+        notes=(f"Event: {event}.", f"All other records: {written(others)}."),
+    )
+
+
+def table(template: Template, one: Place, others: Place, size: int) -> dict[str, Any]:
+    """Return a data set of one record, if there is one, and copies of another."""
+    rows: Any = [*([] if one is None else [one]), *[others] * (size - 1)]
+    columns = {name: [row[name] for row in rows] for name in template.record.fields}
+    return columns | {name: np.array(columns[name]) for name in template.record.continuous}
+
+
+def leakage(first: Array, second: Array, sign: float, threshold: float, delta: float) -> float:
+    """Bound epsilon from below by the frequencies of one event in two samples."""
+    level = 1 - DOUBT / 2  # of four bounds, each fails with a quarter of the probability
+    counts = [binomtest(int((sign * s > sign * threshold).sum()), len(s)) for s in (first, second)]
+    one, other = (count.proportion_ci(level, "exact") for count in counts)
+    return math.log((one.low - delta) / other.high) if one.low > delta else -math.inf

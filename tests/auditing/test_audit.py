@@ -1,0 +1,248 @@
+"""The audit: tight where the proof is tight, and it finds errors that break a promise by a tenth, and nothing before."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.apps.cli import main
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.mechanisms import gradient_descent, noise_laws, noisy_kmeans, residual_noise
+from dpconvex.noise import samplers
+
+TENTH = 0.9
+SLOW = pytest.mark.slow
+Plant = Callable[[pytest.MonkeyPatch], None]
+PURE, BOTH = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6, adjacency="add-remove")
+ADDED = dp.Privacy(1.0, adjacency="add-remove")
+GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
+OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
+
+logistic = lru_cache(lambda: dp.load("logistic_regression", features=1, regularization=0.01))
+softmax = lru_cache(lambda: dp.load("softmax_regression", features=1, classes=3, regularization=0.01))
+mixture = lru_cache(lambda: dp.load("large_margin_gaussian_mixture", features=1, components=2))
+least_squares = lru_cache(lambda: dp.load("linear_regression", features=2))
+
+
+@lru_cache
+def kinked() -> dp.Template:
+    """Return a support vector machine in a ball."""
+    w = cp.Variable(1, name="w")
+    record = dp.Record(x=dp.Box([-1.0], [1.0]), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), 0.0, [cp.norm(w) <= 3])
+
+
+def smaller(owner: Any, name: str) -> Plant:
+    """Return what makes the noise that a function calibrates, alone or as a part of more, a tenth too small."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        honest = getattr(owner, name)
+
+        def calibrate(*arguments: Any, **options: Any) -> Any:
+            found = honest(*arguments, **options)
+            return TENTH * found if isinstance(found, float) else replace(found, scale=TENTH * found.scale)
+
+        monkeypatch.setattr(owner, name, calibrate)
+
+    return plant
+
+
+def drawn(owner: Any, name: str) -> Plant:
+    """Return what draws a tenth less than the certificate says."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        honest = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda p, scale, rng: honest(p, TENTH * scale, rng))
+
+    return plant
+
+
+@dataclass(frozen=True)
+class Case:
+    """A promise, an error that breaks it, the part in which the audit sees it, and how tight that part is without it."""
+
+    template: Callable[[], Any]
+    privacy: dp.Privacy
+    mechanism: Any
+    plant: Plant
+    part: str = "exact answer"
+    tight: float = 0.99
+    share: float | None = None
+
+
+COVER = "cover of the computed answer"
+CASES = {
+    "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, smaller(noise_laws.GammaLaw, "calibrate")),
+    "Gaussian noise on the objective": Case(
+        logistic, BOTH, GAUSSIAN, smaller(noise_laws.GaussianLaw, "calibrate"), tight=0.75
+    ),
+    "matrix-shaped noise": Case(
+        softmax, ADDED, dp.ObjectivePerturbation("matrix"), smaller(noise_laws.MatrixLaw, "calibrate"), tight=0.92
+    ),
+    "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, smaller(samplers.Gamma, "calibrate"), tight=0.97),
+    "Gaussian noise on the output": Case(logistic, BOTH, NORMAL, smaller(samplers.Gaussian, "calibrate"), tight=0.9),
+    "noisy gradient descent": Case(
+        kinked, BOTH, dp.NoisyGradientDescent(steps=10), smaller(gradient_descent, "gaussian_sigma"), "noisy gradients"
+    ),
+    "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
+    "Gaussian statistics": Case(least_squares, BOTH, None, smaller(samplers.Gaussian, "calibrate"), "exact statistics"),
+    "pure clustering": Case(mixture, PURE, GAMMA, smaller(noisy_kmeans, "block_sensitivity"), "clustering", share=0.2),
+    "Gaussian clustering": Case(
+        mixture, dp.Privacy(3.0, 1e-4), GAMMA, smaller(samplers, "gaussian_sigma"), "clustering", share=0.5
+    ),
+    COVER: Case(logistic, PURE, OUTPUT, smaller(residual_noise, "calibrate_residual_noise"), COVER),
+    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers, "gamma_direction"), "noise as drawn", 0.9),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers, "gaussian"), "noise as drawn", 0.9),
+}
+LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn"}
+
+
+def audited(case: Case) -> dp.Audit:
+    effort = 0.1 if case.share is None else 0.02
+    return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, seed=3, effort=effort, share=case.share)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW) if n in LONG else n for n in CASES])
+def test_a_tenth_too_little_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    honest = audited(case)
+    assert honest.holds, str(honest)
+    assert honest[case.part].ratio >= case.tight, str(honest)
+    case.plant(monkeypatch)
+    broken = audited(case)
+    assert not broken[case.part].holds, str(broken)
+    assert not broken.holds
+    assert "BROKEN" in str(broken)
+
+
+@pytest.mark.parametrize("mechanism", [GAMMA, GAUSSIAN], ids=["gamma", "gaussian"])
+def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(
+    mechanism: dp.ObjectivePerturbation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = cp.Variable(1, name="w")  # steep and narrow: curvature costs as much as the slope
+    record = dp.Record(x=dp.Box([0.999], [1.0]))
+    steep = dp.Template(record, lambda x: 10 * cp.logistic(-x @ w), 0.15 * cp.sum_squares(w))
+    delta = 1e-2 if mechanism is GAUSSIAN else 0.0
+    privacy, mechanism = dp.Privacy(8.0, delta, adjacency="add-remove"), replace(mechanism, added=0.0)
+    assert dp.audit(steep, privacy, mechanism, size=1, effort=0.1, seed=0).holds
+    monkeypatch.setattr(Analysis, "log_dets", lambda self, moduli: np.zeros(len(self.losses)))
+    monkeypatch.setattr(Analysis, "perturbation_cost", lambda self, beta, *_: (beta * self.gradient_bound, ""))
+    broken = dp.audit(steep, privacy, mechanism, size=1, effort=0.1, seed=0)
+    assert broken["exact answer"].ratio > 1.05, str(broken)
+    assert not broken.holds
+
+
+# Learners of the gallery in their smallest sizes: the exact law of the answer keeps the promise.
+
+GALLERY: list[tuple[str, dict[str, Any]]] = [
+    ("fair_logistic_regression", {"features": 1}),
+    ("gaussian_precision", {"features": 1}),
+    ("ordinal_regression", {"features": 1, "classes": 3}),
+    ("isotonic_regression", {"features": 1}),
+    ("isotonic_regression", {"features": 2}),
+    ("linear_chain_crf", {"features": 1, "length": 1}),
+    ("low_rank_softmax", {"features": 1, "classes": 2}),
+    ("multi_task_logistic", {"features": 1, "tasks": ("one", "two")}),
+    ("one_class_svm", {"features": 1}),
+    ("portfolio", {"features": 2}),
+    ("quantile_fan", {"features": 1, "quantiles": (0.25, 0.75)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("problem", "options"), [pytest.param(*case, marks=[SLOW] * (k > 2)) for k, case in enumerate(GALLERY)]
+)
+def test_the_promise_holds(problem: str, options: dict[str, Any]) -> None:
+    found = dp.audit(dp.load(problem, **options), PURE, size=20, effort=0.02, seed=1)
+    assert found.holds, str(found)
+
+
+def test_where_no_line_is_found_it_says_so() -> None:
+    template = dp.load("softmax_regression", features=2, classes=3)
+    found = dp.audit(template, dp.Privacy(1.0, 1e-5), GAUSSIAN, size=1000, effort=0.05, seed=1)
+    assert found.holds
+    assert "on the line only" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("noise", "dimension", "ends"),
+    [("gamma", 1, "ball"), ("gaussian", 1, "ball"), pytest.param("gamma", 3, "box", marks=SLOW)],
+)
+def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
+    w = cp.Variable(dimension, name="w")
+    record = dp.Record(x=dp.Ball(dimension), y=dp.Box(-1.0, 1.0))
+    constraints = {"ball": [cp.norm(w) <= 0.4], "box": [w >= -0.2, w <= 0.5]}
+    template = dp.Template(record, lambda x, y: cp.square(x @ w - y) / 2, 0.05 * cp.sum_squares(w), constraints[ends])
+    privacy = dp.Privacy(2.0, 1e-3 if noise == "gaussian" else 0.0)
+    found = dp.audit(template, privacy, dp.ObjectivePerturbation(noise), size=20, effort=0.1, seed=1)
+    assert found.holds, str(found)
+    assert found["exact answer"].found_epsilon > 0.05 or found["exact answer"].found_delta > 0
+
+
+def test_a_set_without_a_projection_is_refused() -> None:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    constraints = [w >= -3, cp.log_sum_exp(w) <= 2]
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), constraints)
+    with pytest.raises(dp.TemplateError, match=r"which points lie in the feasible set: .*log_sum_exp"):
+        dp.audit(template, dp.Privacy(2.0), GAMMA, size=20, effort=0.1, seed=1)
+
+
+def test_everything_as_released() -> None:
+    template = dp.load("huber_svm", features=1, regularization=4)  # one record, which decides the answer
+    found = dp.audit(template, dp.Privacy(4.0), OUTPUT, size=1, effort=0.1, runs=150, seed=1)
+    assert found.holds, str(found)
+    assert 0.7 < found["as released"].found_epsilon < 4.0, str(found)
+    with pytest.raises(KeyError, match="attacked were"):
+        found["nothing"]
+
+
+@SLOW
+def test_it_prints_and_draws(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    template = dp.load("huber_svm", features=1)
+    found = dp.audit(template, dp.Privacy(1.0, 1e-6), GAUSSIAN, size=50, effort=0.05, seed=1)
+    for said in ("claimed", "one data set has", "the rest of the data"):
+        assert said in str(found)
+    assert "ratio" in found._repr_html_()
+    assert json.loads(json.dumps(found.to_dict()))["holds"] is True
+    found.plot(tmp_path / "audit.png")
+    assert (tmp_path / "audit.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"effort": 0}, "effort must be"),
+        ({"effort": True}, "effort must be"),
+        ({"runs": 3}, "runs must be"),
+        ({"size": 0}, "size must be"),
+        ({"mechanism": GAUSSIAN}, "delta = 0"),
+        ({"template": "logistic_regression"}, "expected a Template"),
+        ({"runs": 30, "whitening": True}, "leave out runs"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(dp.DPConvexError, match=message):
+        dp.audit(**({"template": logistic(), "privacy": PURE, "size": 10} | options))
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = ["audit", "huber_svm", "--set", "features=1", "--size", "50", "--epsilon", "1", "--effort", "0.05"]
+    common += ["--mechanism", "output-gamma", "--adjacency", "add-remove"]
+    picture = tmp_path / "audit.png"
+    assert main([*common, "--json", "--picture", str(picture)]) == 0
+    assert json.loads(capsys.readouterr().out)["holds"] is True
+    assert picture.exists()
+    smaller(samplers.Gamma, "calibrate")(monkeypatch)
+    assert main(common) == 1
+    printed = capsys.readouterr()
+    assert "BROKEN: exact answer" in printed.out
+    assert "a claim was broken" in printed.err
