@@ -53,9 +53,8 @@ from .language.schema_columns import (
     Ordered as Ordered,
 )
 from .language.template import Template as Template
-from .learners.clustering import cluster as cluster
+from .learners.clustering import Components as Components, cluster as cluster
 from .learners.coefficients import Coefficients as Coefficients, coefficients as coefficients
-from .learners.components import Components as Components
 from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture

@@ -17,7 +17,7 @@ from dpconvex.estimators.complaints import declared_classes
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
-from dpconvex.learners.components import Components
+from dpconvex.learners.clustering import Components
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate

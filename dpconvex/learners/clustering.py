@@ -1,9 +1,16 @@
-"""Clusters the records of every class privately: where data meet noisy k-means."""
+"""Centres of clusters, released from noisy k-means or declared without data, and which of them a record is nearest to.
+
+The component of a record is the nearest centre of its class.  Given the centres it is a function of that record alone, so a
+learner that uses it pays nothing for it; what the centres cost, if they were learnt, was paid when they were released.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import json
+import math
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +18,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import built, is_real
 from dpconvex.core.record_domains import Ball
-from dpconvex.core.runtime import quietly
-from dpconvex.errors import TemplateError
+from dpconvex.core.runtime import frozen, quietly
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
@@ -21,13 +30,190 @@ from dpconvex.language.partitions import Partitions, is_frame
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Record, check_clip, table
 from dpconvex.language.template import Template
-from dpconvex.learners.components import Components, in_steps
-from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
+from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, numbers
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans, grid_step, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
+from dpconvex.release.files import Released, content_of
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
+
+FORMAT, VERSION = "dpconvex components", 1
+# Centres may start outside of the ball of records, but not far.
+FARTHEST = 2.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Components(Released):
+    """K centres for each of C classes.
+
+    Parameters
+    ----------
+    centers : array_like, shape (C, K, d)
+        Finite, at most twice the radius away from the middle of the domain.  They are rounded to the grid.
+    classes : sequence, optional
+        The declared labels, in the order of the first axis; none if there is one clustering of all records.
+    radius : float
+        Public bound on the distance of a record's features from the middle of the domain.
+    middle : float or array_like, shape (d,)
+    step : float
+        Grid step that records and centres are rounded to, a power of two; 0 picks between 2^-17 and 2^-16 of the radius.
+    noise : ClusteringNoise, optional
+        How they were learnt; None if they were declared.
+    derivation : Derivation, optional
+        Why that was private.
+    spent : Privacy, optional
+        What they cost; None if they were declared, or are not private.
+    not_private_because : str
+        Why they are not, such as "drawn with a seed".
+
+    Examples
+    --------
+    >>> places = Components([[[-0.5], [0.5]]], radius=1.0)  # declared: these cost nothing
+    >>> places.assign([[-0.9], [0.1], [0.7]])
+    array([0, 1, 1])
+    >>> places
+    Components(classes 1, centres each 2, features 1; declared without data)
+    """
+
+    centers: Array
+    classes: Sequence[Hashable] = ()
+    radius: float = 1.0
+    middle: Any = 0.0
+    step: float = 0.0
+    noise: ClusteringNoise | None = None
+    derivation: Derivation | None = None
+    spent: Privacy | None = None
+    not_private_because: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            centers, middle = np.array(self.centers, dtype=float), np.array(self.middle, dtype=float)
+            classes = tuple(self.classes)
+            distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TemplateError(
+                f"Components: centres and middle must be an array of numbers, and classes a list of labels ({error})."
+            ) from error
+        if centers.ndim != 3 or 0 in centers.shape or not np.isfinite(centers).all():
+            raise TemplateError(
+                f"Components: centres have three axes, (classes, K, d), of finite numbers, not the shape {centers.shape}."
+            )
+        if not (is_real(self.radius) and 1e-100 < self.radius < 1e100):
+            raise TemplateError(f"Components: the radius must lie between 1e-100 and 1e100, not {self.radius!r}.")
+        if middle.shape not in ((), centers.shape[2:]) or not np.isfinite(middle).all():
+            raise TemplateError(
+                f"Components: {centers.shape[2]} features, but a middle of shape {middle.shape}, or not finite."
+            )
+        if len(classes or (None,)) != len(centers) or not distinct:
+            raise TemplateError(
+                f"Components: centres for {len(centers)} classes, but the classes are {self.classes!r}."
+            )
+        step = float(self.step) or grid_step(self.radius) if is_real(self.step) else math.nan
+        if not (0 < step < 1e300 and np.frexp(step)[0] == 0.5):
+            raise TemplateError(f"Components: the grid's step must be a power of two, not {self.step!r}.")
+        middle = np.array(np.broadcast_to(middle, centers.shape[2:]))
+        reach = np.linalg.norm(centers - middle, axis=2).max()
+        if reach > FARTHEST * self.radius + step * np.sqrt(len(middle)):
+            raise TemplateError(
+                f"Components: a centre lies {reach:.3g} from the middle, and the radius is {self.radius:g}."
+            )
+        if (self.spent is not None) + bool(self.not_private_because) != (self.noise is not None):
+            raise TemplateError(
+                "Components: centres that were learnt say how, and either what they cost or why they are not private."
+            )
+        centers = np.rint((centers - middle) / step) * step + middle
+        settled = {"centers": frozen(centers), "classes": classes, "middle": frozen(middle)}
+        for name, value in {**settled, "radius": float(self.radius), "step": step}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def count(self) -> int:
+        """K: number of centres for each class."""
+        return int(self.centers.shape[1])
+
+    @property
+    def declared(self) -> bool:
+        """Whether the centres were declared without data, and cost nothing."""
+        return self.noise is None
+
+    @property
+    def status(self) -> str:
+        return "declared without data" if self.declared else super().status
+
+    def __repr__(self) -> str:
+        classes, count, features = self.centers.shape
+        return f"Components(classes {classes}, centres each {count}, features {features}; {self.status})"
+
+    def __str__(self) -> str:
+        proof = [] if self.derivation is None else [*self.derivation.lines(), f"Assumed: {ASSUMED}"]
+        return "\n  ".join([repr(self), *proof])
+
+    def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Return the component of each record, shape (n,): the index of the nearest centre of its class, exactly.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, d)
+            Features within the declared domain.
+        y : array_like, shape (n,), optional
+            Labels; needed if the centres have classes.
+        """
+        values, d = np.asarray(numbers("x", x), dtype=float), self.centers.shape[2]
+        records = values.reshape(len(values), math.prod(values.shape[1:])) if values.ndim else values
+        if records.shape[1:] != (d,) or not np.isfinite(records).all():
+            raise DomainError(f"assign: expected {d} finite features of each record, not the shape {values.shape}.")
+        far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_ROUNDING)
+        if far.any():
+            raise DomainError(
+                f"assign: {int(far.sum())} records lie outside of the domain (first: row {int(np.argmax(far))})."
+            )
+        codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)
+        if len(codes) != len(records):
+            raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels; centres of classes need them.")
+        return self.of(in_steps(records, self.middle, self.step), codes)
+
+    def of(self, steps: Array, codes: Codes) -> Codes:
+        return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        arrays = {"centers": self.centers.tolist(), "classes": list(self.classes), "middle": self.middle.tolist()}
+        return {"format": FORMAT, "version": VERSION, **asdict(self), **arrays}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Components:
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        try:
+            values = dict(fields)
+            if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
+                raise ValueError("they have another format")
+            for name, kind in (("noise", ClusteringNoise), ("derivation", Derivation), ("spent", Privacy)):
+                values[name] = built(kind | None, values[name])
+            return cls(**values)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes, in JSON, which must be able to hold the labels."""
+        try:
+            text = json.dumps(self.to_dict(), allow_nan=False)
+            kept = tuple(json.loads(text)["classes"]) == self.classes
+        except (TypeError, ValueError):
+            kept = False
+        if not kept:
+            raise TemplateError(f"Components: JSON cannot hold the classes {self.classes!r} as they are.")
+        return text.encode()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Components:
+        """Read saved centres, or raise `DPConvexError`."""
+        content = content_of(path)
+        try:
+            return cls.from_dict(json.loads(content.decode()))
+        except (UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise DPConvexError(f"{path}: the file is damaged, or does not hold components ({error}).") from error
 
 
 @quietly
@@ -54,14 +240,11 @@ def cluster(
     data : mapping of str to array_like
         Fields other than the two below are not looked at.
     privacy : Privacy
-        The promise of the clustering.
     components : int
         K: number of centres for each class.
     clustering : NoisyKMeans, optional
-    features : str
-        A field with a bounded domain.
-    group : str or None
-        The field whose values are the classes; None for one clustering of all records.
+    features, group : str
+        The field that is clustered, and the one whose values are the classes; None for one clustering of all records.
     clip, budget, label, seed
         As for `solve`.
 
@@ -69,19 +252,13 @@ def cluster(
     -------
     Components
         A release.  A fit that uses its labels costs its own promise on top; `solve_mixture` does both under one.
-
-    Raises
-    ------
-    TemplateError, DomainError, BudgetExceeded
-        As for `solve`; also if there is no such field, or a number is out of range.
     """
     check_privacy("cluster", privacy)
-    method = method_of(clustering)
     grouping = Grouping.of(record.record if isinstance(record, Template) else record, features, group)
-    noise = grouping.calibrated(method, privacy, components)
+    method, noise = grouping.calibrated(clustering, privacy, components)
     source = NoiseSource(seed)
     protected = privacy.adjacency == "add-remove"
-    record = Record(**grouping.fields)
+    record = Record(**{name: grouping.record.fields[name] for name in (features, group) if name is not None})
     columns = picked(list(record.fields), Partitions(data) if is_frame(data) else data)
     check_clip(clip)
     record.check_form(columns, empty=protected)
@@ -103,14 +280,11 @@ class Grouping:
         """Return the part of a record that a clustering reads, or raise `TemplateError`."""
         if not isinstance(record, Record):
             raise TemplateError(f"cluster: expected a Record or a Template, not {type(record).__name__}.")
-        for name in (features, group):
-            if not isinstance(name, str | None):
-                raise TemplateError(f"cluster: the name of a field must be a text, not {name!r}.")
-        if features not in record.continuous:
+        if not isinstance(features, str) or features not in record.continuous:
             raise TemplateError(
                 f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
             )
-        if group is not None and group not in record.discrete:
+        if group is not None and group not in list(record.discrete):
             raise TemplateError(
                 f"cluster: the record has no Choice {group!r}; it has {list(record.discrete)}. Pass group=None to cluster "
                 "all records together."
@@ -118,18 +292,12 @@ class Grouping:
         return Grouping(record, features, group)
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """The domains of the fields that are read."""
-        return {name: self.record.fields[name] for name in (self.features, self.group) if name is not None}
-
-    @property
     def classes(self) -> tuple[Any, ...]:
-        """The declared classes, none if all records are clustered together."""
         return () if self.group is None else self.record.discrete[self.group].values
 
     @property
     def extent(self) -> tuple[Array, float]:
-        """The middle of the features' domain, shape (d,), and a bound on the distance of records from it."""
+        """The middle of the domain, shape (d,), and a bound on the distance of records from it."""
         domain = self.record.continuous[self.features]
         lower, upper = (np.ravel(bound) for bound in domain.bounds)
         if isinstance(domain, Ball):
@@ -138,20 +306,24 @@ class Grouping:
         # Rounding is monotone: a computed difference from the middle is at most that of a bound.
         return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
 
-    def calibrated(self, method: NoisyKMeans, privacy: Privacy, components: int) -> ClusteringNoise:
-        middle, radius = self.extent
-        classes = len(self.classes) or 1
+    def calibrated(
+        self, clustering: NoisyKMeans | None, privacy: Privacy, components: int
+    ) -> tuple[NoisyKMeans, ClusteringNoise]:
+        """Return the method, by default the usual one, and its noise."""
+        method = NoisyKMeans() if clustering is None else clustering
+        if not isinstance(method, NoisyKMeans):
+            raise TemplateError(f"clustering must be a NoisyKMeans, not {clustering!r}.")
+        (middle, radius), classes = self.extent, len(self.classes) or 1
         with computable(privacy):
-            return method.calibrate(
+            return method, method.calibrate(
                 privacy, classes=classes, components=components, features=len(middle), radius=radius
             )
 
     def released(
         self, method: NoisyKMeans, noise: ClusteringNoise, batch: Batch, privacy: Privacy, source: NoiseSource
     ) -> Components:
-        """Cluster, and say what it cost."""
         middle, radius = self.extent
-        centers = method.run(noise, Records(self, batch, noise.step).statistics, source.rng)
+        centers = method.run(noise, partial(self.statistics, batch, noise.step), source.rng)
         return Components(
             centers=centers * noise.step + middle,
             classes=self.classes,
@@ -163,11 +335,59 @@ class Grouping:
             **source.spending(privacy),
         )
 
+    def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Codes]]:
+        """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
+        middle, start = self.extent[0], 0
+        place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
+        codes = np.array(place)[batch.group]
+        for block in blocks(batch.fields[self.features], max(1, BLOCK_BYTES // (8 * len(middle)))):
+            values = dense(block)
+            yield in_steps(values.reshape(len(values), -1), middle, step), codes[start : start + len(values)]
+            start += len(values)
+
+    def statistics(self, batch: Batch, step: float, centers: Array) -> tuple[Array, Array]:
+        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
+        if isinstance(batch, PartitionedBatch):
+            found = batch.added_up(cells_of, batch.place.share((self, step)), centers)
+        else:
+            found = self.cells(batch, step, centers)
+        cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
+        return cells[..., :-1], cells[..., -1]
+
+    def cells(self, batch: Batch, step: float, centers: Array) -> Array:
+        """Return the same as one array, of records in one place."""
+        classes, count, features = centers.shape
+        total = np.zeros((classes * count, features + 1))
+        for steps, codes in self.blocks(batch, step):
+            cell = codes * count + nearest_of_class(steps, codes, centers)
+            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(total), len(cell)))
+            total[:, :-1] += ones @ steps  # integers, far below 2^53: exact in any order
+            total[:, -1] += np.bincount(cell, minlength=len(total))
+        return total.reshape(classes, count, features + 1)
+
+    def assigned(self, batch: Batch, components: Components) -> Codes:
+        none = np.zeros(0, dtype=np.int64)
+        return np.concatenate([none, *(components.of(*block) for block in self.blocks(batch, components.step))])
+
 
 def cells_of(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
     """Return the sums over the records of a partition."""
     with one_blas_thread():
-        return Records(shared[0], batch, shared[1]).cells(centers)
+        return shared[0].cells(batch, shared[1], centers)
+
+
+def in_steps(records: Array, middle: Array, step: float) -> Array:
+    """Round records towards the middle of their domain, to whole steps of the grid, each by itself; shape (n, d)."""
+    return np.asarray(np.trunc((records - middle) / step))
+
+
+def nearest_of_class(steps: Array, codes: Codes, centers: Array) -> Codes:
+    """Return for each record the nearest centre of its class; all of them in steps of the grid."""
+    found = np.zeros(len(steps), dtype=np.int64)
+    for code, mine in enumerate(centers):
+        rows = codes == code
+        found[rows] = nearest(steps[rows], mine)
+    return found
 
 
 def picked(names: list[str], data: Any) -> Any:
@@ -176,58 +396,3 @@ def picked(names: list[str], data: Any) -> Any:
         return {name: data[name] for name in names if name in table(data)}
     known = data.keys()
     return data.turned(partial(picked, names), [name for name in names if known is None or name in known])
-
-
-class Records:
-    """The records of a batch, in steps of a grid, with the codes of their classes; the only place that reads them."""
-
-    def __init__(self, grouping: Grouping, batch: Batch, step: float) -> None:
-        self.grouping, self.batch, self.step = grouping, batch, step
-        self.middle, self.radius = grouping.extent
-
-    def blocks(self) -> Iterator[tuple[Array, Codes]]:
-        """Yield blocks of records in steps, shape (n, d), and their classes, shape (n,)."""
-        name, combinations = self.grouping.group, self.grouping.record.combinations
-        place = [0 if name is None else self.grouping.classes.index(chosen[name]) for chosen in combinations]
-        codes, start = np.array(place)[self.batch.group], 0
-        for block in blocks(self.batch.fields[self.grouping.features], max(1, BLOCK_BYTES // (8 * len(self.middle)))):
-            values = dense(block)
-            steps = in_steps(values.reshape(len(values), len(self.middle)), self.middle, self.step)
-            yield steps, codes[start : start + len(steps)]
-            start += len(steps)
-
-    def cells(self, centers: Array) -> Array:
-        """Return the sum of the records in each cell, and behind it their number, shape (C, k, d + 1)."""
-        classes, count, features = centers.shape
-        total = np.zeros((classes * count, features + 1))
-        for steps, codes in self.blocks():
-            cell = codes * count
-            for code, mine in enumerate(centers):
-                rows = codes == code
-                cell[rows] += nearest(steps[rows], mine)
-            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(total), len(cell)))
-            total[:, :-1] += ones @ steps  # integers, far below 2^53: exact in any order
-            total[:, -1] += np.bincount(cell, minlength=len(total))
-        return total.reshape(classes, count, features + 1)
-
-    def statistics(self, centers: Array) -> tuple[Array, Array]:
-        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
-        if isinstance(self.batch, PartitionedBatch):
-            shared = self.batch.place.share((self.grouping, self.step))
-            found = self.batch.added_up(cells_of, shared, centers)
-            cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
-        else:
-            cells = self.cells(centers)
-        return cells[..., :-1], cells[..., -1]
-
-    def assigned(self, components: Components) -> Codes:
-        none = np.zeros(0, dtype=np.int64)
-        return np.concatenate([none, *(components.of(steps, codes) for steps, codes in self.blocks())])
-
-
-def method_of(clustering: NoisyKMeans | None) -> NoisyKMeans:
-    if clustering is None:
-        return NoisyKMeans()
-    if not isinstance(clustering, NoisyKMeans):
-        raise TemplateError(f"clustering must be a NoisyKMeans, not {clustering!r}.")
-    return clustering

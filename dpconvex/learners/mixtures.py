@@ -23,8 +23,7 @@ from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Checked, Record
 from dpconvex.language.template import Template
-from dpconvex.learners.clustering import Grouping, Records, method_of
-from dpconvex.learners.components import Components
+from dpconvex.learners.clustering import Components, Grouping
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
@@ -200,8 +199,7 @@ class Plan:
             classes = self.grouping.classes
             self.fixed = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
         else:
-            self.method = method_of(clustering)
-            self.noise = self.grouping.calibrated(self.method, self.part, len(self.names))
+            self.method, self.noise = self.grouping.calibrated(clustering, self.part, len(self.names))
         self.rest = privacy if self.noise is None else privacy.minus(self.part)
 
     def whole(self, fit: Certificate) -> Certificate:
@@ -243,7 +241,7 @@ class Plan:
 def labelled(batch: Batch, made: tuple[Grouping, Components, NDArray[np.int64]]) -> Batch:
     grouping, components, groups = made
     with one_blas_thread():
-        found = Records(grouping, batch, components.step).assigned(components)
+        found = grouping.assigned(batch, components)
     return Batch(batch.fields, frozen(groups[batch.group, found]))
 
 

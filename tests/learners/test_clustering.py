@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.learners.clustering import Grouping, Records
+from dpconvex.learners.clustering import Grouping
 
 RECORD = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(["a", "b", "none"]))
 PROMISE = dp.Privacy(4.0, 1e-5)
@@ -62,9 +62,7 @@ def test_a_record_is_rounded_by_itself(form: Any) -> None:
     rows = []
     for last in ([0.0, 0.0, 0.0], [9.0, 0.0, 0.0]):
         batch = RECORD.validate({"x": form(np.vstack([x, last])), "y": y}, clip=True)
-        rows.append(
-            np.concatenate([steps for steps, _ in Records(Grouping(RECORD, "x", "y"), batch, 2.0**-52).blocks()])
-        )
+        rows.append(np.concatenate([steps for steps, _ in Grouping(RECORD, "x", "y").blocks(batch, 2.0**-52)]))
     np.testing.assert_array_equal(rows[0][:-1], rows[1][:-1])
     assert np.linalg.norm(rows[1][-1]) * 2.0**-52 == pytest.approx(2.0)
 

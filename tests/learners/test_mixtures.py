@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.clustering import Grouping, Records
+from dpconvex.learners.clustering import Grouping
 
 PROMISE = dp.Privacy(2.0, 1e-6)
 
@@ -88,15 +88,16 @@ def test_nothing_is_paid_without_a_proof_and_all_of_it_before_the_data() -> None
 def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
     places = dp.cluster(learner(), SMALL, PROMISE, seed=0)
     record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
-    before = Records(Grouping(record, "x", "y"), record.validate(SMALL), places.step).assigned(places)
+    grouping = Grouping(record, "x", "y")
+    before = grouping.assigned(record.validate(SMALL), places)
     rng = np.random.default_rng(0)
     for row, value in zip(rng.integers(0, 300, 20), dp.Ball(2).sample(20, rng), strict=True):
         x, y = SMALL["x"].copy(), SMALL["y"].copy()
         x[row], y[row] = value, 1 - y[row]
-        after = Records(Grouping(record, "x", "y"), record.validate({"x": x, "y": y}), places.step).assigned(places)
+        after = grouping.assigned(record.validate({"x": x, "y": y}), places)
         assert set(np.flatnonzero(before != after)) <= {row}
         fewer = {"x": np.delete(x, row, axis=0), "y": np.delete(y, row)}
-        without = Records(Grouping(record, "x", "y"), record.validate(fewer), places.step).assigned(places)
+        without = grouping.assigned(record.validate(fewer), places)
         np.testing.assert_array_equal(without, np.delete(before, row))
     np.testing.assert_array_equal(before, places.assign(**SMALL))
 

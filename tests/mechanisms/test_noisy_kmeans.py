@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.learners.clustering import Grouping, Records
+from dpconvex.learners.clustering import Grouping
 from dpconvex.mechanisms import noisy_kmeans
 from dpconvex.mechanisms.noisy_kmeans import (
     GAMMA,
     GAUSSIAN,
     NoisyKMeans,
+    Statistics,
     block_sensitivity,
     draw,
     euclidean_sensitivity,
@@ -42,9 +44,9 @@ def moved(first: Array, second: Array, weight: float) -> tuple[float, float]:
 def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
     """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
-    records = Records(Grouping(record, "x", "y"), record.validate({"x": x, "y": y}), noisy_kmeans.grid_step(radius))
-    sums, counts = records.statistics(np.rint(centers / records.step))
-    return np.concatenate([sums * records.step, counts[..., None]], axis=-1)
+    batch, step = record.validate({"x": x, "y": y}), noisy_kmeans.grid_step(radius)
+    sums, counts = Grouping(record, "x", "y").statistics(batch, step, np.rint(centers / step))
+    return np.concatenate([sums * step, counts[..., None]], axis=-1)
 
 
 def inside(size: int, features: int, radius: float, rng: np.random.Generator) -> Array:
@@ -117,19 +119,19 @@ def test_gamma_noise_spends_the_promise_exactly(adjacency: str) -> None:
 class Listener:
     """Statistics of one data set, and of a neighbour for the same centres."""
 
-    def __init__(self, own: Records, other: Records) -> None:
+    def __init__(self, own: Statistics, other: Statistics) -> None:
         self.own, self.other = own, other
         self.differences: list[Array] = []
 
     def __call__(self, centers: Array) -> tuple[Array, Array]:
-        sums, counts = self.own.statistics(centers)
-        sums_too, counts_too = self.other.statistics(centers)
+        sums, counts = self.own(centers)
+        sums_too, counts_too = self.other(centers)
         difference = np.concatenate([sums - sums_too, (counts - counts_too)[..., None]], axis=-1)
         self.differences.append(difference)
         return sums, counts
 
 
-def neighbours(adjacency: str, step: float) -> tuple[Records, Records]:
+def neighbours(adjacency: str, step: float) -> tuple[Statistics, Statistics]:
     """Return data on the line that differ in one extreme record."""
     record = dp.Record(x=dp.Ball(1), y=dp.Choice([0, 1]))
     x, y = np.array([[0.3], [-0.4], [0.0], [1.0]]), np.array([0, 0, 1, 0])
@@ -137,7 +139,7 @@ def neighbours(adjacency: str, step: float) -> tuple[Records, Records]:
     changed[-1] = -1.0
     data = {"x": x, "y": y}
     near = {"x": x[:-1], "y": y[:-1]} if adjacency == "add-remove" else {"x": changed, "y": y}
-    first, second = (Records(Grouping(record, "x", "y"), record.validate(d), step) for d in (data, near))
+    first, second = (partial(Grouping(record, "x", "y").statistics, record.validate(d), step) for d in (data, near))
     return first, second
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.components import Components
+from dpconvex.learners.clustering import Components
 from dpconvex.release.statistics import Statistics
 
 RNG = np.random.default_rng(0)
