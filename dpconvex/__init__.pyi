@@ -60,8 +60,7 @@ from .learners.fourier_features import RandomFourierFeatures as RandomFourierFea
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .learners.problem_files import load as load, problems as problems
 from .learners.sweep import sweep as sweep
-from .learners.tune import tune as tune
-from .learners.tune_repeated import tune_repeated as tune_repeated
+from .learners.tune import tune as tune, tune_repeated as tune_repeated
 from .mechanisms.certificate import Certificate as Certificate
 from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDescent
 from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans

@@ -197,13 +197,6 @@ class Record(Sealed):
         """Check a batch now, for many later calls of `validate`; the data must not change in between."""
         return Checked(self, self.validate(data, clip=clip, empty=True), clip)
 
-    def of_another(self, batch: Batch, record: Record, clip: bool) -> Checked:
-        """Return checked records of another declaration of the same, in which fields and labels may have another order."""
-        order = np.array([self.combinations.index(combination) for combination in record.combinations])
-        if (order != np.arange(len(order))).any():
-            batch = batch.mapped(recoded, order) if isinstance(batch, PartitionedBatch) else recoded(batch, order)
-        return Checked(self, batch, clip)
-
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
         return np.array([combination[name] for combination in self.combinations], dtype=object)[batch.group]
@@ -212,10 +205,6 @@ class Record(Sealed):
         """Draw records from the domain, for tests; extreme records are drawn often."""
         fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
-
-
-def recoded(batch: Batch, order: NDArray[np.int64]) -> Batch:
-    return Batch(batch.fields, frozen(order[batch.group]))
 
 
 def check_lengths(lengths: Mapping[str, int]) -> int:

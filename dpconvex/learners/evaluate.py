@@ -5,7 +5,7 @@ A record is a mistake or it is none, so a count of mistakes moves by at most one
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.record_domains import Choice
+from dpconvex.core.record_domains import Box, Choice
 from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense
+from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Record
+from dpconvex.language.record import Record, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.release.budget import Budget
@@ -258,3 +259,66 @@ def check_predictions(caller: str, record: Record, release: Release, features: s
         raise TemplateError(f"{caller}: the release does not predict for records of {domain!r} ({error}).") from error
     if shape != (2,):
         raise TemplateError(f"{caller}: predict must return one value for each record, shape (2,) for 2, not {shape}.")
+
+
+def named_templates(
+    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str, label: str
+) -> dict[str, Template]:
+    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
+    table(data)
+    if not isinstance(features, str):
+        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
+    given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
+    if not named:
+        raise TemplateError("tune: there is no candidate to choose from.")
+    first, reference = next(iter(named.items()))
+    for name, template in named.items():
+        record = template.record
+        if template.predict is None:
+            raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
+        if not isinstance(label, str) or label not in record.discrete:
+            raise TemplateError(
+                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
+            )
+        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
+        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
+        check_predictions("tune", record, trial, features, strict=False)
+        if comparable(template) != comparable(reference):
+            raise TemplateError(
+                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
+                f"{reference.record!r} and {record!r}."
+            )
+    return named
+
+
+def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
+    """Return a candidate's template; an estimator stands for the one that it fits."""
+    if isinstance(candidate, Template):
+        return candidate
+    build, shape = getattr(candidate, "template", None), ()
+    if callable(build) and isinstance(data, Partitions):
+        shape = (0, data.width(features))
+    elif features in data:
+        shape = tuple(getattr(data[features], "shape", np.shape(data[features])))
+    if not callable(build) or len(shape) != 2:
+        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    if getattr(candidate, "whitening", None) not in (None, False):
+        raise TemplateError(
+            f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
+        )
+    template = build(shape[1])
+    domains = template.record.continuous if isinstance(template, Template) else {}
+    if getattr(domains.get(features), "shape", None) != shape[1:]:
+        raise TemplateError(
+            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
+        )
+    return template
+
+
+def comparable(template: Template) -> list[Any]:
+    """Return what a template declares about a record, to be compared."""
+    return [
+        (name, (d.shape, d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d)
+        for name, d in template.record.fields.items()
+    ]

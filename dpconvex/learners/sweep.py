@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
@@ -52,10 +53,9 @@ def sweep(
 ) -> Iterator[Release]:
     """Fit privately, again and again; each release has noise of its own.
 
-    The data are checked once, and each fit starts from the last answer of its size: that changes how long a fit takes, not how
-    close to the exact answer it is certified to be.  With `privacies`, each release costs what its promise says, and all of them
-    together at most the sum.  With `total`, all releases together keep one promise, and each gets as much of it as accounting
-    proves (`calibrate`).
+    The data are checked once, and each fit starts from the last answer: that changes how long a fit takes, not how close to the
+    exact answer it is certified to be.  With `total`, all releases together keep one promise, and each gets as much of it as
+    accounting proves (`calibrate`).
 
     Parameters
     ----------
@@ -86,11 +86,6 @@ def sweep(
         In order of templates, then promises, then draws.  Whoever stops in between, or interrupts, has every release that was
         yielded, complete, and nothing of the others; a fit that was begun is paid for, and so is all of a `total`.
 
-    Raises
-    ------
-    NotPrivate, DomainError, NotConverged, BudgetExceeded, TemplateError
-        As for `solve`; no data are read before every combination is proved private.
-
     Examples
     --------
     >>> import dpconvex as dp
@@ -110,23 +105,22 @@ def sweep(
         return iter(())
     method = Method(mechanism, cover, whitening)
     call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
-    plan = None if total is None else planned(templates, total, call.size, draws, method)
-    found = [
-        method.prove(learner, privacy, public_size(learner, call.data, privacy, size))
-        for learner in templates
-        for privacy in promises
-        if plan is None
-    ]
+    event, order = None, []
+    if total is None:
+        for learner, privacy in product(templates, promises):
+            records = public_size(learner, call.data, privacy, size)
+            order += [method.prove(learner, privacy, records)] * draws
+    else:
+        plan = planned(templates, total, call.size, draws, method)
+        event, order = plan.event, list(plan.fits)
     for learner in templates:
         learner.record.check_form(call.data, empty=call.protected)
-    call.check(*(plan.fits[::draws] if plan else found))
-    warm = workers is None and backend in (None, "first-order")
-    order = plan.fits if plan else [fit for fit in found for _ in range(draws)]
-    return fits(order, call, None if plan is None else plan.event, seed, progress, warm)
+    call.check(*order[::draws])
+    return fits(order, call, event, progress, workers is None and backend in (None, "first-order"))
 
 
 def fits(
-    order: Sequence[Proved], call: Fit, event: Event | None, seed: int | None, progress: bool | None, warm: bool
+    order: Sequence[Proved], call: Fit, event: Event | None, progress: bool | None, warm: bool
 ) -> Iterator[Release]:
     """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now.
 
@@ -158,7 +152,7 @@ def fits(
             if found.template is not last:
                 last, checked = found.template, found.template.record.checked(call.data, call.clip)
                 backend = Warm() if warm else call.backend
-            yield partial(fit, found, checked, None if seed is None else seed + number, backend)
+            yield partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
 
     with bar(len(order), progress) as shown:
         for release in fitted(tasks(), call.workers):

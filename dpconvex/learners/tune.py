@@ -1,45 +1,49 @@
-"""Private tuning: candidates are trained on disjoint parts of the data, and one is chosen on a part of its own.
+"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one promise.
 
-Every record takes part in one fit or in the choice, never in two, so the whole costs what one of them costs (Chaudhuri,
-Monteleoni & Sarwate 2011, algorithm 4).  Or all are trained on all of the data, and the promise is shared by accounting.
+On disjoint parts of the data every record takes part in one fit or in the choice, never in two, so the whole costs what one of
+them costs (Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4).  On all of the data the fits share the promise by accounting; or
+their number is random, and the price is a share of epsilon that depends on its law, and hardly on its mean (docs/theory.md,
+section 8).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import quietly
-from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.batch import PartitionedBatch
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.columns import Chunks
-from dpconvex.language.partitions import Partitions
-from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import in_partitions, table
+from dpconvex.language.privacy import Privacy, computable, left
+from dpconvex.language.record import Checked, in_partitions
 from dpconvex.language.template import Template
-from dpconvex.learners.evaluate import Errors, check_predictions
-from dpconvex.learners.sweep import fitted
+from dpconvex.learners.evaluate import Errors, named_templates
+from dpconvex.learners.sweep import bar, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
-from dpconvex.mechanisms.private_selection import SELECTIONS, select
+from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
+from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, concentration, select
 from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.noise.profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
-from dpconvex.release.calibration import planned
+from dpconvex.release.calibration import planned as shared
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit, solve
 from dpconvex.release.verify import Method, Proved
 
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
-SOURCE = "composition of fits and choice; docs/theory.md, section 20"
+COMPOSED = "composition of fits and choice; docs/theory.md, section 20"
+REPEATED = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
+# A fit that is to be concentrated uses at least so much of what it may.
+CLOSE = 0.999
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,44 +124,138 @@ def tune(
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     named = named_templates(candidates, data, features, label)
-    method, fields = Method(mechanism, None, whitening), (features, label)
-    call = Fit(data, privacy, list(named.values()), method, backend, size, clip, budget, "tune", seed, workers)
-    if not split:
-        return on_all(named, call, selection, fields)
+    method, templates = Method(mechanism, None, whitening), list(named.values())
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers)
+    return (on_parts if split else on_all)(named, call, selection, (features, label))
+
+
+@quietly
+def tune_repeated(
+    candidates: Mapping[str, Any] | Sequence[Any],
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    repetitions: Repetitions | None = None,
+    features: str = "x",
+    label: str = "y",
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    progress: bool | None = None,
+    whitening: Whitened = None,
+    workers: Any = None,
+) -> Tuning:
+    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one promise.
+
+    Each repetition takes a candidate at random, fits it privately, and counts its mistakes on the same data, with noise.
+
+    Parameters
+    ----------
+    backend : str or object, optional
+        As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
+    repetitions : Repetitions, optional
+        The law of their number, whose mean is the expected work in fits, and how they are accounted for.  By default 10 on
+        average, with the logarithmic law.  A mean of one or two times the number of candidates is sensible.
+    progress : bool, optional
+        Whether to show a progress bar; by default, on a terminal.  Whoever sees it learns the number of repetitions, which the
+        proof takes to be secret (docs/pitfalls.md).
+    candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
+        As for `tune`.
+
+    Raises
+    ------
+    NotPrivate, TemplateError, DomainError, NotConverged, BudgetExceeded
+        As for `tune`.  Whenever an error is raised, or a run is interrupted, nothing is released; once the data are read, the
+        promise is paid for.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> grid = {f"{r:g}": dp.load("logistic_regression", features=2, regularization=r) for r in (0.01, 0.1)}
+    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 100, "y": [1, -1] * 100}
+    >>> outcome = dp.tune_repeated(grid, data, dp.Privacy(2.0), repetitions=dp.Repetitions(mean=3))
+    >>> outcome.choice in grid, outcome.spent.epsilon
+    (True, 2.0)
+    """
+    named = named_templates(candidates, data, features, label)
+    chosen = repetitions if repetitions is not None else Repetitions()
+    if not isinstance(chosen, Repetitions):
+        raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
+    method, templates = Method(mechanism, None, whitening), list(named.values())
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers)
+    plans = {name: planned(template, privacy, chosen, call.size, method) for name, template in named.items()}
+    call.check(*(plan.fit for plan in plans.values()))
+    for plan in plans.values():
+        measurement(plan.score.noise, plan.score.scale)
+    source, rng = call.source, call.source.rng
+    count = chosen.draw(source.seeded)
+    call.pay(costliest(plans.values()))
+    fit, names = scored(named, call, (features, label)), list(named)
+    best: tuple[int, str, Release] | None = None
+
+    def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
+        wrong, release = fit(name, plans[name].fit, own)
+        return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
+
+    tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))
+    with bar(None, progress) as shown:
+        for found in fitted(tasks, workers):
+            # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
+            if best is None or found[0] < best[0]:
+                best = found
+            if shown is not None:
+                shown.update()
+    assert best is not None  # there is at least one repetition
+    score, name, release = best
+    release = replace(release, certificate=plans[name].certificate, **source.spending(privacy))
+    return Tuning(name, release, release.spent, score)
+
+
+def on_parts(named: Mapping[str, Template], call: Fit, selection: str, fields: tuple[str, str]) -> Tuning:
+    """Fit every candidate on a part of the data of its own, and choose one on another part."""
     call.check()
-    columns: Any = call.data
-    if not in_partitions(columns):
-        columns = {name: whole(name, column) for name, column in columns.items()}
-    share, record = call.size // (len(named) + 1), call.record
+    for name, column in () if in_partitions(call.data) else call.data.items():
+        if isinstance(column, Chunks):
+            raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
+    record, privacy, method, count = call.record, call.privacy, call.method, len(named) + 1
+    share = call.size // count
     if share < 1:
-        raise TemplateError(f"tune: {call.size} records cannot be split into {len(named) + 1} parts.")
+        raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
     call.check(*(method.prove(template, privacy, share) for template in named.values()))
     call.pay()
-    batch = record.validate(columns, clip=clip, empty=call.protected)
-    part = parts(batch.size, len(named) + 1, privacy.adjacency, call.source.rng)
+    batch = record.validate(call.data, clip=call.clip, empty=call.protected)
+    part = parts(batch.size, count, privacy.adjacency, call.source.rng)
 
     def fit(k: int, template: Template) -> Release:
-        mine: Any
-        if isinstance(batch, PartitionedBatch):
-            mine = template.record.of_another(batch.chosen(part == k), record, clip)
-        else:
-            mine = {name: column[part == k] for name, column in columns.items()}
-        stream, nominal = None if seed is None else seed + k, share if call.protected else None
-        options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
-        return solve(template, mine, privacy, mechanism, call.backend, **options)
+        mine: Any = Checked(template.record, batch.chosen(part == k), call.clip)
+        stream, nominal = None if call.seed is None else call.seed + k, share if call.protected else None
+        options: dict[str, Any] = {"size": nominal, "clip": call.clip, "seed": stream, "whitening": method.whitening}
+        return solve(template, mine, privacy, method.mechanism, call.backend, **options)
 
-    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers))
-    held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
-    counts = [Errors(record, item, *fields, call.protected).total(held_out.batch) for item in releases]
+    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), call.workers))
+    held_out = batch.chosen(part == len(named))
+    counts = [Errors(record, item, *fields, call.protected).total(held_out) for item in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, call.source.seeded, selection)
-    return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
+    return Tuning(list(named)[chosen], releases[chosen], privacy if call.seed is None else None)
+
+
+def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:
+    """Assign each record to a part, without looking at the records, shape (size,)."""
+    small = np.min_scalar_type(count)  # there may be many records
+    if adjacency == "add-remove":
+        return np.asarray(rng.integers(0, count, size=size)).astype(small)
+    # Parts differ in size by at most one; a fit's own size is the number of records in its part, which is public here.
+    return np.asarray(rng.permutation(np.resize(np.arange(count, dtype=small), size)))
 
 
 def on_all(named: Mapping[str, Template], call: Fit, selection: str, fields: tuple[str, str]) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same; fits and choice share the promise."""
     privacy, source, count = call.privacy, call.source, len(named)
     choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
-    plan = planned(list(named.values()), privacy, call.size, 1, call.method, choice)
+    plan = shared(list(named.values()), privacy, call.size, 1, call.method, choice)
     call.check(*plan.fits)
     call.pay(plan.event)
     fit = scored(named, call, fields)
@@ -173,11 +271,83 @@ def on_all(named: Mapping[str, Template], call: Fit, selection: str, fields: tup
         count,
         plan.event,
         Derivation("shares", "", shares, f"fixed before the data are read; composed by the rule: {plan.total.rule}"),
-        SOURCE,
+        COMPOSED,
         "These are the constants of one fit; the promise pays for all of them and for the choice.",
     )
     release = replace(releases[chosen], certificate=certificate, **source.spending(privacy))
     return Tuning(list(named)[chosen], release, release.spent)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one repetition does with a candidate, with the noise of its score, and the certificate of the whole."""
+
+    fit: Proved
+    score: IntegerNoise
+    certificate: Certificate
+
+
+def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
+    """Divide a promise among the choice, the fits and their scores, without any data."""
+    with computable(privacy):
+        # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
+        mechanism, first = method.way(template, privacy, size)
+        own = Method(mechanism, None, first)
+        if repetitions.accounting == "renyi":
+            rho = repetitions.each_concentrated(privacy)
+            fit = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, own)
+            score = gaussian_count(rho * repetitions.share, privacy.epsilon)
+            shares = {"rho of a fit": concentration(fit.certificate), "rho of its score": rho * repetitions.share}
+            event = repetitions.event(math.fsum(shares.values()))
+        else:
+            each, event = repetitions.each(privacy), None
+            score = laplace_count(repetitions.share * each.epsilon)
+            part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
+            fit = own.prove(template, part, size)
+            shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
+    law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
+    certificate = of_the_best(
+        fit.certificate,
+        privacy,
+        f"the best of {repetitions.mean:g} runs on average",
+        repetitions.mean,
+        event,
+        Derivation("law of the number of runs, and shares of one", "", law | shares, "fixed before the data are read"),
+        REPEATED,
+        f"These are the constants of one run ({', '.join(f'{k} {v:.4g}' for k, v in shares.items())}); the rest of "
+        f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
+        (
+            "Nobody learns how many runs there were, and they are independent.",
+            "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
+            "mistakes by at most one.",
+            f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
+        ),
+    )
+    return Plan(fit, score, certificate)
+
+
+def costliest(plans: Iterable[Plan]) -> Event | None:
+    """Return what the whole is for accounting, whichever candidate is run: the event of all runs with the largest rho."""
+    events = [plan.certificate.event for plan in plans]
+    known = [event for event in events if event is not None]
+    return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
+
+
+def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, method: Method) -> Proved:
+    """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed."""
+    target = rho
+    for _ in range(20):
+        part = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
+        fit = method.prove(template, part, size)
+        found = concentration(fit.certificate)
+        if CLOSE * rho <= found <= rho:
+            return fit
+        target *= rho / found * (1 - 1e-4)
+    raise NotPrivate(
+        "no noise was found that keeps the promise under Rényi accounting",
+        f"rho = {rho:.4g}",
+        "use accounting='direct'",
+    )
 
 
 def of_the_best(
@@ -209,100 +379,9 @@ def scored(
 ) -> Callable[[str, Proved, NoiseSource], tuple[int, Release]]:
     """Check the data once for all candidates; return what fits one of them, and counts its mistakes on the same records."""
     batch = call.record.validate(call.data, clip=call.clip, empty=True)
-    checked = {name: item.record.of_another(batch, call.record, call.clip) for name, item in named.items()}
 
     def fit(name: str, way: Proved, source: NoiseSource) -> tuple[int, Release]:
-        release = call.run(way, checked[name], source)
-        return Errors(named[name].record, release, *fields, call.protected).total(checked[name].batch), release
+        release = call.run(way, Checked(named[name].record, batch, call.clip), source)
+        return Errors(named[name].record, release, *fields, call.protected).total(batch), release
 
     return fit
-
-
-def named_templates(
-    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str, label: str
-) -> dict[str, Template]:
-    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
-    table(data)
-    if not isinstance(features, str):
-        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
-    given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
-    named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
-    if not named:
-        raise TemplateError("tune: there is no candidate to choose from.")
-    first, reference = next(iter(named.items()))
-    for name, template in named.items():
-        record = template.record
-        if template.predict is None:
-            raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
-        if features not in record.continuous:
-            raise TemplateError(f"tune: candidate {name!r} has no field {features!r} of numbers to predict from.")
-        if not isinstance(label, str) or label not in record.discrete:
-            raise TemplateError(
-                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
-            )
-        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
-        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
-        check_predictions("tune", record, trial, features, strict=False)
-        if comparable(template) != comparable(reference):
-            raise TemplateError(
-                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
-                f"{reference.record!r} and {record!r}."
-            )
-    return named
-
-
-def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
-    """Return a candidate's template; an estimator stands for the one that it fits."""
-    if isinstance(candidate, Template):
-        return candidate
-    build = getattr(candidate, "template", None)
-    shape: tuple[int, ...] = ()
-    if isinstance(data, Partitions):
-        shape = (0, data.width(features)) if callable(build) else ()
-    elif features in data:
-        shape = tuple(getattr(data[features], "shape", np.shape(data[features])))
-    if not callable(build) or len(shape) != 2:
-        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
-    if getattr(candidate, "whitening", None) not in (None, False):
-        raise TemplateError(
-            f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
-        )
-    template = build(shape[1])
-    if (
-        not isinstance(template, Template)
-        or getattr(template.record.continuous.get(features), "shape", None) != shape[1:]
-    ):
-        raise TemplateError(
-            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
-        )
-    return template
-
-
-def comparable(template: Template) -> dict[str, Any]:
-    """Return what a template declares about a record, to be compared."""
-    boxes = {name: d for name, d in template.record.continuous.items() if isinstance(d, Box)}
-    choices = {name: frozenset(domain.values) for name, domain in template.record.discrete.items()}
-    bounds = {name: (d.shape, d.lower.tolist(), d.upper.tolist()) for name, d in boxes.items()}
-    return {**template.record.continuous, **bounds, **choices}
-
-
-def whole(name: str, column: Any) -> Any:
-    """Return a column that can be split at random: an array or a sparse matrix."""
-    if isinstance(column, Chunks):
-        raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
-    if sp.issparse(column):
-        return sp.csr_array(column)
-    array = np.asarray(column)
-    if array.ndim == 0:
-        raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
-    return array
-
-
-def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:
-    """Assign each record to a part, without looking at the records, shape (size,)."""
-    small = np.min_scalar_type(count)  # there may be many records
-    if adjacency == "add-remove":
-        return np.asarray(rng.integers(0, count, size=size)).astype(small)
-    assigned = np.resize(np.arange(count, dtype=small), size)
-    # Parts differ in size by at most one; a fit's own size is the number of records in its part, which is public here.
-    return np.asarray(rng.permutation(assigned))

@@ -22,7 +22,6 @@ from dpconvex.release.release import Release, functions_of
 from dpconvex.release.solve import resolved
 from dpconvex.release.verify import analyse, check_template
 from dpconvex.solvers.duality_gap import least
-from dpconvex.solvers.first_order import Warm
 from dpconvex.solvers.problem import Problem
 
 Array = NDArray[np.float64]
@@ -58,7 +57,6 @@ def minimize(
     *,
     clip: bool = False,
     tolerance: float = 1e-6,
-    start: Mapping[str, ArrayLike] | None = None,
 ) -> Baseline:
     """Fit a template without privacy, for comparison; the result says so, and how accurate it is.
 
@@ -73,8 +71,6 @@ def minimize(
         For objectives that are smooth and strongly convex.
     tolerance : float
         Largest distance from the exact minimiser, where that is proved.
-    start : mapping of str to array_like, optional
-        Parameters to start from, such as the fit before on a path of regularizations; a conic solver makes no use of them.
 
     Returns
     -------
@@ -103,9 +99,6 @@ def minimize(
     missed: NotConverged | None = None
     # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
     if analysis is not None and analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0:
-        if start is not None and backend in (None, "first-order"):
-            chosen = Warm()
-            chosen.last = started(analysis.form.space, start)
         try:
             theta = DataEngine(analysis, batch, batch.size, chosen).minimise(batch.size * analysis.modulus, tolerance)
             return baseline(template, analysis.form.space, theta, tolerance)
@@ -130,14 +123,6 @@ def analysed(template: Template) -> Analysis | None:
         if not (all(map(is_convex, (*template.losses, template.regularizer))) and template.losses[0].variables):
             raise
         return None
-
-
-def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:
-    values = {name: np.asarray(start.get(name, np.nan), dtype=float) for name in space.blocks}
-    for name, block in space.blocks.items():
-        if values[name].shape != block.variable.shape or not np.isfinite(values[name]).all():
-            raise TemplateError(f"minimize: start must hold {name!r}, finite numbers of shape {block.variable.shape}.")
-    return space.pack(values)
 
 
 def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> Baseline:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.language.record import Checked
 from dpconvex.learners.tune import parts, tune
 from dpconvex.noise.samplers import seeded_generator
 
@@ -36,11 +37,9 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
     used: list[np.ndarray] = []
     chosen_on: list[int] = []
 
-    def fit(
-        template: dp.Template, mine: dict[str, np.ndarray], privacy: dp.Privacy, *rest: object, **more: object
-    ) -> object:
+    def fit(template: dp.Template, mine: Checked, privacy: dp.Privacy, *rest: object, **more: object) -> object:
         assert privacy == promise
-        used.append(mine["x"])
+        used.append(mine.batch.fields["x"])
         return dp.Release({"w": np.zeros(3)}, spent=privacy, predictor=lambda p, x: np.ones(len(x), dtype=int))
 
     def choose(counts: list[int], epsilon: float, neighbours: str, rng: np.random.Generator, how: str) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.tune_repeated import planned, tune_repeated
+from dpconvex.learners.tune import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count
 from dpconvex.noise.profiles import concentrated_delta
 from dpconvex.release.solve import Fit

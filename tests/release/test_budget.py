@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from dpconvex.accounting.totals import Amount, Entry
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.release import ledger
-from dpconvex.release.budget import Amount, Budget, Entry
+from dpconvex.release.budget import Budget
 
 # A ledger in memory.
 
