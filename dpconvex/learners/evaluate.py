@@ -296,7 +296,8 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
     """Return a candidate's template; an estimator stands for the one that it fits."""
     if isinstance(candidate, Template):
         return candidate
-    build, shape = getattr(candidate, "template", None), ()
+    build = getattr(candidate, "template", None)
+    shape: tuple[int, ...] = ()
     if callable(build) and isinstance(data, Partitions):
         shape = (0, data.width(features))
     elif features in data:
