@@ -1,7 +1,7 @@
 """What all estimators share: they take what a proof needs as options, learn nothing else from the data, and pickle as data.
 
-A learner is declared by the attributes of its class: the problem file that it wraps, and which of its own options that file
-takes.  `fit` makes features of a table, each record by itself, declares the problem for their number, and solves it privately.
+A learner is declared by the attributes of its class: a problem file, and which of its options that takes.  `fit` makes features
+of a table, each record by itself, declares the problem for their number, and solves it privately.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.estimators.complaints import explained, plain
-from dpconvex.estimators.partitioned import partitioned, prepared
-from dpconvex.estimators.pipelines import schema_before, warn_of_clones, warn_of_pipelines
+from dpconvex.estimators.pipelines import schema_before, warn_of_leaks
+from dpconvex.estimators.tables import SHARED, explained, partitioned, plain, prepared
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
@@ -41,26 +41,44 @@ Array = NDArray[np.float64]
 
 # What a fit releases, and an estimator is pickled with.
 SAVED: dict[str, Any] = {"release_": Release, "statistics_": Statistics}
-# What copies of an estimator share.
-SHARED = ("budget", "mechanism", "backend", "learner")
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
 ENTRY = re.compile(r"^(?=\S)", flags=re.MULTILINE)
 
 
-def probabilistic(estimator: Private) -> bool:
-    return estimator._models_probabilities()
+def described(own: str, inherited: str, example: str) -> str:
+    """Return the docstring of a class with every parameter and attribute of its parent that it does not describe itself."""
+    head, *mine = SECTION.split(inspect.cleandoc(own))
+    _, *theirs = SECTION.split(inspect.cleandoc(inherited))
+    written, parent = (dict(zip(parts[::2], parts[1::2], strict=True)) for parts in (mine, theirs))
+    shown = head.strip()
+    for title in ("Parameters", "Attributes"):
+        text = written.get(title, "")
+        entries = [text, *(e for e in ENTRY.split(parent.get(title, "")) if not {*named(text)} & {*named(e)})]
+        shown += f"\n\n{title}\n{'-' * len(title)}\n" + "\n".join(entry.rstrip() for entry in entries if entry.strip())
+    example = written.get("Examples", inspect.cleandoc(example))
+    return f"{shown}\n\nExamples\n--------\n{example.rstrip()}\n" if example else f"{shown}\n"
 
 
+def named(text: str) -> list[str]:
+    r"""Return the names that the entries of a section describe.
+
+    >>> named("a, b : float\n    Numbers.\nc : int\n")
+    ['a', 'b', 'c']
+    """
+    return [
+        name for names in re.findall(r"^(\w[\w, ]*?)(?: :|$)", text, flags=re.MULTILINE) for name in names.split(", ")
+    ]
+
+
+@dataclass_transform(eq_default=False, kw_only_default=True)
 @dataclass(eq=False, repr=False, kw_only=True)
 class Private(BaseEstimator):
     """What all estimators share.
 
     Parameters
     ----------
-    epsilon, delta : float
-        The promise of one fit.
-    adjacency : {"replace-one", "add-remove"}
-        What a neighbouring table is.
+    epsilon, delta, adjacency : object
+        The promise of one fit, as for `dpconvex.Privacy`.
     regularization : float or None
         Lambda; None means the problem file's own default.
     radius : float
@@ -74,17 +92,11 @@ class Private(BaseEstimator):
         Project records onto their declared domain instead of raising.
     size : int or None
         Public number of records; needed under add-remove.
-    mechanism : Mechanism or None
-        As for `dpconvex.verify`.
-    backend : str, object or None
-        As for `dpconvex.solve`.
+    mechanism, backend, seed, whitening : object
+        As for `dpconvex.solve`; with a seed, a fit is not private, and says so.  Predictions are made from original records,
+        whitened or not.
     budget : Budget or None
         A ledger that each fit is recorded in before data are read.  Copies of the estimator share it.
-    seed : int or None
-        For tests: the fit is then not private, and says so.
-    whitening : PrivateWhitening, bool, "auto" or None
-        As for `dpconvex.solve`: records are made round first, from a share of the promise; by default, where that is worth it.
-        Predictions are made from original records all the same.  For classifiers.
 
     Attributes
     ----------
@@ -127,12 +139,13 @@ class Private(BaseEstimator):
     whitening: Whitened = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Show a class with the parameters and attributes that it inherits."""
+        """Make a dataclass of a class, and show it with the parameters and attributes that it inherits."""
         super().__init_subclass__(**options)
-        if "__doc__" in vars(cls) and cls.__doc__:
+        if vars(cls).get("__doc__"):
             parent = next(kind for kind in inspect.getmro(cls)[1:] if issubclass(kind, BaseEstimator))
             example = cls.example.format(name=cls.__name__) if cls.problem else ""
-            cls.__doc__ = described(cls.__doc__, parent.__doc__ or "", example)
+            cls.__doc__ = described(cls.__doc__ or "", parent.__doc__ or "", example)
+        dataclass(eq=False, repr=False, kw_only=True)(cls)
 
     # Declaration
 
@@ -173,9 +186,6 @@ class Private(BaseEstimator):
     def _mechanism(self) -> Any:
         return self.mechanism
 
-    def _models_probabilities(self) -> bool:
-        return self.models_probabilities
-
     # Data
 
     def fit(self, X: Any, y: Any = None) -> Any:
@@ -193,13 +203,11 @@ class Private(BaseEstimator):
         -------
         self
         """
-        data = self._data(X, y)
-        return self._keep(self._fitted(solve, data, backend=self.backend))
+        return self._keep(self._fitted(solve, self._data(X, y), backend=self.backend))
 
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
-        warn_of_pipelines(self)
-        warn_of_clones(self)
+        warn_of_leaks(self)
         parts = partitioned(self, X, y)
         if parts is not None:
             self.schema_ = parts.schema
@@ -264,28 +272,25 @@ class Private(BaseEstimator):
                 f"save: say what the features were encoded by, save(path, schema), not {known!r}; a fit alone is saved by "
                 "release_.save(path)."
             )
-        names = known.feature_names
-        declared, fitted = (known.labels, known.label_bounds), self._targets(known)
-        if (list(getattr(self, "feature_names_in_", names)), self.n_features_in_) != (names, len(names)):
-            raise TemplateError(
-                f"save: the schema makes {len(names)} features ({shorten(', '.join(names))}), and these are not the "
-                f"{self.n_features_in_} of the fit; pass the schema that encoded them."
-            )
-        if declared != fitted:
-            raise TemplateError(
-                f"save: the schema's labels and label_bounds are {declared}, and those of the fit {fitted}; they must be the "
-                "same, in the same order."
-            )
-        if self._constant() and known.constant:
-            raise TemplateError("save: the schema has a constant, and fit_intercept adds one; leave one of them out.")
-        known = replace(known, constant=self._constant() or known.constant)
+        names, declared, fitted = known.feature_names, (known.labels, known.label_bounds), self._targets(known)
         shape = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None)
-        if shape != (len(known.feature_names),):
-            raise TemplateError(
-                f"save: {type(self).__name__} maps features before they are fitted, which dpconvex predict does not; save "
-                "release_, and predict with it in Python."
+        if (list(getattr(self, "feature_names_in_", names)), self.n_features_in_) != (names, len(names)):
+            wrong = (
+                f"the schema makes {len(names)} features ({shorten(', '.join(names))}), and these are not the "
+                f"{self.n_features_in_} of the fit; pass the schema that encoded them"
             )
-        replace(release, schema=known).save(path)
+        elif declared != fitted:
+            wrong = (
+                f"the schema's labels and label_bounds, in their order, are {declared}, and those of the fit {fitted}"
+            )
+        elif self._constant() and known.constant:
+            wrong = "the schema has a constant, and fit_intercept adds one; leave one of them out"
+        elif shape != (len(names) + bool(self._constant()),):
+            wrong = f"dpconvex predict does not map features as {type(self).__name__} does; save release_, and use it in Python"
+        else:
+            replace(release, schema=replace(known, constant=self._constant() or known.constant)).save(path)
+            return
+        raise TemplateError(f"save: {wrong}.")
 
     def _targets(self, schema: Schema) -> tuple[tuple[str, ...] | None, tuple[float, float] | None]:
         """Return the labels as texts, or the bounds of the target, that a schema must have."""
@@ -311,6 +316,8 @@ class Private(BaseEstimator):
 
     def _weights(self) -> tuple[Array, Array]:
         """Return the released weights of the original features, shape (features, ...), and of the constant 1."""
+        if not self.weights:
+            raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no coefficients.")
         release = self._released()
         released = release[self.weights]
         if release.whitening is not None:  # a score <w, A x> / |A x| has the sign of <A' w, x>
@@ -357,31 +364,33 @@ class Private(BaseEstimator):
         return tags
 
 
-def described(own: str, inherited: str, example: str) -> str:
-    """Return the docstring of a class with every parameter and attribute of its parent that it does not describe itself."""
-    head, *mine = SECTION.split(inspect.cleandoc(own))
-    _, *theirs = SECTION.split(inspect.cleandoc(inherited))
-    written, parent = (dict(zip(parts[::2], parts[1::2], strict=True)) for parts in (mine, theirs))
-    shown = head.strip()
-    for title in ("Parameters", "Attributes"):
-        text = written.get(title, "")
-        entries = [text, *(e for e in ENTRY.split(parent.get(title, "")) if not {*named(text)} & {*named(e)})]
-        shown += f"\n\n{title}\n{'-' * len(title)}\n" + "\n".join(entry.rstrip() for entry in entries if entry.strip())
-    example = written.get("Examples", inspect.cleandoc(example))
-    return f"{shown}\n\nExamples\n--------\n{example.rstrip()}\n" if example else f"{shown}\n"
+def scores(estimator: Any) -> bool:
+    """Whether an estimator tells classes apart by scores."""
+    return bool(estimator._scores())
 
 
-def named(text: str) -> list[str]:
-    r"""Return the names that the entries of a section describe.
-
-    >>> named("a, b : float\n    Numbers.\nc : int\n")
-    ['a', 'b', 'c']
-    """
-    return [
-        name for names in re.findall(r"^(\w[\w, ]*?)(?: :|$)", text, flags=re.MULTILINE) for name in names.split(", ")
-    ]
+def probabilistic(estimator: Private) -> bool:
+    return estimator.models_probabilities
 
 
-def scores_of_two(scores: Array) -> Array:
-    """Return one score per record for two classes, as scikit-learn has it."""
-    return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
+class Scoring(Private):
+    """What classifiers, and estimators that may be one, release besides labels."""
+
+    def _scores(self) -> bool:
+        return True
+
+    @available_if(scores)  # type: ignore[untyped-decorator]
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
+        found = self._released().decision_function(self._checked(X))
+        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
+
+    @available_if(probabilistic)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return probabilities, shape (n, classes); costs no privacy."""
+        return self._released().predict_proba(self._checked(X))
+
+    @available_if(probabilistic)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))

@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.base import Private, probabilistic, scores_of_two
-from dpconvex.estimators.complaints import declared_classes
+from dpconvex.estimators.base import Scoring
+from dpconvex.estimators.tables import declared_classes
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
@@ -27,8 +25,7 @@ from dpconvex.release.solve import solve
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class PrivateClassifier(ClassifierMixin, Private):
+class PrivateClassifier(ClassifierMixin, Scoring):
     """What classifiers share.
 
     Parameters
@@ -85,19 +82,6 @@ class PrivateClassifier(ClassifierMixin, Private):
             ) from error
         return data
 
-    def decision_function(self, X: ArrayLike) -> Array:
-        """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
-        return scores_of_two(self._released().decision_function(self._checked(X)))
-
-    @available_if(probabilistic)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: ArrayLike) -> Array:
-        return self._released().predict_proba(self._checked(X))
-
-    @available_if(probabilistic)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: ArrayLike) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
     @property
     def coef_(self) -> Array:
         """Released coefficients, shape (1, features) for two classes with one score, else (classes, features).
@@ -105,18 +89,12 @@ class PrivateClassifier(ClassifierMixin, Private):
         With whitening they are those of original records: they predict alike, and scores are theirs times a positive number that
         depends on the record (`decision_function` has these).
         """
-        self._has_weights()
         return np.atleast_2d(self._weights()[0].T)
 
     @property
     def intercept_(self) -> Array:
         """Released intercepts, shape (1,) or (classes,); zeros where none is fitted."""
-        self._has_weights()
         return np.atleast_1d(self._weights()[1])
-
-    def _has_weights(self) -> None:
-        if not self.weights:
-            raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no coefficients.")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -125,7 +103,6 @@ class PrivateClassifier(ClassifierMixin, Private):
         return tags
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(PrivateClassifier):
     """Logistic regression, two classes: `problems/logistic_regression.py`."""
 
@@ -134,7 +111,6 @@ class LogisticRegression(PrivateClassifier):
     models_probabilities = True
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class LinearSVC(PrivateClassifier):
     """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
 
@@ -142,12 +118,9 @@ class LinearSVC(PrivateClassifier):
     weights = "w"
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class HuberSVC(LinearSVC):
-    """Another name of `LinearSVC`."""
+HuberSVC = LinearSVC  # another name
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class SoftmaxRegression(PrivateClassifier):
     """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
 
@@ -157,7 +130,6 @@ class SoftmaxRegression(PrivateClassifier):
     models_probabilities = True
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class LeastSquaresClassifier(PrivateClassifier):
     """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
 
@@ -166,7 +138,6 @@ class LeastSquaresClassifier(PrivateClassifier):
     two_classes = False
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class OrdinalRegressor(PrivateClassifier):
     """One score and ordered thresholds, for grades: `problems/ordinal_regression.py`.
 
@@ -191,7 +162,6 @@ class OrdinalRegressor(PrivateClassifier):
         return scores - thresholds[0] if len(thresholds) == 1 else scores
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class LargeMarginGaussian(PrivateClassifier):
     """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
 
@@ -201,16 +171,6 @@ class LargeMarginGaussian(PrivateClassifier):
         How a record's competing classes are put together; None means "soft" for more than two classes.
     fit_intercept : False
         The learner has a constant of its own.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.7], [0.1], [-0.5]] * 200, ["out", "in", "out"] * 200  # no line tells these apart
-    >>> model = dp.LargeMarginGaussian(epsilon=20.0, classes=("in", "out"), seed=0).fit(X, y)
-    >>> model.predict(X[:3])
-    array(['out', 'in', 'out'], dtype='<U3')
-    >>> [mean.shape for mean in model.means_], [precision.shape for precision in model.precisions_]
-    ([(1,), (1,)], [(1, 1), (1, 1)])
     """
 
     problem = "large_margin_gaussian"
@@ -250,7 +210,6 @@ class LargeMarginGaussian(PrivateClassifier):
         return [(Phi[..., :-1, :-1], Phi[..., :-1, -1]) for Phi in self._matrices()]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class LargeMarginGaussianMixture(LargeMarginGaussian):
     """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
 
@@ -273,18 +232,10 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
     ----------
     components_ : Components
         The centres, unless labels were given.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.8], [0.1], [-0.6]] * 300, ["out", "in", "out"] * 300
-    >>> model = dp.LargeMarginGaussianMixture(epsilon=50.0, regularization=1e-4, classes=("in", "out"), seed=0)
-    >>> model.fit(X, y).predict(X[:3]), [means.shape for means in model.means_]
-    (array(['out', 'in', 'out'], dtype='<U3'), [(2, 1), (2, 1)])
     """
 
     problem = "large_margin_gaussian_mixture"
-    options: ClassVar[tuple[str, ...]] = ("competitors", "components")
+    options = ("competitors", "components")
     unwhitened = "components are learnt from original records"
 
     components: int = 2
@@ -294,7 +245,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
     centers: Any = None
 
     def certificate(self, features: int, size: int) -> Certificate:
-        """Verify without data, for a number of features and of records; what private labels cost is part of it."""
+        """Verify without data; what private labels cost is part of it."""
         clustering = self._clustering()
         if clustering is None:
             return super().certificate(features, size)
@@ -302,14 +253,11 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         return verify_mixture(self.template(features), self.privacy(), size, self.mechanism, **options)
 
     def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
-        """Fit privately.
+        """Fit privately; as for all estimators, but for the last parameter.
 
         Parameters
         ----------
-        X : array_like, shape (n, features)
-            Every row within the public radius (or ``clip=True``).
-        y : array_like, shape (n,)
-            Declared labels.
+        X, y : array_like, shapes (n, features) and (n,)
         m : array_like of int, shape (n,), optional
             Components, from 0 to K - 1; for ``component_labels="given"``, and only then.
 
@@ -326,18 +274,15 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         self._whitening()  # refuses what cannot be
         data = self._data(X, y)
         if clustering is None:
-            in_one_place(
-                "fit(X, y, m)", data, "pass arrays, or solve(model.template(features), partitions of x, y and m)"
-            )
+            in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
             return self._keep(self._fitted(solve, {**data, "m": m}, backend=self.backend))
         mixture = self._fitted(solve_mixture, data, backend=self.backend, clustering=clustering, share=self.share)
         self.components_ = mixture.components
         return self._keep(mixture.release)
 
     def _matrices(self) -> list[Array]:
-        return [
-            np.stack([self.release_[f"Phi_{c}_{k}"] for k in range(self.components)]) for c in range(len(self.classes_))
-        ]
+        names = [[f"Phi_{c}_{k}" for k in range(self.components)] for c in range(len(self.classes_))]
+        return [np.stack([self.release_[name] for name in some]) for some in names]
 
     def _clustering(self) -> NoisyKMeans | Components | None:
         if self.component_labels not in ("private", "nearest", "given"):
@@ -351,7 +296,6 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         return NoisyKMeans(rounds=self.rounds) if self.component_labels == "private" else None
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class KernelSVC(PrivateClassifier):
     """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
 
@@ -366,18 +310,10 @@ class KernelSVC(PrivateClassifier):
         Scale of the kernel.
     feature_seed : int
         Public seed of the frequencies.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> X, y = [[0.8], [0.1], [-0.6]] * 200, ["out", "in", "out"] * 200  # no line tells these apart
-    >>> model = dp.KernelSVC(epsilon=20.0, classes=("in", "out"), gamma=5.0, components=20, seed=0).fit(X, y)
-    >>> model.predict(X[:3])
-    array(['out', 'in', 'out'], dtype='<U3')
     """
 
     problem = "kernel_svm"
-    options: ClassVar[tuple[str, ...]] = ("components", "kernel", "gamma")
+    options = ("components", "kernel", "gamma")
     unwhitened = "its problem predicts from features that are not mapped yet"
 
     components: int = 50

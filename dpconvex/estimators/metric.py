@@ -1,8 +1,7 @@
 """A metric that is learnt from labelled pairs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,8 +10,8 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.complaints import declared_classes, plain
-from dpconvex.estimators.pipelines import warn_of_clones
+from dpconvex.estimators.pipelines import warn_of_leaks
+from dpconvex.estimators.tables import declared_classes, plain
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
 from dpconvex.language.validation import check_labels
@@ -21,7 +20,6 @@ from dpconvex.release.solve import solve
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class MetricLearner(ClassifierMixin, Private):
     """Mahalanobis metric from pairs that are alike or different: `problems/metric_learning.py`.
 
@@ -55,7 +53,7 @@ class MetricLearner(ClassifierMixin, Private):
     """
 
     problem = "metric_learning"
-    options: ClassVar[tuple[str, ...]] = ("width",)
+    options = ("width",)
     own_constant = "a threshold"
 
     width: float = 0.5
@@ -80,13 +78,12 @@ class MetricLearner(ClassifierMixin, Private):
         X : array_like, shape (n, 2, features)
             Pairs, whose differences lie within the public radius (or ``clip=True``).
         y : array_like, shape (n,)
-            Declared labels.
 
         Returns
         -------
         self
         """
-        warn_of_clones(self)
+        warn_of_leaks(self)
         in_one_place("MetricLearner", X)
         classes = declared_classes(self.classes)
         if len(classes) > 2:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import ClassifierTags, RegressorTags
-from sklearn.utils.metaestimators import available_if
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private, probabilistic, scores_of_two
+from dpconvex.estimators.base import Scoring
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
@@ -20,14 +19,7 @@ from dpconvex.language.template import Template
 Array = NDArray[np.float64]
 
 
-def scores(estimator: PrivateEstimator) -> bool:
-    """Say whether a template of one's own scores classes."""
-    learner = estimator.learner
-    return isinstance(learner, Template) and learner.decision is not None and estimator._labels() is not None
-
-
-@dataclass(eq=False, repr=False)
-class PrivateEstimator(Private):
+class PrivateEstimator(Scoring):
     """A classifier or regressor that fits a template of your own.
 
     The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.
@@ -55,7 +47,7 @@ class PrivateEstimator(Private):
     array([1])
     """
 
-    learner: Template | None = None
+    learner: Template | None = field(default=None, kw_only=False)
 
     def template(self, features: int) -> Template:
         """Return the template, which must be for this number of features."""
@@ -81,16 +73,6 @@ class PrivateEstimator(Private):
             raise AttributeError("a regressor has no classes_.")
         return np.array(list(labels))
 
-    @available_if(scores)  # type: ignore[untyped-decorator]
-    def decision_function(self, X: ArrayLike) -> Array:
-        """Return the template's scores, for a classifier; costs no privacy."""
-        return scores_of_two(self._released().decision_function(self._checked(X)))
-
-    @available_if(probabilistic)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: ArrayLike) -> Array:
-        """Return the template's probabilities, shape (n, classes); costs no privacy."""
-        return self._released().predict_proba(self._checked(X))
-
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the share of right labels, or R squared.  It is computed from these data, and is not private."""
         from sklearn.metrics import accuracy_score, r2_score
@@ -104,8 +86,12 @@ class PrivateEstimator(Private):
         labels = self._labels()
         return (None, schema.label_bounds) if labels is None else (tuple(map(text_of, labels)), None)
 
-    def _models_probabilities(self) -> bool:
+    @property
+    def models_probabilities(self) -> bool:  # type: ignore[override]
         return isinstance(self.learner, Template) and self.learner.probabilities is not None
+
+    def _scores(self) -> bool:
+        return isinstance(self.learner, Template) and self.learner.decision is not None and self._labels() is not None
 
     def _labels(self) -> Any:
         domain = self.learner.record.fields.get("y") if isinstance(self.learner, Template) else None

@@ -89,18 +89,6 @@ def schema_before(estimator: Any) -> Schema | None:
     return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
 
 
-def warn_of_pipelines(estimator: Any) -> None:
-    """Warn where an earlier step of a pipeline learns from the data without paying for it."""
-    for step in steps_before(estimator):
-        if learns(step):
-            warnings.warn(
-                f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it "
-                "learnt is part of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball).",
-                PrivacyWarning,
-                stacklevel=4,
-            )
-
-
 def learns(step: Any) -> bool:
     """Say whether a transformer takes anything from the data that it is fitted to."""
     try:
@@ -109,13 +97,19 @@ def learns(step: Any) -> bool:
         return True
 
 
-def warn_of_clones(estimator: Any) -> None:
-    """Warn where a copy is fitted without a budget, as cross-validation and searches do."""
+def warn_of_leaks(estimator: Any) -> None:
+    """Warn of steps before a fit that learn without paying, and of copies without a budget, as searches fit them."""
+    found = [
+        f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
+        "of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
+        for step in steps_before(estimator)
+        if learns(step)
+    ]
     if getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None:
-        warnings.warn(
+        found.append(
             f"a copy of {type(estimator).__name__} is fitted, as cross-validation and searches do: each fit spends epsilon = "
             f"{estimator.epsilon:g} on the same people, and the scores are not private. Count the fits with budget=..., or "
-            "choose privately with dpconvex.tune.",
-            PrivacyWarning,
-            stacklevel=4,
+            "choose privately with dpconvex.tune."
         )
+    for said in found:
+        warnings.warn(said, PrivacyWarning, stacklevel=4)

@@ -1,7 +1,7 @@
 """Regressors: targets lie between declared bounds, and predictions come back in their units."""
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DomainError, NotConverged, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.language.schema import Schema
-from dpconvex.language.validation import ROUNDING
+from dpconvex.language.validation import ROUNDING, numbers
 from dpconvex.learners.coefficients import Coefficients, coefficients
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -21,7 +21,6 @@ from dpconvex.release.statistics import Statistics
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRegressor(RegressorMixin, Private):
     """What regressors share.
 
@@ -33,7 +32,7 @@ class PrivateRegressor(RegressorMixin, Private):
         As for all estimators; without it, the middle of the bounds is predicted where all features are 0.
     """
 
-    weights: ClassVar[str] = "w"
+    weights = "w"
     example = """
     >>> import dpconvex as dp
     >>> import numpy as np
@@ -60,13 +59,7 @@ class PrivateRegressor(RegressorMixin, Private):
 
     def _target(self, y: Any) -> NDArray[Any]:
         low, high = self._ends()
-        try:
-            targets = np.asarray(y, dtype=float)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise DomainError(
-                f"y: {error}; targets are numbers between the declared bounds, and labels are for a classifier, such as "
-                "LogisticRegression."
-            ) from error
+        targets = numbers("y", y).astype(float)
         moved = np.asarray((targets - low) / (high - low) * 2 - 1)
         outside = np.flatnonzero(np.abs(moved) > 1 + ROUNDING)
         if len(outside) and not self.clip:
@@ -102,7 +95,6 @@ class PrivateRegressor(RegressorMixin, Private):
         return tags
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class Ridge(PrivateRegressor):
     """Least squares in a ball: `problems/ridge_regression.py`.
 
@@ -113,7 +105,7 @@ class Ridge(PrivateRegressor):
     """
 
     problem = "ridge_regression"
-    options: ClassVar[tuple[str, ...]] = ("bound",)
+    options = ("bound",)
 
     bound: float = 1.0
 
@@ -123,7 +115,6 @@ class Ridge(PrivateRegressor):
         return self.whitening if statistics else super()._whitening()
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class HuberRegressor(PrivateRegressor):
     """Robust linear regression: `problems/huber_regression.py`.
 
@@ -134,12 +125,11 @@ class HuberRegressor(PrivateRegressor):
     """
 
     problem = "huber_regression"
-    options: ClassVar[tuple[str, ...]] = ("threshold",)
+    options = ("threshold",)
 
     threshold: float = 0.5
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class QuantileRegressor(PrivateRegressor):
     """Linear regression to a quantile: `problems/quantile_regression.py`.
 
@@ -152,13 +142,12 @@ class QuantileRegressor(PrivateRegressor):
     """
 
     problem = "quantile_regression"
-    options: ClassVar[tuple[str, ...]] = ("quantile", "width")
+    options = ("quantile", "width")
 
     quantile: float = 0.5
     width: float = 0.1
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class LinearRegression(PrivateRegressor):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
@@ -179,17 +168,6 @@ class LinearRegression(PrivateRegressor):
     ----------
     statistics_ : Statistics
         The released sums.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> x = rng.uniform(-0.5, 0.5, size=(20000, 2))
-    >>> y = 50 + 10 * x[:, 0] + rng.uniform(-5, 5, size=20000)
-    >>> model = dp.LinearRegression(epsilon=1.0, delta=1e-6, bounds=(0, 100), fit_intercept=True, seed=0).fit(x, y)
-    >>> bool(abs(model.coef_[0] - 10) < 5 * model.coef_std_[0]), model.coefficients_.names
-    (True, ('x0', 'x1', 'intercept'))
     """
 
     problem = "linear_regression"
