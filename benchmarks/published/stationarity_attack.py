@@ -239,7 +239,7 @@ class FaceCone:
             null = vectors[:, values <= FACE * max(1.0, float(values[-1]))]
             if null.shape[1]:
                 lift = np.zeros((self.dim, null.shape[1] ** 2))
-                lift[piece.coordinates] = face_map(null)
+                lift[block.slice] = face_map(null)
                 self.maps.append(lift)
 
     def fit(self, gradient: Array, span: sp.csc_array, sparing: bool = False) -> Array:

@@ -24,7 +24,7 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.constraints import implicit_constraints, states_convex_set
+from dpconvex.geometry.conditions import implicit_constraints
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
@@ -143,19 +143,6 @@ def check_public(template: Template) -> None:
             obstacle(regularizer),
             "use a convex regularizer",
         )
-    for constraint in template.constraints:
-        if constraint.fields:
-            raise NotPrivate(
-                "a constraint mentions a field of the record, so the feasible set would depend on data",
-                constraint,
-                "state the constraint with public constants, or penalise its violation in the loss",
-            )
-        if not states_convex_set(constraint):
-            raise NotPrivate(
-                "a constraint is not convex by CVXPY's rules",
-                constraint,
-                "bound convex functions from above and concave ones from below; let equations be affine",
-            )
 
 
 def check_loss(template: Template, convex: bool = True) -> None:

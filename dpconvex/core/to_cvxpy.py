@@ -11,7 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable
+from dpconvex.core.atoms.arrangement import repeated, reshape
+from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
 
@@ -80,7 +81,7 @@ def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable,
     for block in space.blocks.values():
         leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
         writer.leaves[block.variable] = leaf
-        limits.extend(attribute_constraints(block.variable, leaf))
+        limits.extend(writer.constraint(constraint) for _, constraint in attribute_constraints(block.variable))
     return theta, writer, [*limits, *(writer.constraint(constraint) for constraint in constraints)]
 
 
@@ -186,23 +187,24 @@ def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] |
     return data, found, solution
 
 
-def attribute_constraints(variable: Variable, leaf: Any) -> list[Any]:
-    """Write what the attributes of a variable ask of its values."""
-    has = variable.attributes
-    found: list[Any] = []
+def attribute_constraints(variable: Variable) -> list[tuple[str, Constraint]]:
+    """Return what the attributes of a variable ask of its values, in words and as constraints."""
+    has, name, zero = variable.attributes, variable.name, repeated(0.0, variable.shape)
+    found: list[tuple[str, Constraint]] = []
+    for word, matrix in (("PSD", variable), ("NSD", -variable)):
+        if word in has:
+            kind, args = ("semidefinite", (matrix,)) if variable.size > 1 else ("inequality", (zero, matrix))
+            found.append((f"{name} is {word}", Constraint(kind, args)))
     if "nonneg" in has or "pos" in has:
-        found.append(leaf >= 0)
+        found.append((f"{name} >= 0", Constraint("inequality", (zero, variable))))
     if "nonpos" in has or "neg" in has:
-        found.append(leaf <= 0)
-    if "PSD" in has or "NSD" in has:
-        sign = 1 if "PSD" in has else -1
-        found.append(sign * leaf >> 0 if variable.size > 1 else sign * leaf >= 0)
-    if "bounds" in has:
-        for bound, sign in zip(has["bounds"], (1, -1), strict=True):
-            limit = np.broadcast_to(np.asarray(bound, dtype=float), variable.shape).reshape(-1, order="F")
-            asked = np.flatnonzero(np.isfinite(limit))
-            if len(asked):
-                found.append(sign * cp.vec(leaf, order="F")[asked] >= sign * limit[asked])
+        found.append((f"{name} <= 0", Constraint("inequality", (variable, zero))))
+    for k, bound in enumerate(has.get("bounds", ())):
+        limit = np.broadcast_to(np.asarray(bound, dtype=float), variable.shape).reshape(-1, order="F")
+        asked = np.flatnonzero(np.isfinite(limit))
+        if len(asked):
+            pair = constant(limit[asked]), reshape(variable, (variable.size,))[asked]
+            found.append((f"{name} within its bounds", Constraint("inequality", pair[:: 1 - 2 * k])))
     return found
 
 

@@ -15,7 +15,7 @@ from scipy.linalg import lstsq
 from dpconvex.core.to_cvxpy import clarabel_answer
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
 from dpconvex.geometry.certified_distance import Certified, Smooth, certified_distance
-from dpconvex.geometry.convex_sets import UNIT, side_of, smat, svec
+from dpconvex.geometry.convex_sets import UNIT, smat, svec
 from dpconvex.geometry.region import Region
 
 # Of double or extended precision.
@@ -210,9 +210,6 @@ def model(
             more = sp.vstack([top, -sizes, -sizes])
         else:
             more = sp.csr_array((len(offset), extra))
-        if block.kind == SEMIDEFINITE:
-            order = columnwise(side_of(offset))
-            matrix, offset = sp.csr_array(matrix)[order], offset[order]
         columns.append(more)
         matrices.append(matrix)
         offsets.append(offset)
@@ -235,10 +232,6 @@ def model(
         if block.kind == ABSOLUTE:
             count = len(block.offset) - 1
             own = np.concatenate([own[:1], own[1 : 1 + count] - own[1 + count :]])
-        elif block.kind == SEMIDEFINITE:
-            back = np.empty(len(own))
-            back[columnwise(side_of(own))] = own
-            own = back
         multipliers.append(own)
     return unit * found[:dim], multipliers
 
@@ -281,12 +274,6 @@ def refined(
             return new_v, np.where(tight, np.maximum(new_z, 0.0), new_z)
         tight = (tight & ~wrong[0]) | wrong[1]
     return answer
-
-
-def columnwise(side: int) -> NDArray[np.int64]:
-    """Where the entries of an upper triangle, column by column, stand in our order, which is row by row."""
-    row, column = np.triu_indices(side)
-    return np.lexsort((row, column))
 
 
 def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -12,9 +12,21 @@ from scipy.sparse.csgraph import connected_components
 from dpconvex.core.atoms.matrices import NORM_NUC
 from dpconvex.core.expression import Expression
 from dpconvex.geometry.blocks import SECOND_ORDER, SEMIDEFINITE, Block
-from dpconvex.geometry.conditions import Affine, Conditions, Sums
-from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, NormBall, Piece, Slab, Spectral, close, smat, svec
-from dpconvex.geometry.quadratics import affine_map
+from dpconvex.geometry.conditions import Conditions
+from dpconvex.geometry.convex_sets import (
+    UNIT,
+    AxisHull,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Spectral,
+    close,
+    smat,
+    svec,
+    triangle,
+)
+from dpconvex.geometry.quadratics import Affine, affine_map, linear_parts
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -165,14 +177,13 @@ def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | No
 
 def nuclear_ball(root: Expression, conditions: Conditions) -> Spectral | None:
     """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
-    sums = Sums.of(root, conditions.space)
-    if len(sums.curved) != 1 or sums.matrix.nnz or root.size > 1:
+    (part, factors), *others = sorted(linear_parts(root).items(), key=lambda pair: pair[0].is_constant)
+    if part.atom is not NORM_NUC or root.size > 1 or not all(other.is_constant for other, _ in others):
         return None
-    ((part, factors),) = sums.curved.items()
     inner = part.args[0]
-    if part.atom is not NORM_NUC or not inner.is_affine or min(inner.shape) == 1:
+    if not inner.is_affine or min(inner.shape) == 1:
         return None
-    radius = -float(sums.offset[0]) / float(factors.data[0])
+    radius = -sum(float((row @ affine_map(other, conditions.space)[1])[0]) for other, row in others) / factors.data[0]
     if radius < 0:
         raise Empty
     found = plain_matrix(affine_map(inner, conditions.space), inner.shape)
@@ -196,14 +207,13 @@ def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, floa
             return None
         shift = (-offset / matrix.data[0]).reshape(shape, order="F")
         return matrix.indices.astype(np.int64), abs(float(matrix.data[0])), shift, False
-    row, column = np.triu_indices(shape[0])
+    row, column, weight = triangle(shape[0])
     constant = offset.reshape(shape)
     if shape[0] != shape[1] or not close(constant, constant.T).all():
         return None
     upper, mirrored = sp.csr_array(matrix[column * shape[0] + row]), sp.csr_array(matrix[row * shape[0] + column])
     if abs(upper - mirrored).max() > 0:
         return None
-    weight = np.where(row == column, 1.0, np.sqrt(2.0))
     found = symmetric((sp.csr_array(sp.diags_array(weight) @ upper), svec((constant + constant.T) / 2)))
     return None if found is None else (*found, True)
 

@@ -198,8 +198,8 @@ class AxisHull(Piece):
 
 @lru_cache(maxsize=64)
 def triangle(side: int) -> tuple[Indices, Indices, Array]:
-    """Rows and columns of a matrix's upper triangle, and the roots of how often each entry counts."""
-    row, column = np.triu_indices(side)
+    """Rows and columns of a matrix's upper triangle, column by column, and the roots of how often each entry counts."""
+    column, row = np.tril_indices(side)
     return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
 
 

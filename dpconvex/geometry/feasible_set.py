@@ -176,7 +176,11 @@ class FeasibleSet:
                 found = float(self.lower[block.start])
             for cone in self.region.cones if block.symmetric else ():
                 entries = symmetric((cone.matrix, cone.offset)) if cone.kind == SEMIDEFINITE else None
-                if entries and entries[1] > 0 and np.array_equal(entries[0], np.arange(self.space.dim)[block.slice]):
+                if (
+                    entries
+                    and entries[1] > 0
+                    and np.array_equal(np.sort(entries[0]), np.arange(self.space.dim)[block.slice])
+                ):
                     shift = np.linalg.eigvalsh(entries[2])
                     found = max(found, float(shift[0]) - SLACK * float(np.abs(shift).max()))
         return found

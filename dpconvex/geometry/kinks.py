@@ -26,7 +26,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
-from dpconvex.geometry.constraints import has_kinks
+from dpconvex.geometry.conditions import has_kinks
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices, svec
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, linear_parts, weighted_sum

@@ -20,8 +20,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, ROOM, Block
-from dpconvex.geometry.conditions import Conditions
-from dpconvex.geometry.constraints import has_kinks
+from dpconvex.geometry.conditions import Conditions, has_kinks
 from dpconvex.geometry.convex_sets import UNIT
 
 # Of double or extended precision.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.constraints import has_kinks
+from dpconvex.geometry.conditions import has_kinks
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks
 from dpconvex.geometry.quadratics import Bend
