@@ -77,7 +77,8 @@ def variable_like(variable: Variable) -> cp.Variable:
 def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable, Writer, list[Any]]:
     """Write the attributes of the variables and constraints on the coordinates of a space."""
     theta = cp.Variable(space.dim)
-    writer, limits = Writer(), []
+    writer = Writer()
+    limits: list[Any] = []
     for block in space.blocks.values():
         leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
         writer.leaves[block.variable] = leaf

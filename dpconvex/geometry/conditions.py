@@ -6,6 +6,7 @@ What the domains of atoms ask is part of a constraint, or becomes one beside a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -328,7 +329,7 @@ class Conditions:
         return SECOND_ORDER, (level[0], level[1] + 1), inside
 
 
-def taken(parts: Parts, rows: Sequence[int] | NDArray[np.int64]) -> Parts:
+def taken(parts: Parts, rows: Any) -> Parts:
     """Return some of the sums."""
     found = {part: sp.csr_array(factors[rows]) for part, factors in parts.items()}
     return {part: factors for part, factors in found.items() if factors.nnz}
