@@ -66,7 +66,7 @@ def test_sums_of_losses_are_recovered_from_sums_of_moments(seed: int) -> None:
             expected = 0.0
             for i in range(batch.size):
                 fields = {name: np.asarray(column[i]) for name, column in batch.fields.items()}
-                expected += float(evaluate(template.written[batch.group[i]], {**parameters, **fields}))
+                expected += float(evaluate(template.losses[batch.group[i]], {**parameters, **fields}))
             found = theta @ (noisy.hessian @ theta) / 2 - noisy.slope @ theta + noisy.constant
             assert found == pytest.approx(expected, rel=1e-9)
             # The linear maps that noise goes through are those of the value and the gradient.

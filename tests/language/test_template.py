@@ -159,7 +159,7 @@ def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
         variable.value = rng.normal(size=variable.shape)
     point = {v: {"w": w, "W": W}[v.name].value for v in template.variables}
     total = 0.0
-    for group, loss in enumerate(template.written):
+    for group, loss in enumerate(template.losses):
         leaves: dict[Any, Any] = {v: value[..., None] for v, value in point.items()}
         leaves |= {field: np.moveaxis(batch.fields[field.name][batch.rows(group)], 0, -1) for field in loss.fields}
         total += float((over_records([loss], leaves)[loss] * np.ones(len(batch.rows(group)))).sum())
