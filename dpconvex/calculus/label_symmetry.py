@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms import ENTRYWISE, SYMMETRIC
+from dpconvex.core.atoms.arithmetic import MATMUL
 from dpconvex.core.atoms.arrangement import BROADCAST, INDEX, TRANSPOSE
-from dpconvex.core.atoms.products import MATMUL
 from dpconvex.core.expression import Constant, Expression, Variable
 from dpconvex.core.parameter_space import Space
 

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from dpconvex.core.atoms.arithmetic import ADD, MATMUL
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.core.atoms.extremes import MAX
-from dpconvex.core.atoms.products import MATMUL
-from dpconvex.core.atoms.sums import ADD
 from dpconvex.core.expression import Expression, postorder
 
 # What adds up nothing, though shapes change.

@@ -23,7 +23,6 @@ def known_atom(name: str) -> Atom:
 
 
 def no_domain(expression: Expression) -> tuple[str | None, ...]:
-    """Say that arguments may be anything."""
     return (None,) * len(expression.args)
 
 
@@ -32,6 +31,11 @@ def same(*shapes: Shape, **options: Any) -> Shape:
     if len(set(shapes)) != 1:
         raise ValueError(f"shapes differ: {shapes}")
     return shapes[0]
+
+
+def always(value: Any) -> Callable[..., Any]:
+    """Say the same whatever is asked."""
+    return lambda *asked: value
 
 
 def by_name(cp: Any, expression: Expression, args: list[Any]) -> Any:

@@ -9,12 +9,11 @@ Constants belong to a function, and should not depend on how it is written; proo
 
 from fractions import Fraction
 
+from dpconvex.core.atoms.arithmetic import ADD, DIVIDE, MULTIPLY, NEGATE, SUMMED, add
 from dpconvex.core.atoms.arrangement import BROADCAST, RESHAPE, reshape
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
 from dpconvex.core.atoms.norms import NORM, quad_over_lin
 from dpconvex.core.atoms.powers import ABS, POWER, square
-from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
-from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
 from dpconvex.core.expression import Expression, constant
 
 Terms = list[tuple[Fraction, Expression]]

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.atoms import ENTRYWISE
+from dpconvex.core.atoms.arithmetic import MATMUL, SUMMED
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, repeated, reshape
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP
 from dpconvex.core.atoms.extremes import MAX
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
-from dpconvex.core.atoms.products import MATMUL
-from dpconvex.core.atoms.sums import SUMMED
 from dpconvex.core.expression import Constant, Expression, Shape, constant
 from dpconvex.core.normal_form import Terms, terms, together
 from dpconvex.errors import NotPrivate

@@ -7,10 +7,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.arithmetic import add, total
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import POWER
-from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.discipline import sign
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Variable, constant
@@ -45,7 +45,7 @@ def linear_parts(expression: Expression) -> Parts:
     """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
 
     >>> from dpconvex.core.atoms.powers import square
-    >>> from dpconvex.core.atoms.sums import total
+    >>> from dpconvex.core.atoms.arithmetic import total
     >>> w = Variable.of((2,), "w", 1)
     >>> for part, matrix in linear_parts(total(3 * square(w) - w)).items():
     ...     print(part, matrix.toarray())

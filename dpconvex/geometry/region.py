@@ -12,8 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.arithmetic import add, total
 from dpconvex.core.atoms.arrangement import reshape
-from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.evaluate import bent, over_records, subgradient
 from dpconvex.core.expression import Expression, Variable, postorder
 from dpconvex.core.parameter_space import Space

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.core.atoms.products import contracted
+from dpconvex.core.atoms.arithmetic import contracted
 from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, summed
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.clipping import product_apart

@@ -2,12 +2,11 @@
 
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.atoms import matrices
+from dpconvex.core.atoms.arithmetic import ADD, DIVIDE, MULTIPLY, NEGATE, SUMMED
 from dpconvex.core.atoms.exponentials import EXP, LOG, LOG_SUM_EXP, LOGISTIC, REL_ENTR, XEXP
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import ABS, DECLARED, HUBER, POWER
-from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
-from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED
 
 __all__ = ["ATOMS", "ENTRYWISE", "SYMMETRIC", "matrices"]
 

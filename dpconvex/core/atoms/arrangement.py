@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.rules import Entries, Write, common_sign, grows, refused
+from dpconvex.core.atom import Atom, always
+from dpconvex.core.atoms.rules import Entries, Write, common_sign, refused
 from dpconvex.core.expression import ATOM, OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 
@@ -120,7 +120,7 @@ def summed_back(slope: Any, shape: Shape) -> Any:
 
 def rearrangement(**slots: Any) -> Atom:
     """Return a linear atom whose entries are entries of its arguments."""
-    return Atom(affine="linear", sign=common_sign, slope=grows, expand=rearrange, rule=rearranged, **slots)
+    return Atom(affine="linear", sign=common_sign, slope=always(1), expand=rearrange, rule=rearranged, **slots)
 
 
 INDEX = rearrangement(

@@ -1,52 +1,36 @@
 """Exponentials and logarithms, relative entropies, and the logarithm of a sum of exponentials."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of, mixed_pieces
-from dpconvex.core.atom import Atom, LeastCurvature, Reach
+from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
-from dpconvex.core.atoms.rules import (
-    BOUND_IT,
-    MINUS,
-    Entries,
-    along_axis,
-    at_most,
-    axis_for,
-    bounded,
-    claimed,
-    concave,
-    entry_ends,
-    entrywise,
-    every_axis,
-    grows,
-    image,
-    kept,
-    kink_of,
-    nowhere_negative,
-    over,
-    positive,
-    reduced,
-    reduction_text,
-    unreduced,
-    varies,
-)
-from dpconvex.core.expression import Expression, constant
+from dpconvex.core.atoms.rules import Entries
+from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule, NotPrivate
 
 # exp of this is finite, and so are products of a few of them with anything reasonable.
 LARGEST_EXPONENT = 300.0
 
 
+def image(function: Callable[[float], Any], interval: Interval) -> Interval:
+    """Return the range of a function that grows."""
+    return Interval(float(function(interval.low)), float(function(interval.high))).rounded()
+
+
 def exponent(entry: Scalar, what: str) -> Interval:
     """Return the range of an argument, or refuse what is unbounded above or overflows."""
     high = entry.value.high
-    if not np.isfinite(high):
-        raise NotPrivate(f"{what} is Lipschitz only where its argument is bounded above, and it is not", None, BOUND_IT)
-    if high > LARGEST_EXPONENT:
-        raise NotPrivate(f"{what} of an argument as large as {high:.4g} overflows", None, BOUND_IT)
+    if not high <= LARGEST_EXPONENT:
+        why = f"of an argument as large as {high:.4g} overflows"
+        if not np.isfinite(high):
+            why = "is Lipschitz only where its argument is bounded above, and it is not"
+        raise NotPrivate(f"{what} {why}", None, rules.BOUND_IT)
     return entry.value
 
 
@@ -60,16 +44,16 @@ EXP = Atom(
     value=lambda xp, expression, a: xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * value],
     reads="cvxpy.atoms.elementwise.exp.exp",
-    sign=nowhere_negative,
-    slope=grows,
-    rule=entrywise(exp_rule),
+    sign=always(1),
+    slope=always(1),
+    rule=rules.entrywise(exp_rule),
     statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
 )
 exp = EXP
 
 
 def log_rule(expression: Expression, entry: Scalar) -> Scalar:
-    low = positive(entry, "log")
+    low = rules.positive(entry, "log")
     slope = Interval(1 / entry.value.high, 1 / low).rounded()
     return entry.through(image(np.log, entry.value), slope, 1 / low**2, sign=-1)
 
@@ -82,14 +66,14 @@ LOG: Atom = Atom(
         "cvxpy.atoms.elementwise.log.log": lambda node, args: LOG(args[0]),
         "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
     },
-    domain=lambda expression: ("not negative",),
-    curve=concave,
-    slope=grows,
-    rule=entrywise(log_rule),
+    domain=always(("not negative",)),
+    curve=always(-1),
+    slope=always(1),
+    rule=rules.entrywise(log_rule),
     strong=LeastCurvature(
         "logarithmic barrier",
         "-sum_k w_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u^2) A",
-        lambda expression, weights, reach: claimed(weights, at_most(reach.high) ** -2.0),
+        lambda expression, weights, reach: rules.claimed(weights, rules.at_most(reach.high) ** -2.0),
     ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
 )
@@ -114,10 +98,10 @@ XEXP = Atom(
     value=lambda xp, expression, a: a * xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
     reads="cvxpy.atoms.elementwise.xexp.xexp",
-    domain=lambda expression: ("not negative",),
-    sign=nowhere_negative,
-    slope=grows,
-    rule=entrywise(xexp_rule),
+    domain=always(("not negative",)),
+    sign=always(1),
+    slope=always(1),
+    rule=rules.entrywise(xexp_rule),
     statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
 )
 xexp = XEXP
@@ -146,7 +130,7 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     slope = image(sigmoid, entry.value)
     slope = Interval(slope.low, min(slope.high, 1.0))
     outcome = entry.through(image(lambda m: np.logaddexp(0.0, m), entry.value), slope, nearest * (1 - nearest))
-    if entry.is_affine and len(entry.terms) == 1 and len(entry.terms[0].rows) == 1:
+    if entry.terms and rules.is_one_row(entry):
         return replace(outcome, logit=(entry.terms[0].rows[0], 1.0, slope.low, slope.high))
     return outcome
 
@@ -156,9 +140,9 @@ LOGISTIC = Atom(
     value=log_one_plus_exp,
     pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
     reads="cvxpy.atoms.elementwise.logistic.logistic",
-    sign=nowhere_negative,
-    slope=grows,
-    rule=entrywise(logistic_rule),
+    sign=always(1),
+    slope=always(1),
+    rule=rules.entrywise(logistic_rule),
     statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
     source="Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; elementary calculus",
 )
@@ -172,19 +156,18 @@ def log_ratio_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
 
 def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
     first = np.where(a > 0, np.log(np.where(a > 0, a, 1.0) / b) + 1.0, 0.0)
-    return [slope * first, -slope * a / b if varies(expression, 1) else None]
+    return [slope * first, -slope * a / b]
 
 
 def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
     """Bound one entry of m log(m/y), whose Hessian is the square of ``g_m/sqrt(m) - (sqrt(m)/y) g_y``."""
-    low_m, low_y = positive(m, "relative entropy"), positive(y, "relative entropy")
-    high_m, high_y = bounded(m, "relative entropy").high, bounded(y, "relative entropy").high
+    low_m, low_y = (rules.positive(entry, "relative entropy") for entry in (m, y))
+    high_m, high_y = (rules.bounded(entry, "relative entropy").high for entry in (m, y))
+    if not (m.is_affine and y.is_affine):
+        raise MissingRule("relative entropy has a rule for affine arguments", None, "expand the composition")
     ratio = Interval(low_m / high_y, high_m / low_y)
     slope_m = Interval(float(np.log(ratio.low)) + 1, float(np.log(ratio.high)) + 1).rounded(1.0)
     slope_y = Interval(-ratio.high, -ratio.low).rounded(1.0 + ratio.high)
-    corners = [a * np.log(a / b) for a in (low_m, high_m) for b in (low_y, high_y)]
-    if not (m.is_affine and y.is_affine):
-        raise MissingRule("relative entropy has a rule for affine arguments", None, "expand the composition")
     if not y.terms:
         piece = Piece(m.terms, 1.0 / low_m)
     elif not m.terms:
@@ -193,6 +176,7 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
         own, other = Interval(high_m**-0.5, low_m**-0.5), Interval(-(high_m**0.5) / low_y, -(low_m**0.5) / high_y)
         piece = Piece((*(t.scaled(own) for t in m.terms), *(t.scaled(other) for t in y.terms)), 1.0)
     terms = tuple(t.scaled(slope_m) for t in m.terms) + tuple(t.scaled(slope_y) for t in y.terms)
+    corners = [a * np.log(a / b) for a in (low_m, high_m) for b in (low_y, high_y)]
     size = high_m * (1 + max(abs(np.log(ratio.low)), abs(np.log(ratio.high)))) + high_y
     least = float(min(*corners, -high_y * np.exp(-1.0)))
     return Scalar(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
@@ -200,7 +184,7 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
 
 def entropy_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     """Claim curvature in the first argument, over numbers."""
-    return claimed(weights, 1 / at_most(reach.high)) if expression.args[1].is_constant else None
+    return rules.claimed(weights, 1 / rules.at_most(reach.high)) if expression.args[1].is_constant else None
 
 
 REL_ENTR = Atom(
@@ -212,7 +196,7 @@ REL_ENTR = Atom(
         "cvxpy.atoms.elementwise.kl_div.kl_div": lambda node, args: rel_entr(*args) - args[0] + args[1],
         "cvxpy.atoms.elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
     },
-    domain=lambda expression: ("not negative", "not negative"),
+    domain=always(("not negative", "not negative")),
     slope=lambda expression, k, signs: -1 if k == 1 else 0,
     rule=lambda expression, arguments: [relative_entropy(m, y) for m, y in zip(*arguments, strict=True)],
     strong=LeastCurvature(
@@ -237,7 +221,7 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
         from jax.lax import stop_gradient
 
         top = stop_gradient(top)
-    return kept(expression, xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top)
+    return xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top
 
 
 def soft_maximum(low: Any, high: Any) -> Interval:
@@ -253,38 +237,31 @@ def softmax_rule(expression: Expression, group: Entries) -> Scalar:
         for base, other in (group, group[::-1]):
             if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
                 still = Scalar(base.value)
-                return still + logistic_rule(expression, other + still.scaled(MINUS))
+                return still + logistic_rule(expression, other + still.scaled(rules.MINUS))
     hull = hull_of(group)
     spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
-    return Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + mixed_pieces(group), 1, kink_of(group))
+    return Scalar(
+        soft_maximum(*rules.entry_ends(group)), (hull,), spread + mixed_pieces(group), 1, rules.kink_of(group)
+    )
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
-    weights = np.exp(a - unreduced(expression, value))
+    weights = np.exp(a - value)
     total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
-    return [weights * (unreduced(expression, slope) / total)]
+    return [weights * (slope / total)]
 
 
-LOG_SUM_EXP = Atom(
-    name="log_sum_exp",
-    shape=reduced,
+LOG_SUM_EXP = rules.reduction(
+    "log_sum_exp",
     value=log_sum_exp_value,
     pull=softmax,
-    reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
-    writes=lambda cp, e, args: cp.log_sum_exp(args[0], **axis_for(e)),
+    one=softmax_rule,
+    reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": rules.over(lambda *given: log_sum_exp(*given))},
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
-    slope=grows,
-    text=reduction_text,
+    slope=always(1),
     statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
     "Hessian their covariance under softmax weights, plus the arguments' own",
     source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
-    rule=lambda expression, arguments: [
-        softmax_rule(expression, group) for group in along_axis(expression, arguments[0])
-    ],
 )
-
-
-def log_sum_exp(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    a = constant(a)
-    return LOG_SUM_EXP(a, axis=every_axis(a, axis), keepdims=keepdims)
+log_sum_exp = rules.along(LOG_SUM_EXP)

@@ -1,38 +1,57 @@
 """Largest: of arguments, of entries, and sums of the largest.  The smallest is minus the largest of what is negated."""
 
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Scalar, hull_of
-from dpconvex.core.atom import Atom
+from dpconvex.core.abstract_values import Interval, Kink, Scalar, hull_of, mixed_pieces
+from dpconvex.core.atom import Atom, always
+from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
-from dpconvex.core.atoms.rules import (
-    Entries,
-    along_axis,
-    axis_for,
-    ball_of,
-    entry_ends,
-    every_axis,
-    grows,
-    kept,
-    kink_of,
-    largest,
-    over,
-    reduced,
-    reduction_text,
-    tie,
-    total,
-    unreduced,
-)
-from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.atoms.rules import Entries
+from dpconvex.core.expression import ATOM, Expression, Shape, constant
 
 # So many sums of k entries are enumerated.
 LARGEST_CHOICE = 256
+
+
+def largest(expression: Expression, group: Entries) -> Scalar:
+    """Bound the maximum of several entries.
+
+    Arguments that can never be the largest are dropped; if one is left there is no kink.  Ranges are rounded outward, so an
+    argument is dropped only if another one is proved to be as large everywhere.
+    """
+    floor = max(entry.value.low for entry in group)
+    value = Interval(floor, max(entry.value.high for entry in group))
+    alive = [entry for entry in group if entry.value.high > floor or entry.value.low == entry.value.high == floor]
+    if len(alive) == 1:
+        return alive[0].with_value(value)
+    curved = [entry for entry in alive if entry.terms]
+    if not curved:
+        return Scalar(value)
+    kink = tie(expression, hinge=len(curved) == 1)
+    if len(curved) == 1:
+        hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
+        constants = [entry for entry in alive if not entry.terms]
+        against_zero = len(constants) == 1 and constants[0].value == rules.ZERO
+        return replace(hinge, behind=curved[0]) if against_zero else hinge
+    return Scalar(value, (hull_of(alive),), mixed_pieces(alive), 1, rules.kink_of(alive) or kink)
+
+
+def tie(expression: Expression, hinge: bool = False) -> Kink:
+    """Say that a maximum has a kink where its terms tie, and how to round it off."""
+    assert expression.atom is not None
+    reason = f"{expression.atom.name} is not differentiable where two of its terms tie"
+    remedy = "cp.log_sum_exp of the same terms is a smooth maximum"
+    if hinge:
+        reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
+        remedy = "dp.huber_hinge(m, width) rounds the corner off"
+    return Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}")
 
 
 def largest_value(xp: Any, expression: Expression, *terms: Any) -> Any:
@@ -67,6 +86,12 @@ def shared_among(expression: Expression, value: Any, slope: Any, *terms: Any) ->
     return [at * part for at in attained]
 
 
+def maximum_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
+    terms = [write(argument, 0) for argument in expression.args]
+    hinge = len(terms) == 2 and is_zero(expression.args[1])
+    return f"pos({terms[0]})" if hinge else f"maximum({', '.join(terms)})", ATOM
+
+
 MAXIMUM = Atom(
     name="maximum",
     value=largest_value,
@@ -77,12 +102,8 @@ MAXIMUM = Atom(
     },
     writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
     sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
-    slope=grows,
-    text=lambda e, write: (
-        (f"pos({write(e.args[0], 0)})", 4)
-        if len(e.args) == 2 and is_zero(e.args[1])
-        else (f"maximum({', '.join(write(a, 0) for a in e.args)})", 4)
-    ),
+    slope=always(1),
+    text=maximum_text,
     statement="max(m_1, ..., m_k): the gradient is a convex combination of the arguments'; not differentiable",
     rule=lambda e, arguments: [largest(e, list(group)) for group in zip(*arguments, strict=True)],
     smooth=rounded_maximum,
@@ -100,32 +121,25 @@ def pos(a: Any) -> Expression:
 
 
 def shared_among_entries(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    attained = (a == unreduced(expression, value)) * 1.0
-    return [attained * (unreduced(expression, slope) / np.sum(attained, axis=expression.option("axis"), keepdims=True))]
+    attained = (a == value) * 1.0
+    return [attained * (slope / np.sum(attained, axis=expression.option("axis"), keepdims=True))]
 
 
-MAX = Atom(
-    name="max",
-    shape=reduced,
-    value=lambda xp, e, a: kept(e, xp.max(a, axis=e.option("axis"), keepdims=True)),
+MAX = rules.reduction(
+    "max",
+    value=lambda xp, e, a: xp.max(a, axis=e.option("axis"), keepdims=True),
     pull=shared_among_entries,
+    one=largest,
     reads={
-        "cvxpy.atoms.max.max": over(lambda a, axis, keepdims: largest_entry(a, axis, keepdims)),
-        "cvxpy.atoms.min.min": over(lambda a, axis, keepdims: -largest_entry(-a, axis, keepdims)),
+        "cvxpy.atoms.max.max": rules.over(lambda a, axis, keepdims: largest_entry(a, axis, keepdims)),
+        "cvxpy.atoms.min.min": rules.over(lambda a, axis, keepdims: -largest_entry(-a, axis, keepdims)),
     },
-    writes=lambda cp, e, args: cp.max(args[0], **axis_for(e)),
     sign=lambda expression, signs: signs[0],
-    slope=grows,
-    text=reduction_text,
+    slope=always(1),
     statement="largest entry: gradient a convex combination of the entries'; not differentiable",
-    rule=lambda e, arguments: [largest(e, group) for group in along_axis(e, arguments[0])],
     smooth=lambda e, args, width: width * log_sum_exp(args[0] / width, e.option("axis"), e.option("keepdims")),
 )
-
-
-def largest_entry(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    a = constant(a)
-    return MAX(a, axis=every_axis(a, axis), keepdims=keepdims)
+largest_entry = rules.along(MAX)
 
 
 def choices(expression: Expression) -> np.ndarray | None:
@@ -142,18 +156,18 @@ def choices(expression: Expression) -> np.ndarray | None:
 def sum_largest_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     """The largest of all sums of k entries; if they are too many, weights of at most 1 that add up to k are a ball's."""
     entries, k = arguments[0], expression.option("k")
-    low, high = (float(np.sort(ends)[-k:].sum()) for ends in entry_ends(entries))
+    low, high = (float(np.sort(ends)[-k:].sum()) for ends in rules.entry_ends(entries))
     value = Interval(low, high).rounded(float(sum(e.value.size for e in entries)), 8 + len(entries))
     table = choices(expression)
     if table is None:
-        terms = ball_of(entries, "the sum of the largest of many entries", float(np.sqrt(k)))
+        terms = rules.ball_of(entries, "the sum of the largest of many entries", float(np.sqrt(k)))
     else:
-        sums = [total([entries[j] for j in np.flatnonzero(row)]) for row in table]
+        sums = [rules.added_up([entries[j] for j in np.flatnonzero(row)]) for row in table]
         if len(sums) == 1:
             return sums
         terms = hull_of(sums)
     pieces = tuple(piece for entry in entries for piece in entry.pieces)
-    return [Scalar(value, (terms,), pieces, 1, kink_of(entries) or tie(expression))]
+    return [Scalar(value, (terms,), pieces, 1, rules.kink_of(entries) or tie(expression))]
 
 
 def rounded_sum_largest(expression: Expression, args: list[Expression], width: float) -> Expression | None:
@@ -176,6 +190,14 @@ def counted(shape: Shape, k: int) -> Shape:
     return ()
 
 
+def largest_sum(node: Any, args: list[Expression]) -> Expression:
+    """Read a sum of largest entries; CVXPY interpolates between whole numbers, and sums along axes."""
+    count = float(node.k)
+    if getattr(node, "axis", None) is not None or not count.is_integer():
+        raise ValueError("there is a rule for the sum of a whole number of largest entries, over all entries")
+    return reshape(SUM_LARGEST(args[0], k=int(count)), node.shape)
+
+
 SUM_LARGEST = Atom(
     name="sum_largest",
     shape=counted,
@@ -183,20 +205,12 @@ SUM_LARGEST = Atom(
         xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[e.args[0].size - e.option("k") :], axis=0
     ),
     pull=lambda e, value, slope, a: [slope * among_largest(e, a)],
-    reads={"cvxpy.atoms.sum_largest.sum_largest": lambda node, args: reshape(largest_sum(node, args[0]), node.shape)},
+    reads={"cvxpy.atoms.sum_largest.sum_largest": largest_sum},
     writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
     sign=lambda expression, signs: signs[0],
-    slope=grows,
+    slope=always(1),
     statement="gradient a convex combination of sums of k entries' gradients, also sum u_j g_j with ||u||_2 <= sqrt(k); "
     "not differentiable",
     rule=sum_largest_rule,
     smooth=rounded_sum_largest,
 )
-
-
-def largest_sum(node: Any, argument: Expression) -> Expression:
-    """Read a sum of largest entries; CVXPY interpolates between whole numbers, and sums along axes."""
-    count = float(node.k)
-    if getattr(node, "axis", None) is not None or not count.is_integer():
-        raise ValueError("there is a rule for the sum of a whole number of largest entries, over all entries")
-    return SUM_LARGEST(argument, k=int(count))

@@ -6,32 +6,23 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import EPSILON, Interval, Kink, Piece, Scalar, Term
-from dpconvex.core.atom import Atom, LeastCurvature, Reach
-from dpconvex.core.atoms.rules import (
-    NO_SMOOTHNESS,
-    Entries,
-    affine_rows,
-    ball_of,
-    concave,
-    entry_ends,
-    largest_sizes,
-    nowhere_negative,
-    refused,
-)
+from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.core.atoms import rules
+from dpconvex.core.atoms.rules import Entries
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.errors import NotPrivate
 
 Ends = Callable[[Shape, Any, Any], Interval]
 
-SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {NO_SMOOTHNESS}"
+SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {rules.NO_SMOOTHNESS}"
 
 
 def of_matrix(shape: Shape) -> Shape:
-    return () if len(shape) == 2 else refused("functions of a matrix for", shape)
+    return () if len(shape) == 2 else rules.refused("functions of a matrix for", shape)
 
 
 def of_square(shape: Shape) -> Shape:
-    return () if len(shape) == 2 and shape[0] == shape[1] else refused("functions of a square matrix for", shape)
+    return () if len(shape) == 2 and shape[0] == shape[1] else rules.refused("functions of a square matrix for", shape)
 
 
 def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:
@@ -56,7 +47,7 @@ def logarithm_of_determinant(xp: Any, a: Any) -> Any:
 
 def frobenius(low: Any, high: Any) -> float:
     """Bound the Frobenius norm of a matrix."""
-    return float(np.linalg.norm(largest_sizes(low, high)))
+    return float(np.linalg.norm(rules.sizes(low, high)[1]))
 
 
 def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
@@ -104,17 +95,14 @@ def spectral_rule(ends: Ends, steepest: Callable[[Shape], float], reason: str) -
 
     def rule(expression: Expression, arguments: list[Entries]) -> Entries:
         shape, entries = expression.args[0].shape, arguments[0]
-        term = ball_of(entries, "a spectral function", steepest(shape))
-        value = ends(shape, *entry_ends(entries)).rounded(count=4 + len(entries))
+        term = rules.ball_of(entries, "a spectral function", steepest(shape))
+        value = ends(shape, *rules.entry_ends(entries)).rounded(count=4 + len(entries))
         return [Scalar(value, (term,), (), 1, Kink(reason, expression, SPECTRAL_REMEDY))]
 
     return rule
 
 
-def never_smooth(expression: Expression, args: list[Expression], width: float) -> None:
-    return None
-
-
+never_smooth = always(None)
 TIE = "the largest eigenvalue or singular value is not differentiable where two of them tie"
 LARGEST = "gradient in the unit Frobenius ball of the argument's entries; not differentiable"
 LEWIS = "Lewis & Overton, Eigenvalue optimization, 1996"
@@ -123,9 +111,12 @@ LEWIS = "Lewis & Overton, Eigenvalue optimization, 1996"
 def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2."""
     shape, entries = expression.args[0].shape, arguments[0]
-    value, least = log_det_range(shape, *entry_ends(entries)), eigenvalue_range(shape, *entry_ends(entries)).low
-    term = ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / least)
-    rows = affine_rows(entries, "a log-determinant")
+    value, least = (
+        log_det_range(shape, *rules.entry_ends(entries)),
+        eigenvalue_range(shape, *rules.entry_ends(entries)).low,
+    )
+    term = rules.ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / least)
+    rows = rules.affine_rows(entries, "a log-determinant")
     pieces = tuple(Piece((Term(row[None, :]),), 1 / least**2) for row in rows if row.any())
     return [Scalar(value.rounded(count=4 + len(entries)), (term,), pieces, -1)]
 
@@ -180,7 +171,7 @@ LAMBDA_MAX = Atom(
     value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))[..., -1]),
     pull=largest_eigenvector,
     reads="cvxpy.atoms.lambda_max.lambda_max",
-    domain=lambda expression: ("symmetric",),
+    domain=always(("symmetric",)),
     statement=LARGEST,
     source=LEWIS,
     rule=spectral_rule(eigenvalue_range, lambda shape: 1.0, TIE),
@@ -195,7 +186,7 @@ SIGMA_MAX = Atom(
     value=each(lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0]),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads="cvxpy.atoms.sigma_max.sigma_max",
-    sign=nowhere_negative,
+    sign=always(1),
     statement=LARGEST,
     source=LEWIS,
     rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
@@ -211,7 +202,7 @@ NORM_NUC = Atom(
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
     reads="cvxpy.atoms.norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
-    sign=nowhere_negative,
+    sign=always(1),
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
     rule=spectral_rule(
@@ -230,8 +221,8 @@ LOG_DET = Atom(
     value=each(logarithm_of_determinant),
     pull=lambda e, value, slope, a: [slope * inverse(a)],
     reads="cvxpy.atoms.log_det.log_det",
-    domain=lambda expression: ("semidefinite",),
-    curve=concave,
+    domain=always(("semidefinite",)),
+    curve=always(-1),
     statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
     "Hessian at most sum g_j g_j' / l^2",
     source="Boyd & Vandenberghe, Convex Optimization, sections 3.1.5 and A.4",

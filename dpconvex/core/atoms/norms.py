@@ -5,43 +5,14 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Interval, Kink, Piece, Scalar, Term
-from dpconvex.core.atom import Atom, LeastCurvature, Reach
+from dpconvex.core.atom import LeastCurvature, Reach, always
+from dpconvex.core.atoms import rules
+from dpconvex.core.atoms.arithmetic import total
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
-from dpconvex.core.atoms.powers import huber
-from dpconvex.core.atoms.rules import (
-    NO_SMOOTHNESS,
-    ROUNDING,
-    Entries,
-    Write,
-    absolute_value,
-    affine_rows,
-    along_axis,
-    axes_of,
-    axis_for,
-    ball_of,
-    behind,
-    bounded,
-    called,
-    even_slope,
-    every_axis,
-    is_one_row,
-    kept,
-    kink_of,
-    largest,
-    length_of,
-    lines,
-    nowhere_negative,
-    over,
-    positive,
-    reduced,
-    sizes_of,
-    sum_matrix,
-    total as added_up,
-    unreduced,
-    varies,
-)
-from dpconvex.core.atoms.sums import total
+from dpconvex.core.atoms.extremes import largest
+from dpconvex.core.atoms.powers import absolute_value, even_slope, huber
+from dpconvex.core.atoms.rules import Entries, Write
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule
@@ -51,28 +22,25 @@ INFINITE = float("inf")
 
 def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     p, axis = expression.option("p"), expression.option("axis")
-    size = xp.maximum(a, -a)
-    if p == 1:
-        return kept(expression, xp.sum(size, axis=axis, keepdims=True))
-    if p == INFINITE:
-        return kept(expression, xp.max(size, axis=axis, keepdims=True))
     if p == 2:
         square = xp.sum(a * a, axis=axis, keepdims=True)
-        positive = square > 0
-        return kept(expression, xp.where(positive, xp.sqrt(xp.where(positive, square, 1.0)), 0.0))
-    # Divided by its largest entry, so that no power overflows.
+        return xp.where(square > 0, xp.sqrt(xp.where(square > 0, square, 1.0)), 0.0)
+    size = xp.maximum(a, -a)
+    if p == 1:
+        return xp.sum(size, axis=axis, keepdims=True)
     top = xp.max(size, axis=axis, keepdims=True)
+    if p == INFINITE:
+        return top
+    # Divided by its largest entry, so that no power overflows.
     scale = xp.where(top > 0, top, 1.0)
-    nonzero = a != 0
-    powers = xp.where(nonzero, xp.where(nonzero, size / scale, 1.0) ** p, 0.0)
+    powers = xp.where(a != 0, xp.where(a != 0, size / scale, 1.0) ** p, 0.0)
     mass = xp.sum(powers, axis=axis, keepdims=True)
-    return kept(expression, xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0))
+    return xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0)
 
 
 def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """A point of the dual norm's unit ball; 0 at 0."""
-    p, axis = expression.option("p"), expression.option("axis")
-    value, slope, side = unreduced(expression, value), unreduced(expression, slope), np.sign(np.real(a))
+    p, axis, side = expression.option("p"), expression.option("axis"), np.sign(np.real(a))
     if p == 1:
         return [slope * side]
     if p == INFINITE:
@@ -82,14 +50,14 @@ def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[An
     return [slope * (share if p == 2 else side * (side * share) ** (p - 1))]
 
 
-def norm_written(cp: Any, expression: Expression, inner: Any) -> Any:
+def norm_written(cp: Any, expression: Expression, args: list[Any]) -> Any:
     """Write a norm of a vector or of entries along an axis with CVXPY, which has an atom for each order."""
     order = expression.option("p")
     if not expression.args[0].ndim:
-        return cp.abs(inner)
+        return cp.abs(args[0])
     if order in (1.0, INFINITE):
-        return (cp.norm1 if order == 1 else cp.norm_inf)(inner, **axis_for(expression))
-    return cp.pnorm(inner, order, **axis_for(expression))
+        return (cp.norm1 if order == 1 else cp.norm_inf)(args[0], **rules.axis_for(expression))
+    return cp.pnorm(args[0], order, **rules.axis_for(expression))
 
 
 def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
@@ -100,59 +68,57 @@ def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) ->
         raise ValueError(f"along an axis there are norms of order 1, 2 and infinity, and the order is {p:g}")
     if len(axis) not in (1, len(shape)):
         raise ValueError(f"norms are over all axes or along one of them, and the axes are {axis}")
-    return reduced(shape, axis, keepdims)
+    return rules.reduced(shape, axis, keepdims)
 
 
-def norm_of(expression: Expression, group: Entries) -> Scalar:
+def norm_rule(expression: Expression, group: Entries) -> Scalar:
     order = expression.option("p")
-    return (norm_1 if order == 1 else norm_infinity if order == INFINITE else norm_p)(expression, group)
+    return norm_p(expression, group) if 1 < order < INFINITE else norm_of_sizes(expression, group, order == 1)
 
 
-def norm_1(expression: Expression, group: Entries) -> Scalar:
-    """Add up absolute values; of a function of the record, no more than the Euclidean norm allows."""
-    kink = Kink(
-        "the 1-norm is not differentiable where an entry is 0",
-        expression,
-        f"cp.sum(cp.huber(m, M)) rounds the corners off; {NO_SMOOTHNESS}",
+def norm_of_sizes(expression: Expression, group: Entries, added: bool) -> Scalar:
+    """Add up absolute values; of a function of the record, no more than the Euclidean norm allows.  Or take the largest.
+
+    Concave entries, which may be below zero in a norm, change sign too.
+    """
+    reason, remedy = (
+        ("the 1-norm is not differentiable where an entry is 0", "cp.sum(cp.huber(m, M)) rounds the corners off")
+        if added
+        else (
+            "the infinity norm is not differentiable at 0, nor where two entries tie in size",
+            "cp.log_sum_exp(cp.hstack([m, -m])) is a smooth substitute",
+        )
     )
-    result = added_up([absolute_value(expression, entry, kink) for entry in group])
-    most = Interval(0.0, length_of(group) * len(group) ** 0.5).rounded()
-    return result.with_value(result.value.meet(most)) if most.high < result.value.high else result
-
-
-def norm_infinity(expression: Expression, group: Entries) -> Scalar:
-    """The maximum over the entries' absolute values: concave entries, which may be below zero in a norm, change sign too."""
-    kink = Kink(
-        "the infinity norm is not differentiable at 0, nor where two entries tie in size",
-        expression,
-        f"cp.log_sum_exp(cp.hstack([m, -m])) is a smooth substitute; {NO_SMOOTHNESS}",
-    )
-    found = largest(expression, [absolute_value(expression, entry, kink) for entry in group])
-    least, most = sizes_of(group)
-    return found.with_value(Interval(float(least.max()), float(most.max())))
+    kink = Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}")
+    sizes = [absolute_value(expression, entry, kink) for entry in group]
+    if not added:
+        least, most = rules.sizes(*rules.entry_ends(group))
+        return largest(expression, sizes).with_value(Interval(float(least.max()), float(most.max())))
+    result = rules.added_up(sizes)
+    longest = Interval(0.0, rules.length_of(group) * len(group) ** 0.5).rounded()
+    return result.with_value(result.value.meet(longest)) if longest.high < result.value.high else result
 
 
 def norm_p(expression: Expression, group: Entries) -> Scalar:
     """Away from zero the Hessian of the p-norm is at most (p - 1)/norm for p >= 2; at zero it has a kink."""
     order = expression.option("p")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
-    rows, term = affine_rows(group, "a norm"), ball_of(group, "a norm", size)
-    least, most = (float(np.linalg.norm(sizes, ord=order)) for sizes in sizes_of(group))
-    value = Interval(least, max(least, min(most, size * length_of(group)))).rounded(count=8 + len(group))
+    rows, term = rules.affine_rows(group, "a norm"), rules.ball_of(group, "a norm", size)
+    sizes = rules.sizes(*rules.entry_ends(group))
+    least, most = (float(np.linalg.norm(ends, ord=order)) for ends in sizes)
+    value = Interval(least, max(least, min(most, size * rules.length_of(group)))).rounded(count=8 + len(group))
     if order >= 2 and value.low > 0:
         pieces = tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows)
-        still = [entry for entry, row in zip(group, rows, strict=True) if not row.any()]
-        least = float(np.linalg.norm(sizes_of(still)[0])) * (1 - ROUNDING * len(group)) if order == 2 and still else 0.0
-        moved = any(each.mass is not None and each.mass.any() for entry in still for each in entry.terms)
-        floor = (1.0, least) if least > 0 and not moved else None
-        return Scalar(value, (term,), pieces, floor=floor)
-    reason = (
-        f"the {'Euclidean norm' if order == 2 else f'{order:g}-norm'} is not differentiable where its argument vanishes"
-        if order >= 2
-        else f"no curvature bound is known for the p-norm with p = {order:g}"
-    )
+        still = ~rows.any(axis=1)
+        moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
+        least = float(np.linalg.norm(sizes[0][still])) * (1 - rules.ROUNDING * len(group))
+        return Scalar(value, (term,), pieces, floor=(1.0, least) if least > 0 and order == 2 and not moved else None)
+    reason = f"no curvature bound is known for the p-norm with p = {order:g}"
+    if order >= 2:
+        name = "Euclidean norm" if order == 2 else f"{order:g}-norm"
+        reason = f"the {name} is not differentiable where its argument vanishes"
     remedy = "cp.norm(cp.hstack([m, 0.1])) rounds the corner off; cp.sum_squares needs bounded parameters"
-    return Scalar(value, (term,), (), 1, Kink(reason, expression, f"{remedy}; {NO_SMOOTHNESS}"))
+    return Scalar(value, (term,), (), 1, Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}"))
 
 
 def rounded_norm(expression: Expression, args: list[Expression], width: float) -> Expression | None:
@@ -172,60 +138,60 @@ def rounded_norm(expression: Expression, args: list[Expression], width: float) -
 
 def norm_text(expression: Expression, write: Write) -> tuple[str, int]:
     order = expression.option("p")
-    return called("norm", expression, write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"]))
+    words = [write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"])]
+    return rules.called("norm", expression, *words)
 
 
-NORM = Atom(
-    name="norm",
+NORM = rules.reduction(
+    "norm",
     shape=norm_shape,
     value=norm_value,
     pull=norm_pull,
+    one=norm_rule,
     reads={
-        "cvxpy.atoms.norm1.norm1": over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
-        "cvxpy.atoms.norm_inf.norm_inf": over(lambda a, axis, keepdims: norm(a, INFINITE, axis, keepdims)),
+        "cvxpy.atoms.norm1.norm1": rules.over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
+        "cvxpy.atoms.norm_inf.norm_inf": rules.over(lambda a, axis, keepdims: norm(a, INFINITE, axis, keepdims)),
         **{
             f"cvxpy.atoms.pnorm.{name}": lambda node, args: norm(  # of the order that its user gave
-                args[0], float(node.original_p), axes_of(node), bool(node.keepdims)
+                args[0], float(node.original_p), rules.axes_of(node), bool(node.keepdims)
             )
             for name in ("Pnorm", "PnormApprox", "pnorm")
         },
     },
-    writes=lambda cp, e, args: norm_written(cp, e, args[0]),
-    sign=nowhere_negative,
+    writes=norm_written,
+    sign=always(1),
     slope=even_slope,
     text=norm_text,
     statement="p = 1: rules of abs and sum; p = inf: of abs and max; else gradient sum u_j g_j with ||u||_2 <= 1 (p >= 2) or "
     "<= k^(1/p - 1/2) (p < 2), Hessian at most (p - 1)/norm sum g_j g_j' for p >= 2; not differentiable at 0",
-    rule=lambda expression, arguments: [norm_of(expression, group) for group in along_axis(expression, arguments[0])],
     smooth=rounded_norm,
 )
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
     """p-norm of the entries along axes."""
-    a = constant(a)
-    return NORM(a, p=float(p), axis=every_axis(a, axis), keepdims=keepdims)
+    return rules.along(NORM)(a, axis, keepdims, p=float(p))
 
 
-def squares_over(group: Entries, divisor: Scalar) -> Scalar:
+def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Scalar:
     """Bound the sum of the squares of some entries, over one that keeps away from zero.
 
     With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's.
     The square of pos(m) has the slope 2 pos(m) times m's: there is no kink.
     """
-    low, y = positive(divisor, "quad_over_lin", "divisor"), divisor.value
-    ranges = [bounded(entry, "a square") for entry in group]
+    low, y = rules.positive(divisor, "quad_over_lin", "divisor"), divisor.value
+    ranges = [rules.bounded(entry, "a square") for entry in group]
     if any(not e.is_affine and (e.value.low if e.sign > 0 else -e.value.high) < 0 for e in group):
         raise MissingRule("the square of a curved term that can change its sign", None, "square affine expressions")
-    inner = [behind(entry) for entry in group]
-    smallest, sizes = sizes_of(group)
+    inner = [entry.behind or entry for entry in group]
+    smallest, sizes = rules.sizes(*rules.entry_ends(group))
     least = float((smallest**2).sum())
-    most = min(float(np.linalg.norm(sizes)), length_of(inner))
+    most = min(float(np.linalg.norm(sizes)), rules.length_of(inner))
     value = Interval(least / y.high, max(most**2, least) / low)
     plain = len(group) == 1 and y == Interval(1.0, 1.0)
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
-    if len(group) > 1 and all(map(is_one_row, inner)):
-        terms: tuple[Term, ...] = (ball_of(inner, "a sum of squares", 2 * most / low),)
+    if len(group) > 1 and all(map(rules.is_one_row, inner)):
+        terms: tuple[Term, ...] = (rules.ball_of(inner, "a sum of squares", 2 * most / low),)
     else:
         slopes = [
             Interval(2 * min(r.low / low, r.low / y.high), 2 * max(r.high / low, r.high / y.high)) for r in ranges
@@ -241,7 +207,7 @@ def squares_over(group: Entries, divisor: Scalar) -> Scalar:
         bound = Interval(-value.high / low, -value.low / y.high)
         terms = terms + tuple(term.scaled(bound) for term in divisor.terms)
         pieces.extend(piece.scaled(value.high / low) for piece in divisor.pieces)
-    return Scalar(value, terms, tuple(pieces), 1, kink_of([*inner, divisor]))
+    return Scalar(value, terms, tuple(pieces), 1, rules.kink_of([*inner, divisor]))
 
 
 def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
@@ -250,16 +216,13 @@ def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     if not divisor.is_constant:
         return None
     result = np.zeros(expression.args[0].size)
-    for weight, line in zip(weights, lines(expression), strict=True):
-        result[line] = 2 * weight / float(divisor.number)
+    result[rules.lines(expression)] = 2 * np.asarray(weights)[:, None] / float(divisor.number)
     return result
 
 
 def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
     """Twice the entries over the divisor, and minus the value over it."""
-    first = 2 * a * unreduced(expression, slope / b)
-    second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
-    return [first, second]
+    return [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b]
 
 
 def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
@@ -268,46 +231,40 @@ def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
     if expression.variables or not divisor.is_constant or divisor.number != 1:
         return None
     squares: Polynomial = expander.expand(inner).power(2)
-    return squares.linear(sum_matrix(expression), expression.shape)
+    return squares.linear(rules.sum_matrix(expression), expression.shape)
 
 
 def squares_shape(shape: Shape, divisor: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     if divisor:
         raise ValueError(f"sums of squares are divided by a number, and the divisor has shape {divisor}")
-    return reduced(shape, axis, keepdims)
+    return rules.reduced(shape, axis, keepdims)
 
 
 def squares_text(expression: Expression, write: Write) -> tuple[str, int]:
     """Write a sum of squares as such if the divisor is 1."""
     inner, divisor = (write(argument, 0) for argument in expression.args)
-    return (
-        called("sum_squares", expression, inner)
-        if divisor == "1"
-        else called("quad_over_lin", expression, inner, divisor)
-    )
+    words = [inner] if divisor == "1" else [inner, divisor]
+    return rules.called("quad_over_lin" if words[1:] else "sum_squares", expression, *words)
 
 
-QUAD_OVER_LIN = Atom(
-    name="quad_over_lin",
+QUAD_OVER_LIN = rules.reduction(
+    "quad_over_lin",
     shape=squares_shape,
-    value=lambda xp, e, a, b: (
-        kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
-    ),
+    value=lambda xp, e, a, b: xp.sum(a * a, axis=e.option("axis"), keepdims=True) / b,
     pull=squares_pull,
+    one=squares_over,
     reads={
         "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(
-            args[0], args[1], axes_of(node), bool(getattr(node, "keepdims", False))
+            args[0], args[1], rules.axes_of(node), bool(getattr(node, "keepdims", False))
         )
     },
-    writes=lambda cp, e, args: cp.quad_over_lin(args[0], args[1], **axis_for(e)),
-    domain=lambda expression: (None, "positive"),
-    sign=nowhere_negative,
+    domain=always((None, "positive")),
+    sign=always(1),
     slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
     text=squares_text,
     expand=summed_squares,
     statement="||m||^2 / y on bounded m and y >= l > 0; with constant y (sum_squares): gradient 2 sum m_j g_j / y, "
     "Hessian (2/y) sum g_j g_j'; of pos(m): no kink",
-    rule=lambda e, arguments: [squares_over(group, arguments[1][0]) for group in along_axis(e, arguments[0])],
     strong=LeastCurvature(
         "sum of squares",
         "||A theta + c||^2 / y with a constant y > 0: Hessian 2 A'A / y",
@@ -321,7 +278,7 @@ def quad_over_lin(a: Any, b: Any, axis: tuple[int, ...] | None = None, keepdims:
     a, b = constant(a), reshape(constant(b), ())
     if b.is_constant and not float(b.number) > 0:
         raise ValueError("squares are divided by a number that is not positive")
-    return QUAD_OVER_LIN(a, b, axis=every_axis(a, axis), keepdims=keepdims)
+    return QUAD_OVER_LIN(a, b, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims)
 
 
 def sum_squares(a: Any, axis: tuple[int, ...] | None = None) -> Expression:

@@ -6,22 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Scalar
-from dpconvex.core.atom import Atom, LeastCurvature, Reach
-from dpconvex.core.atoms.rules import (
-    BOUND_IT,
-    absolute_value,
-    at_most,
-    behind,
-    claimed,
-    entrywise,
-    even_slope,
-    least_sizes,
-    nowhere_negative,
-    number,
-    shrunk,
-)
-from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.abstract_values import Interval, Kink, Scalar
+from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.core.atoms import rules
+from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
@@ -30,6 +18,16 @@ Array = NDArray[np.float64]
 LARGEST_LOGARITHM = 300.0
 # CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
 CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+def even_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    """Even convex functions grow on one side and fall on the other."""
+    return signs[k]
+
+
+def number(option: Any) -> float:
+    """Return an option of a CVXPY atom, which may be an expression of public numbers, as a number."""
+    return float(np.asarray(getattr(option, "value", option)))
 
 
 def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
@@ -49,7 +47,8 @@ def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
 
     least = 0.0 if low <= 0 <= high else min(value(low), value(high))
     curvature = 2.0 if low < threshold and high > -threshold else 0.0
-    return behind(entry).through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
+    inner = entry.behind or entry
+    return inner.through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
 
 
 def huber_shape(shape: Shape, M: float) -> Shape:
@@ -65,13 +64,26 @@ HUBER = Atom(
     pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
     reads={"cvxpy.atoms.elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
-    sign=nowhere_negative,
+    sign=always(1),
     slope=even_slope,
-    text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
-    rule=entrywise(huber_rule),
+    text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", ATOM),
+    rule=rules.entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
     source="Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); elementary calculus",
 )
+
+
+def absolute_value(expression: Expression, entry: Scalar, kink: Kink | None = None) -> Scalar:
+    """Bound |m|; `kink` says what is not differentiable if 0 lies inside the range."""
+    low, high = entry.value.low, entry.value.high
+    if low >= 0:
+        return entry
+    if high <= 0:
+        return entry.scaled(rules.MINUS)
+    if kink is None:
+        reason = "the absolute value is not differentiable at 0"
+        kink = Kink(reason, expression, f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}")
+    return entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
 
 
 ABS = Atom(
@@ -79,9 +91,9 @@ ABS = Atom(
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
     pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
     reads="cvxpy.atoms.elementwise.abs.abs",
-    sign=nowhere_negative,
+    sign=always(1),
     slope=even_slope,
-    rule=entrywise(absolute_value),
+    rule=rules.entrywise(absolute_value),
     smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
     statement="|m|: slope in [-1, 1]; not differentiable at 0",
 )
@@ -140,24 +152,20 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     p, value = expression.option("p"), entry.value
     even = is_whole_line(p)
     steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
-    if not even and (value.low < 0 or (steep and shrunk(value) <= 0)):
+    if not even and (value.low < 0 or (steep and rules.shrunk(value) <= 0)):
         raise NotPrivate(
             f"the power {p:g} needs an argument bounded away from {'zero' if steep else 'negative numbers'}, and it goes down "
             f"to {value.low:.4g}",
             None,
             "shift the argument, or bound the parameters or the declared domain; cp.square and dp.huber_hinge take any argument",
         )
-    if not np.isfinite(value.high) or not np.isfinite(value.low):
-        raise NotPrivate(
-            f"the power {p:g} is Lipschitz only on bounded sets, and its argument is unbounded", None, BOUND_IT
-        )
+    rules.bounded(entry, f"the power {p:g}")
     if steep and not even:
-        value = Interval(shrunk(value), value.high)
+        value = Interval(rules.shrunk(value), value.high)
     ends = (value.low, value.high)
     if max((p * np.log(abs(m)) for m in ends if m != 0), default=0.0) > LARGEST_LOGARITHM:
-        raise NotPrivate(
-            f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows", None, BOUND_IT
-        )
+        why = f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows"
+        raise NotPrivate(why, None, rules.BOUND_IT)
 
     def at(exponent: float) -> list[float]:
         if exponent == 0:
@@ -168,20 +176,17 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     result = Interval(0.0 if value.low < 0 < value.high else min(values), max(values)).rounded()
     if not entry.terms:
         return Scalar(result)
-    slopes = [p * slope for slope in at(p - 1)]
-    return (behind(entry) if p >= 2 else entry).through(
-        result,
-        Interval(min(slopes), max(slopes)).rounded(),
-        max(abs(p * (p - 1) * bend) for bend in at(p - 2)),
-        sign=-1 if 0 < p < 1 else 1,
-    )
+    slopes, curvature = [p * slope for slope in at(p - 1)], max(abs(p * (p - 1) * bend) for bend in at(p - 2))
+    inner = entry.behind or entry if p >= 2 else entry
+    slope = Interval(min(slopes), max(slopes)).rounded()
+    return inner.through(result, slope, curvature, sign=-1 if 0 < p < 1 else 1)
 
 
 def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
     """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
     p = expression.option("p")
-    nearest = least_sizes(reach.low, reach.high) if is_whole_line(p) else np.maximum(reach.low, 0.0)
-    return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
+    nearest = rules.sizes(reach.low, reach.high)[0] if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return rules.claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else rules.at_most(reach.high) ** (p - 2))
 
 
 def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
@@ -201,16 +206,17 @@ POWER = Atom(
     },
     writes=lambda cp, e, args: written_power(cp, e, args[0]),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
-    sign=nowhere_negative,
+    sign=always(1),
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
     slope=power_slope,
     text=lambda e, write: (
-        (f"square({write(e.args[0], 0)})", 4)
+        f"square({write(e.args[0], 0)})"
         if e.option("p") == 2
-        else (f"power({write(e.args[0], 0)}, {e.option('p'):.6g})", 4)
+        else f"power({write(e.args[0], 0)}, {e.option('p'):.6g})",
+        ATOM,
     ),
     expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
-    rule=entrywise(power_rule),
+    rule=rules.entrywise(power_rule),
     strong=LeastCurvature(
         "power",
         "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
@@ -286,8 +292,8 @@ DECLARED: Atom = Atom(
     },
     sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
     slope=declared_slope,
-    text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", 4),
-    rule=entrywise(declared_rule),
+    text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", ATOM),
+    rule=rules.entrywise(declared_rule),
     statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
     source="declared by the user; dpconvex/core/declared_atoms.py",
 )

@@ -1,17 +1,17 @@
-"""What several atoms share: shapes, signs and texts; ranges that rules can use or must refuse; groups of entries."""
+"""What several atoms share: reductions over axes, ranges that rules can use or must refuse, groups of entries."""
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import reduce
+from functools import reduce, wraps
 from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Kink, Scalar, Term, hull_of, mixed_pieces
-from dpconvex.core.expression import ATOM, PRODUCT, SIGN, Expression, Shape
+from dpconvex.core.abstract_values import Interval, Kink, Scalar, Term
+from dpconvex.core.atom import Atom
+from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import MissingRule, NotPrivate
 
 Array = NDArray[np.float64]
@@ -25,53 +25,67 @@ ROUNDING = 1e-14
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
 
 
-# Signs and slopes.
-
-
-def nowhere_negative(expression: Expression, signs: Sequence[int]) -> int:
-    return 1
-
-
 def common_sign(expression: Expression, signs: Sequence[int]) -> int:
     return signs[0] if len(set(signs)) == 1 else 0
-
-
-def product_sign(expression: Expression, signs: Sequence[int]) -> int:
-    return signs[0] * signs[1]
-
-
-def grows(expression: Expression, k: int, signs: Sequence[int]) -> int:
-    return 1
-
-
-def even_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
-    """Even convex functions grow on one side and fall on the other."""
-    return signs[k]
-
-
-def concave(expression: Expression) -> int:
-    return -1
-
-
-def varies(expression: Expression, k: int) -> bool:
-    """Whether an argument mentions variables, so that a slope by it is wanted."""
-    return bool(expression.args[k].variables)
-
-
-# Reductions over axes.
 
 
 def refused(what: str, *shapes: Shape) -> NoReturn:
     raise ValueError(f"there is no rule for {what} shape {' and '.join(map(str, shapes))}")
 
 
+# Reductions over axes.
+
+
+def reduction(
+    name: str, value: Callable[..., Any], pull: Callable[..., list[Any]], one: Callable[..., Scalar], **slots: Any
+) -> Atom:
+    """Return an atom of entries along axes.
+
+    `value` keeps the axes that are reduced, `pull` gets values and slopes with them, and `one` is the rule for one line of
+    entries, and the first entry of each further argument.
+    """
+    usual: dict[str, Any] = {
+        "shape": reduced,
+        "text": lambda e, write: called(name, e, *(write(argument, 0) for argument in e.args)),
+        "writes": lambda cp, e, args: getattr(cp, name)(*args, **axis_for(e)),
+    }
+
+    @wraps(value)
+    def kept(xp: Any, expression: Expression, *args: Any) -> Any:
+        found = value(xp, expression, *args)
+        return found.reshape((*expression.shape, found.shape[-1]))
+
+    def unreduced(expression: Expression, slope: Any) -> Any:
+        shape = reduced(expression.args[0].shape, expression.option("axis"), True)
+        return slope.reshape((*shape, slope.shape[-1]))
+
+    def rule(expression: Expression, arguments: list[Entries]) -> Entries:
+        entries, *others = arguments
+        firsts = [other[0] for other in others]
+        return [one(expression, [entries[k] for k in line], *firsts) for line in lines(expression)]
+
+    return Atom(
+        name=name,
+        value=kept,
+        pull=lambda e, found, slope, *args: pull(e, unreduced(e, found), unreduced(e, slope), *args),
+        rule=rule,
+        **{**usual, **slots},
+    )
+
+
+def along(atom: Atom) -> Callable[..., Expression]:
+    """Return what applies a reduction over axes, or over all of them."""
+
+    def applied(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False, **options: Any) -> Expression:
+        a = constant(a)
+        return atom(a, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims, **options)
+
+    return applied
+
+
 def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     """Shape after a reduction over some axes."""
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)
-
-
-def every_axis(a: Expression, axis: tuple[int, ...] | None) -> tuple[int, ...]:
-    return tuple(range(a.ndim)) if axis is None else axis
 
 
 def axes_of(node: Any) -> tuple[int, ...]:
@@ -94,17 +108,6 @@ def axis_for(expression: Expression) -> dict[str, Any]:
     return {"axis": given, "keepdims": expression.option("keepdims")}
 
 
-def kept(expression: Expression, result: Any) -> Any:
-    """Return a reduction that kept its axes, without them unless the atom keeps them."""
-    return result.reshape((*expression.shape, result.shape[-1]))
-
-
-def unreduced(expression: Expression, slope: Any) -> Any:
-    """Return what belongs to the results of a reduction with the axes that were reduced, of length 1."""
-    shape = reduced(expression.args[0].shape, expression.option("axis"), True)
-    return slope.reshape((*shape, slope.shape[-1]))
-
-
 def lines(expression: Expression) -> NDArray[np.int64]:
     """Return the entries (of the first argument) that make each entry of a reduction, in column order, as the rows of a table."""
     inner, axis = expression.args[0], expression.option("axis")
@@ -112,11 +115,6 @@ def lines(expression: Expression) -> NDArray[np.int64]:
     rest = tuple(k for k in range(inner.ndim) if k not in axis)
     table = numbers.transpose(rest + tuple(axis))
     return table.reshape(expression.size, inner.size // max(expression.size, 1), order="F")
-
-
-def along_axis(expression: Expression, entries: Entries) -> list[Entries]:
-    """Group the entries of the first argument as the axes of a reduction say."""
-    return [[entries[k] for k in line] for line in lines(expression)]
 
 
 def sum_matrix(expression: Expression) -> sp.csc_array:
@@ -127,31 +125,11 @@ def sum_matrix(expression: Expression) -> sp.csc_array:
     return sp.csc_array((np.ones(table.size), (row, table.ravel())), shape=shape)
 
 
-# Texts.
-
-
-def infix(symbol: str) -> Callable[[Expression, Write], tuple[str, int]]:
-    def written(expression: Expression, write: Write) -> tuple[str, int]:
-        return f"{write(expression.args[0], PRODUCT)} {symbol} {write(expression.args[1], SIGN)}", PRODUCT
-
-    return written
-
-
 def called(name: str, expression: Expression, *words: str) -> tuple[str, int]:
     """Write a reduction as a call, with its axis unless it is over everything."""
     axis = expression.option("axis")
     along = [] if len(axis) == expression.args[0].ndim else [f"axis={axis[0] if len(axis) == 1 else axis}"]
     return f"{name}({', '.join([*words, *along])})", ATOM
-
-
-def reduction_text(expression: Expression, write: Write) -> tuple[str, int]:
-    assert expression.atom is not None
-    return called(expression.atom.name, expression, *(write(argument, 0) for argument in expression.args))
-
-
-def number(option: Any) -> float:
-    """Return an option of a CVXPY atom, which may be an expression of public numbers, as a number."""
-    return float(np.asarray(getattr(option, "value", option)))
 
 
 # Ranges.
@@ -160,11 +138,6 @@ def number(option: Any) -> float:
 def entrywise(one: Callable[[Expression, Scalar], Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
     """Return the rule that treats each entry of one argument by itself."""
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
-
-
-def image(function: Callable[[float], Any], interval: Interval) -> Interval:
-    """Return the range of a function that grows."""
-    return Interval(float(function(interval.low)), float(function(interval.high))).rounded()
 
 
 def bounded(entry: Scalar, what: str) -> Interval:
@@ -191,25 +164,13 @@ def shrunk(value: Interval) -> float:
     return value.low - ROUNDING * abs(value.high) if np.isfinite(value.high) else value.low
 
 
-def least_sizes(low: Array, high: Array) -> Array:
-    """Bound the absolute values of numbers in intervals from below."""
-    return np.maximum(np.maximum(low, -high), 0.0)
-
-
-def largest_sizes(low: Array, high: Array) -> Array:
-    """Bound the absolute values of numbers in intervals from above."""
-    return np.maximum(np.abs(low), np.abs(high))
+def sizes(low: Array, high: Array) -> tuple[Array, Array]:
+    """Bound the absolute values of numbers in intervals from below and above."""
+    return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
 
 
 def entry_ends(group: Sequence[Scalar]) -> tuple[Array, Array]:
-    """Return the ranges of entries as two arrays."""
     return np.array([entry.value.low for entry in group]), np.array([entry.value.high for entry in group])
-
-
-def sizes_of(group: Sequence[Scalar]) -> tuple[Array, Array]:
-    """Bound the absolute values of entries from below and above."""
-    ends = entry_ends(group)
-    return least_sizes(*ends), largest_sizes(*ends)
 
 
 def at_most(high: Array) -> Array:
@@ -231,66 +192,12 @@ def claimed(weights: Array, curvature: Array) -> Array | None:
 # Groups of entries.
 
 
-def behind(entry: Scalar) -> Scalar:
-    """Return m behind an entry pos(m) for outer functions of slope 0 at 0, whose composition with pos has no kink."""
-    return entry.behind or entry
-
-
-def total(entries: Sequence[Scalar]) -> Scalar:
-    """Add entries up."""
+def added_up(entries: Sequence[Scalar]) -> Scalar:
     return reduce(operator.add, entries) if entries else Scalar(ZERO)
 
 
 def kink_of(group: Sequence[Scalar]) -> Kink | None:
     return next((entry.kink for entry in group if entry.kink), None)
-
-
-def absolute_value(expression: Expression, entry: Scalar, kink: Kink | None = None) -> Scalar:
-    """Bound |m|; `kink` says what is not differentiable if 0 lies inside the range."""
-    low, high = entry.value.low, entry.value.high
-    if low >= 0:
-        return entry
-    if high <= 0:
-        return entry.scaled(MINUS)
-    if kink is None:
-        reason = "the absolute value is not differentiable at 0"
-        kink = Kink(reason, expression, f"cp.huber(m, M) rounds the corner off; {NO_SMOOTHNESS}")
-    return entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
-
-
-def largest(expression: Expression, group: Entries) -> Scalar:
-    """Bound the maximum of several entries.
-
-    Arguments that can never be the largest are dropped; if one is left there is no kink.  Ranges are rounded outward, so an
-    argument is dropped only if another one is proved to be as large everywhere.
-    """
-    floor = max(entry.value.low for entry in group)
-    value = Interval(floor, max(entry.value.high for entry in group))
-    alive = [entry for entry in group if entry.value.high > floor or entry.value.low == entry.value.high == floor]
-    if len(alive) == 1:
-        return alive[0].with_value(value)
-    curved = [entry for entry in alive if entry.terms]
-    if not curved:
-        return Scalar(value)
-    kink = tie(expression, hinge=len(curved) == 1)
-    if len(curved) == 1:
-        hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
-        constants = [entry for entry in alive if not entry.terms]
-        against_zero = len(constants) == 1 and constants[0].value == ZERO
-        return replace(hinge, behind=curved[0]) if against_zero else hinge
-    return Scalar(value, (hull_of(alive),), mixed_pieces(alive), 1, kink_of(alive) or kink)
-
-
-def tie(expression: Expression, hinge: bool = False) -> Kink:
-    """Say that a maximum has a kink where its terms tie, and how to round it off."""
-    if hinge:
-        reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
-        remedy = "dp.huber_hinge(m, width) rounds the corner off"
-    else:
-        assert expression.atom is not None
-        reason = f"{expression.atom.name} is not differentiable where two of its terms tie"
-        remedy = "cp.log_sum_exp of the same terms is a smooth maximum"
-    return Kink(reason, expression, f"{remedy}; {NO_SMOOTHNESS}")
 
 
 def is_one_row(entry: Scalar) -> bool:

@@ -1,19 +1,98 @@
-"""Products and quotients, entry by entry and of matrices: affine where at most one factor varies."""
+"""Sums, products and quotients, entry by entry and of matrices: affine where at most one factor varies."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpconvex.core.abstract_values import Interval, Scalar
-from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import BROADCAST, entry_at, hstack, reshape, together, transpose, vec
+from dpconvex.core.atom import Atom, always
+from dpconvex.core.atoms import rules
+from dpconvex.core.atoms.arrangement import (
+    BROADCAST,
+    diagonal,
+    entry_at,
+    hstack,
+    reshape,
+    together,
+    transpose,
+    unrepeated,
+    vec,
+)
 from dpconvex.core.atoms.powers import power
-from dpconvex.core.atoms.rules import Entries, infix, product_sign, refused, total, varies
-from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
-from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.atoms.rules import Entries, Write
+from dpconvex.core.expression import OPERATORS, PRODUCT, SIGN, SUM, Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.core.summation import TERMS, summed
 from dpconvex.errors import NotPrivate
+
+
+def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
+    """Write a sum, with minus signs where terms begin with one."""
+    words = write(unrepeated(expression.args[0]), SUM)
+    for argument in expression.args[1:]:
+        term = write(unrepeated(argument), PRODUCT)
+        words += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
+    return words, SUM
+
+
+def add_terms(expander: Any, expression: Expression) -> Polynomial:
+    parts = [expander.expand(argument) for argument in expression.args]
+    return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
+
+
+ADD = Atom(
+    name="add",
+    affine="linear",
+    value=lambda xp, expression, *terms: sum(terms[1:], terms[0]),
+    pull=lambda expression, value, slope, *terms: [slope] * len(terms),
+    reads={"cvxpy.atoms.affine.add_expr.AddExpression": lambda node, args: add(*args)},
+    writes=lambda cp, expression, args: sum(args[1:], args[0]),
+    sign=rules.common_sign,
+    slope=always(1),
+    text=summed_text,
+    expand=add_terms,
+    rule=lambda e, arguments: [rules.added_up(terms) for terms in zip(*arguments, strict=True)],
+)
+
+
+NEGATE = Atom(
+    name="negate",
+    affine="linear",
+    value=lambda xp, expression, a: -a,
+    pull=lambda expression, value, slope, a: [-slope],
+    reads={"cvxpy.atoms.affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
+    writes=lambda cp, expression, args: -args[0],
+    sign=lambda expression, signs: -signs[0],
+    slope=always(-1),
+    text=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
+    expand=lambda expander, e: expander.expand(e.args[0]).scaled(-1.0),
+    rule=lambda e, arguments: [entry.scaled(rules.MINUS) for entry in arguments[0]],
+)
+
+
+SUMMED = rules.reduction(
+    "sum",
+    affine="linear",
+    value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True),
+    pull=lambda e, value, slope, a: [np.broadcast_to(slope, (*e.args[0].shape, slope.shape[-1]))],
+    one=lambda expression, entries: rules.added_up(entries),
+    reads={
+        "cvxpy.atoms.affine.sum.Sum": rules.over(lambda a, axis, keepdims: total(a, axis, keepdims)),
+        "cvxpy.atoms.affine.trace.Trace": lambda node, args: total(diagonal(args[0])),
+    },
+    sign=rules.common_sign,
+    slope=always(1),
+    expand=lambda expander, e: expander.expand(e.args[0]).linear(rules.sum_matrix(e), e.shape),
+)
+
+
+def product_sign(expression: Expression, signs: Sequence[int]) -> int:
+    return signs[0] * signs[1]
+
+
+def infix(symbol: str) -> Callable[[Expression, Write], tuple[str, int]]:
+    return lambda e, write: (f"{write(e.args[0], PRODUCT)} {symbol} {write(e.args[1], SIGN)}", PRODUCT)
 
 
 def combined(expression: Expression, arguments: list[Entries], pairs: Iterable[Iterable[tuple[int, int]]]) -> Entries:
@@ -24,14 +103,16 @@ def combined(expression: Expression, arguments: list[Entries], pairs: Iterable[I
         one, two = arguments[0][i], arguments[1][j]
         return two.scaled(one.value) if public_first else one.scaled(two.value)
 
-    return [total([product(i, j) for i, j in group]) for group in pairs]
+    return [rules.added_up([product(i, j) for i, j in group]) for group in pairs]
 
 
 MULTIPLY = Atom(
     name="multiply",
     affine="bilinear",
     value=lambda xp, expression, a, b: a * b,
-    pull=lambda e, value, slope, a, b: [slope * b if varies(e, 0) else None, slope * a if varies(e, 1) else None],
+    pull=lambda e, value, slope, a, b: [
+        slope * other if argument.variables else None for argument, other in zip(e.args, (b, a), strict=True)
+    ],
     reads={
         "cvxpy.atoms.affine.binary_operators.multiply": lambda node, args: multiply(*args),
         "cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k)),
@@ -75,7 +156,7 @@ DIVIDE = Atom(
     name="divide",
     affine="quotient",
     value=lambda xp, expression, a, b: a / b,
-    pull=lambda e, value, slope, a, b: [slope / b, -slope * value / b if varies(e, 1) else None],
+    pull=lambda e, value, slope, a, b: [slope / b, -slope * value / b if e.args[1].variables else None],
     reads={"cvxpy.atoms.affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
     writes=lambda cp, expression, args: args[0] / args[1],
     sign=product_sign,
@@ -131,8 +212,8 @@ def matmul_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) 
     one, two = expression.args
     i, k = "i" * (one.ndim - 1), "k" * (two.ndim - 1)
     return [
-        contracted(np, f"{i}{k}", f"j{k}", f"{i}j", slope, b) if varies(expression, 0) else None,
-        contracted(np, f"{i}j", f"{i}{k}", f"j{k}", a, slope) if varies(expression, 1) else None,
+        contracted(np, f"{i}{k}", f"j{k}", f"{i}j", slope, b) if one.variables else None,
+        contracted(np, f"{i}j", f"{i}{k}", f"j{k}", a, slope) if two.variables else None,
     ]
 
 
@@ -157,13 +238,29 @@ MATMUL = Atom(
 )
 
 
+def add(*terms: Any) -> Expression:
+    """Add up, repeating as NumPy does."""
+    arguments = together(*terms)
+    flat = [part for a in arguments for part in (a.args if a.atom is ADD else (a,))]
+    return flat[0] if len(flat) == 1 else ADD(*flat)
+
+
+def negate(a: Any) -> Expression:
+    a = constant(a)
+    return a.args[0] if a.atom is NEGATE else NEGATE(a)
+
+
+def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
+    """Sum over axes, or over everything."""
+    a = constant(a)
+    return rules.along(SUMMED)(a, axis, keepdims) if a.ndim else a
+
+
 def multiply(a: Any, b: Any) -> Expression:
-    """Multiply entry by entry."""
     return MULTIPLY(*together(a, b))
 
 
 def divide(a: Any, b: Any) -> Expression:
-    """Divide entry by entry."""
     return DIVIDE(*together(a, b))
 
 
@@ -175,7 +272,7 @@ def matmul(a: Any, b: Any) -> Expression:
 
 def kron(a: Any, b: Any) -> Expression:
     """Kronecker product of matrices: entries of both, repeated, and multiplied."""
-    a, b = as_matrix(constant(a)), as_matrix(constant(b))
+    a, b = (reshape(factor, (*factor.shape, 1, 1)[:2]) for factor in (constant(a), constant(b)))
     i, j = np.indices((a.shape[0] * b.shape[0], a.shape[1] * b.shape[1]))
     return multiply(entry_at(a, (i // b.shape[0], j // b.shape[1])), entry_at(b, (i % b.shape[0], j % b.shape[1])))
 
@@ -203,14 +300,9 @@ def cumsum(a: Any, axis: int | None) -> Expression:
     if not a.ndim:
         return a
     if a.ndim > 2:
-        refused("cumulative sums of", a.shape)
+        rules.refused("cumulative sums of", a.shape)
     ones = np.tri(a.shape[axis])
     return matmul(ones, a) if axis % a.ndim == 0 else matmul(a, ones.T)
 
 
-def as_matrix(a: Expression) -> Expression:
-    """Return an array of two axes, with axes of length 1 after its own."""
-    return reshape(a, (*a.shape, 1, 1)[:2])
-
-
-OPERATORS.update(multiply=multiply, divide=divide, matmul=matmul)
+OPERATORS.update(add=add, negate=negate, multiply=multiply, divide=divide, matmul=matmul)
