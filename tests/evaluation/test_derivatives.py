@@ -8,13 +8,13 @@ import pytest
 
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.atoms import (
+    arithmetic,
     arrangement as place,
     exponentials,
     extremes,
     matrices,
     norms,
     powers,
-    sums,
 )
 from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.powers import DECLARED
@@ -55,7 +55,7 @@ CASES: dict[str, Callable[[], Expression]] = {
     "concatenate": lambda: place.vstack(W, A, 2 * W[0]) + place.CONCATENATE(W, W * T, W[:1], axis=0)[:5, :],
     "add": lambda: V + X + V[1] + 1.0,
     "negate": lambda: -V,
-    "sum": lambda: sums.total(W * A, (0,)) + sums.total(W, (1,), keepdims=True)[0],
+    "sum": lambda: arithmetic.total(W * A, (0,)) + arithmetic.total(W, (1,), keepdims=True)[0],
     "multiply": lambda: V * X * V,
     "divide": lambda: V / (powers.square(V) + 1) + V / 2,
     "matmul": lambda: W @ S @ (place.transpose(A) @ W)[0] + W @ np.ones(3)[0:3] + (X[:2] @ W) @ S @ S[0],
@@ -98,7 +98,7 @@ def prepared(name: str, records: int) -> tuple[tuple[Program, tuple[np.ndarray, 
     rng = np.random.default_rng(0)
     built = CASES[name]()
     # A sum of squares has a curvature of its own, which shows Hessians of arguments and of slopes.
-    root = sums.total(built * rng.normal(size=built.shape) + powers.square(built) / 2)
+    root = arithmetic.total(built * rng.normal(size=built.shape) + powers.square(built) / 2)
     leaves = sorted(root.variables, key=lambda v: v.key)
     program, entries, fields, numbers = slotted(root, {})
     size = sum(leaf.size for leaf in entries)
