@@ -264,4 +264,4 @@ LOG_SUM_EXP = rules.reduction(
     "Hessian their covariance under softmax weights, plus the arguments' own",
     source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
 )
-log_sum_exp = rules.along(LOG_SUM_EXP)
+log_sum_exp: Callable[..., Expression] = rules.along(LOG_SUM_EXP)

@@ -1,5 +1,6 @@
 """Largest: of arguments, of entries, and sums of the largest.  The smallest is minus the largest of what is negated."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from math import comb
@@ -139,7 +140,7 @@ MAX = rules.reduction(
     statement="largest entry: gradient a convex combination of the entries'; not differentiable",
     smooth=lambda e, args, width: width * log_sum_exp(args[0] / width, e.option("axis"), e.option("keepdims")),
 )
-largest_entry = rules.along(MAX)
+largest_entry: Callable[..., Expression] = rules.along(MAX)
 
 
 def choices(expression: Expression) -> np.ndarray | None:
