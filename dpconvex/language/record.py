@@ -192,9 +192,8 @@ class Record(Sealed):
             group = group * len(choice.values) + codes[name]
         return Batch(fields=arrays, group=frozen(group))
 
-    @quietly
     def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
-        """Check a batch now, for many later calls of `validate`; the data must not change in between."""
+        """Check a batch now, for many later calls of `validate`."""
         return Checked(self, self.validate(data, clip=clip, empty=True), clip)
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:

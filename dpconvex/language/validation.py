@@ -1,11 +1,11 @@
-"""Checks of one column of the data against its declared domain, block by block, so that large columns are not copied.
+"""Checks of one column of the data against its declared domain: nothing is guessed from text, dates or masks, no index is believed.
 
-What comes back is inside the domain and stays there: an array that nobody can write to, or a column of `columns` that copies,
-checks and projects every block as it is read.
+Shapes, types and lengths need no values, and are checked before anything is paid.  What comes back is inside the domain and stays
+there: an array that nobody can write to, or a column of `columns` that copies, checks and projects every block as it is read.
 """
 
 import datetime
-from collections.abc import Hashable, Mapping, Sequence, Sized
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from numbers import Number, Real
 from typing import Any
 
@@ -13,40 +13,45 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import frozen
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, at_once, blocks
 
 Array = NDArray[np.float64]
+Continuous = Ball | Box
 
-REAL_KINDS = "biuf"
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
+# A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
+ROUNDING = 1e-9
+# The same for records that were computed in single precision.
+SINGLE_ROUNDING = 1e-6
+# A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
+LARGEST_COPY = 2**30
+# Below this size, and it alone, whole numbers are exact as floating-point numbers: none above it rounds to one below.
+EXACT = 2**53
 
 
 # What needs no values
 
 
-def check_shape(name: str, shape: tuple[int, ...], found: Sequence[int], where: str = "") -> None:
+def check_array(
+    name: str, shape: tuple[int, ...], found: Sequence[int], kind: np.dtype[Any] | None = None, where: str = ""
+) -> None:
+    """Refuse records of another shape, or entries that are no real numbers; types of Python's objects are values."""
     if len(found) != 1 + len(shape) or tuple(found[1:]) != shape:
         expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
         raise DomainError(f"field {name!r}: {where}expected shape {expected}, got {tuple(found)}.")
-
-
-def check_type(name: str, kind: np.dtype[Any]) -> None:
-    """Refuse entries that are no real numbers; types of Python's objects are values."""
-    if kind.kind not in (*REAL_KINDS, "O"):
+    if kind is not None and kind.kind not in "biufO":
         raise DomainError(f"field {name!r}: expected real numbers, got entries of type {kind}.")
 
 
 def check_chunks(name: str, shape: tuple[int, ...], column: Chunks, numeric: bool) -> int:
     for number, (_, found, kind) in enumerate(column.forms):
         if found is not None:
-            check_shape(name, shape, found, f"chunk {number}: ")
-            if numeric:
-                check_type(name, kind)
+            check_array(name, shape, found, kind if numeric else None, f"chunk {number}: ")
     return len(column)
 
 
@@ -58,8 +63,7 @@ def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
         column = as_array(name, column)
     if isinstance(column, np.ndarray) and column.shape == (0,):  # what no records look like, whatever their shape
         return 0
-    check_shape(name, shape, column.shape)
-    check_type(name, column.dtype)
+    check_array(name, shape, column.shape, column.dtype)
     return int(column.shape[0])
 
 
@@ -84,7 +88,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     return len(column)
 
 
-# Entries
+# Numbers
 
 
 def as_array(name: str, column: Any) -> NDArray[Any]:
@@ -94,11 +98,16 @@ def as_array(name: str, column: Any) -> NDArray[Any]:
         raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
 
 
-def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
-    """Return a column as an array of real numbers, not copied if it was one, or raise `DomainError`."""
+def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Return a column as an array of real numbers, of a shape, not copied if it was one, or raise `DomainError`."""
     check_masked(name, column)
     array = as_array(name, column)
-    check_type(name, array.dtype)
+    check_array(
+        name,
+        array.shape[1:] if shape is None else shape,
+        (0, *array.shape[1:]) if shape is None else array.shape,
+        array.dtype,
+    )
     if array.dtype.kind != "O":
         return array
     for place, entry in enumerate(array.ravel().tolist()):
@@ -111,19 +120,6 @@ def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
         return np.array(array, dtype=float)  # None becomes NaN
     except (TypeError, ValueError, OverflowError) as error:
         raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
-
-
-def label_entries(name: str, column: Any) -> list[Hashable]:
-    """Return the entries of a discrete column as plain Python values."""
-    check_masked(name, column)
-    if hasattr(column, "__array__"):
-        entries = np.asarray(column).tolist()
-    else:  # not through an array: that would turn a list of words and numbers into words
-        entries = [value.item() if isinstance(value, np.generic) else value for value in column]
-    for row, entry in enumerate(entries):
-        if not isinstance(entry, Hashable):
-            raise DomainError(f"field {name!r}: expected one value per record, but row {row} is {entry!r}.")
-    return entries
 
 
 def check_masked(name: str, column: Any) -> None:
@@ -149,28 +145,23 @@ def is_single(kind: np.dtype[Any]) -> bool:
     return kind.kind == "f" and kind.itemsize < 8
 
 
-# Sparse matrices
-
-
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
     """Return a sparse matrix in rows, from copies of what it holds, with every index checked and repeated entries added up.
 
     SciPy does not look whether an index lies within the matrix, and adds duplicate entries up in their own type, in which small
     integers wrap around.
     """
-    check_type(name, column.dtype)
-    check_shape(name, shape, column.shape)
+    check_array(name, shape, column.shape, column.dtype)
     try:
         if column.format in ("csr", "csc", "bsr"):
             kept = column.copy()
             kept.check_format(full_check=True)
         else:  # no index is used before it was checked, if there are as many of everything
-            uneven = column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data))
-            if uneven or (column.format == "dia" and len(column.offsets) != len(column.data)):
+            if column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data)):
                 raise ValueError("it has other numbers of indices than of entries")
             found = column.tocoo()
             kept = sp.coo_array((found.data, found.coords), shape=column.shape)
-        check_type(name, kept.dtype)
+        check_array(name, shape, kept.shape, kept.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
             matrix = sp.csr_array(kept.astype(float))
             matrix.has_canonical_format = False
@@ -182,16 +173,16 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
     return matrix
 
 
-Continuous = Ball | Box
-
-# A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
-ROUNDING = 1e-9
-# The same for records that were computed in single precision.
-SINGLE_ROUNDING = 1e-6
-# A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
-LARGEST_COPY = 2**30
-# Below this size, and it alone, whole numbers are exact as floating-point numbers: none above it rounds to one below.
-EXACT = 2**53
+def check_zeros(name: str, domain: Continuous, column: Any) -> None:
+    """Refuse a sparse matrix for a field that cannot be 0."""
+    lower, upper = domain.bounds
+    wrong = np.flatnonzero((lower > 0) | (upper < 0))
+    if sp.issparse(column) and len(wrong):
+        j = int(wrong[0])
+        raise DomainError(
+            f"field {name!r}: zeros of column {j} are outside [{lower[j]:g}, {upper[j]:g}], its declared bounds; declare "
+            "bounds that contain 0 for a sparse column, or pass an array."
+        )
 
 
 def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
@@ -208,29 +199,14 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
             with np.errstate(over="ignore"):  # infinity is refused by its row
                 copied = frozen(array if array.dtype == np.float64 else array.astype(float))
             single = is_single(array.dtype)
-            moved = [gate.outside(rows, k * step, single) is not None for k, rows in enumerate(blocks(copied, step))]
-            return (
-                frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(copied, step)]))
-                if any(moved)
-                else copied
-            )
+            if not any([gate.outside(b, k * step, single) is not None for k, b in enumerate(blocks(copied, step))]):
+                return copied
+            return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(copied, step)]))
         column = array
     gate.opened(column[:0])
     for k, rows in enumerate(blocks(column, step)):
         gate(rows, k * step)
     return Stored(column, gate, tuple(column.shape))
-
-
-def check_zeros(name: str, domain: Continuous, column: Any) -> None:
-    """Refuse a sparse matrix for a field that cannot be 0."""
-    lower, upper = domain.bounds
-    wrong = np.flatnonzero((lower > 0) | (upper < 0))
-    if sp.issparse(column) and len(wrong):
-        j = int(wrong[0])
-        raise DomainError(
-            f"field {name!r}: zeros of column {j} are outside [{lower[j]:g}, {upper[j]:g}], its declared bounds; declare "
-            "bounds that contain 0 for a sparse column, or pass an array."
-        )
 
 
 class Gate:
@@ -244,10 +220,7 @@ class Gate:
         self.name, self.domain, self.clip = name, domain, clip
 
     def opened(self, values: Any) -> NDArray[Any]:
-        """Return an array of real numbers of the right shape, not copied if it was one, or raise `DomainError`."""
-        array = numbers(self.name, values)
-        check_shape(self.name, self.domain.shape, array.shape)
-        return array
+        return numbers(self.name, values, self.domain.shape)
 
     def __call__(self, values: Any, first: int = 0, single: bool | None = None) -> Array:
         """Return records, the first of which has this number, in memory of their own and inside their domain."""
@@ -263,16 +236,12 @@ class Gate:
         """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
         excess = self.domain.excess(rows)
         if not np.isfinite(excess.max(initial=-1.0)):
-            flat = rows.reshape(len(rows), -1)
-            for row, column in np.argwhere(~np.isfinite(flat))[:1].tolist():
-                raise self._not_finite(first + row, column, flat[row, column])
+            self._check_finite(rows.reshape(len(rows), -1), first)
         return self._beyond(excess, first, single)
 
     def sparse(self, matrix: sp.csr_array, single: bool) -> sp.csr_array:
         if not np.isfinite(matrix.data).all():
-            entry = int(np.argmax(~np.isfinite(matrix.data)))
-            row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
-            raise self._not_finite(row, int(matrix.indices[entry]), matrix.data[entry])
+            self._check_finite(matrix, 0)
         excess, projected = sparse_excess(self.domain, matrix)
         outside, data = self._beyond(excess, 0, single), matrix.data
         if outside is not None:
@@ -290,17 +259,18 @@ class Gate:
             )
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None
 
-    def _not_finite(self, row: int, column: int, value: float) -> DomainError:
-        return DomainError(
-            f"field {self.name!r}: row {row}, column {column} is {value}; "
-            "remove such records or fill them in with public values."
-        )
+    def _check_finite(self, rows: Any, first: int) -> None:
+        found = sp.coo_array(rows)
+        for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
+            raise DomainError(
+                f"field {self.name!r}: row {first + found.row[k]}, column {found.col[k]} is {found.data[k]}; "
+                "remove such records or fill them in with public values."
+            )
 
 
 def sparse_excess(domain: Continuous, matrix: sp.csr_array) -> tuple[Array, Array]:
     """By how much each row exceeds a domain that 0 is in, relative to its size, and the entries of the rows' projections."""
-    counts, places = np.diff(matrix.indptr), matrix.indices
-    owners = np.repeat(np.arange(matrix.shape[0]), counts)
+    places, owners = matrix.indices, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     if isinstance(domain, Box) or domain.norm == np.inf:
         lower, upper = domain.bounds
         over = np.maximum(lower[places] - matrix.data, matrix.data - upper[places])
@@ -312,19 +282,38 @@ def sparse_excess(domain: Continuous, matrix: sp.csr_array) -> tuple[Array, Arra
     # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
     scale = np.full(matrix.shape[0], float(domain.radius))
     np.maximum.at(scale, owners, np.abs(matrix.data))
-    rows = np.abs(matrix.data) / scale[owners]
-    norms = np.bincount(owners, rows**domain.norm, matrix.shape[0]) ** (1 / domain.norm)
-    shrunk = matrix.data / scale[owners] * (domain.radius / np.where(norms > 0, norms, 1.0))[owners]
+    rows = matrix.data / scale[owners]
+    norms = np.bincount(owners, np.abs(rows) ** domain.norm, matrix.shape[0]) ** (1 / domain.norm)
+    shrunk = rows * (domain.radius / np.where(norms > 0, norms, 1.0))[owners]
     with np.errstate(over="ignore"):
         return norms * (scale / domain.radius) - 1.0, shrunk
 
 
+# Labels
+
+
+def label_entries(name: str, column: Any) -> list[Hashable]:
+    """Return the entries of a discrete column as plain Python values."""
+    check_masked(name, column)
+    if hasattr(column, "__array__"):
+        entries = np.asarray(column).tolist()
+    else:  # not through an array: that would turn a list of words and numbers into words
+        entries = [value.item() if isinstance(value, np.generic) else value for value in column]
+    for row, entry in enumerate(entries):
+        if not isinstance(entry, Hashable):
+            raise DomainError(f"field {name!r}: expected one value per record, but row {row} is {entry!r}.")
+    return entries
+
+
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    plain = isinstance(column, np.ndarray | FileRows) and len(column.shape) == 1
-    whole = [column[:] if isinstance(column, Stored) else column]
+    pieces: Iterable[Any] = [column[:] if isinstance(column, Stored) else column]
+    if isinstance(column, Chunks):
+        pieces = column
+    elif isinstance(column, np.ndarray | FileRows) and len(column.shape) == 1:
+        pieces = blocks(column, at_once(()))
     found, count = [np.zeros(0, dtype=np.int64)], 0
-    for piece in column if isinstance(column, Chunks) else blocks(column, at_once(())) if plain else whole:
+    for piece in pieces:
         codes = codes_of(name, declared, piece)
         wrong = np.flatnonzero(codes < 0)
         if len(wrong):
