@@ -7,7 +7,7 @@ from typing import Any
 import dpconvex as dp
 from dpconvex.apps.settings import assignments, labelling, mechanism_of, privacy, whitening_of
 from dpconvex.errors import DPConvexError, NotPrivate
-from dpconvex.language.schema_draft import draft
+from dpconvex.language.schema import draft
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import options as options_of
 from dpconvex.release.files import writable, write_whole

@@ -1,12 +1,11 @@
 """What is publicly known about a table of records: its columns, the label, and what is not used.
 
-Which columns there are, between which bounds they lie, which levels and labels occur is declared, never read off the data: the
-largest value in a column, or the list of labels that happen to occur, is an answer that nobody paid for.  Every entry is
-checked against the declaration.  Messages name rows and values, so they are for the owner of the data.
+All of it is declared, never read off the data: the largest value in a column is an answer that nobody paid for.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import tomllib
@@ -24,8 +23,18 @@ from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import Categorical, Numeric, Where, column_of, interval, levels_of
-from dpconvex.language.tables import missing_entries, path_of, table_of
+from dpconvex.language.schema_columns import (
+    Boolean,
+    Categorical,
+    Column,
+    Date,
+    Numeric,
+    Where,
+    column_of,
+    interval,
+    levels_of,
+)
+from dpconvex.language.tables import day, is_missing, missing_entries, number, path_of, table_of, text_of
 
 Array = NDArray[np.float64]
 
@@ -56,11 +65,6 @@ class Schema:
     constant : float
         An intercept: a last feature that is this number for every record, so that records have length at most
         ``sqrt(1 + constant**2)``.  By default there is none.
-
-    Raises
-    ------
-    TemplateError
-        If the declaration does not make sense.
 
     Examples
     --------
@@ -94,13 +98,14 @@ class Schema:
                 "declare the feature columns with their public bounds or kinds, such as {'age': (0, 110)}; there is none in "
                 f"{self.features!r}."
             )
-        ignore, absent = (texts(name, getattr(self, name)) for name in ("ignore", "absent"))
-        for name in (*self.features, self.label, *ignore):
+        for name in ("ignore", "absent"):
+            if isinstance(getattr(self, name), str) or not isinstance(getattr(self, name), Sequence | None):
+                raise TemplateError(f"{name} must be a list of texts, not {getattr(self, name)!r}.")
+        names = [*self.features, self.label, *(self.ignore or ())]
+        for name in names:
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")
-        twice = [
-            name for name in (self.label, *ignore) if name in self.features or (name in ignore and name == self.label)
-        ]
+        twice = [name for name in {self.label, *(self.ignore or ())} if names.count(name) > 1]
         if twice:
             raise TemplateError(
                 f"the column {twice[0]!r} is declared both as a feature and as the label, or to be ignored."
@@ -117,8 +122,8 @@ class Schema:
             "features": {name: column_of(name, declared) for name, declared in self.features.items()},
             "labels": None if self.labels is None else levels_of(self.labels, "labels"),
             "label_bounds": None if self.labels is not None else interval(repr(self.label), self.label_bounds),
-            "ignore": None if self.ignore is None else ignore,
-            "absent": absent,
+            "ignore": None if self.ignore is None else tuple(self.ignore),
+            "absent": tuple(self.absent or ()),
             "constant": float(self.constant),
         }
         for name, value in made.items():
@@ -143,22 +148,15 @@ class Schema:
         return math.hypot(1.0, self.constant)
 
     @property
-    def target(self) -> Sequence[Any]:
-        """Labels that may occur, or bounds of the target."""
-        return self.labels or self.label_bounds or ()
-
-    @property
     def record(self) -> Record:
         """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
 
     def _repr_html_(self) -> str:
-        columns = {**self.features, f"{self.label} (to predict)": None}
-        rows = [
-            (name, shorten(toml(column.to_dict() if column else list(self.target)), 90))
-            for name, column in columns.items()
-        ]
+        declared = {name: column.to_dict() for name, column in self.features.items()}
+        declared[f"{self.label} (to predict)"] = list(self.labels or self.label_bounds or ())
+        rows = [(name, shorten(toml(said), 90)) for name, said in declared.items()]
         features = f": {len(self.feature_names)} features in a ball of radius {self.radius:.4g}"
         return paragraph("Schema", features) + aligned(["column", "declared"], rows, numbers=())
 
@@ -193,11 +191,6 @@ class Schema:
         X : ndarray or csr_array, shape (n, features)
         y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
-
-        Raises
-        ------
-        DomainError
-            If an entry does not fit its declaration, naming its row and column, or columns are missing or unknown.
         """
         names, known = self._names(labelled)
         table = table_of(data)
@@ -298,12 +291,6 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def texts(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence | None):
-        raise TemplateError(f"{name} must be a list of texts, not {value!r}.")
-    return tuple(value or ())
-
-
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
     try:
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
@@ -315,3 +302,77 @@ def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
     if unknown:
         raise TemplateError(f"{path}: unknown setting {unknown[0]!r}; settings are {', '.join(allowed)}.")
     return settings
+
+
+# A first draft, from data that are public: what it says is read off them
+
+# A column of numbers with at most so many different ones may be a category.
+FEW = 2
+# A column of texts with more levels than this is not offered as a category.
+MANY = 200
+# More texts than this, of which no two are equal, name the records.
+DISTINCT = 10
+# Texts that usually stand for a missing value.
+UNKNOWN = ("?", "NA", "N/A")
+HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
+# off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
+"""
+
+
+def draft(data: Any, label: str) -> str:
+    """Return a TOML file that declares a public table, of which `label` is to be predicted."""
+    table = table_of(data)
+    names = [name for name in table.names if name]  # an index has none
+    table.check_names(names, None)
+    marked, columns = table.columns(names), table.columns(names, UNKNOWN)
+    if label not in columns:
+        raise DomainError(f"there is no column {label!r}; the columns are {', '.join(names)}.")
+    found = {name: column_from(name, values.tolist()) for name, values in columns.items()}
+    target = found.pop(label)
+    ignored = [name for name, column in found.items() if column is None]
+    features = {name: column for name, column in found.items() if column is not None}
+    if target is None or not features:
+        raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
+    said: dict[str, Any] = {"labels": list(target.levels)} if isinstance(target, Categorical) else {}
+    if isinstance(target, Boolean):
+        said = {"labels": [target.false, target.true]}
+    elif isinstance(target, Numeric):
+        said = {"label_bounds": (target.lower, target.upper)}
+    absent = [mark for mark in UNKNOWN if any(mark in values.tolist() for values in marked.values())]
+    schema = Schema(features, label, ignore=ignored or None, absent=absent, **said)
+    name = Path(data).name if isinstance(data, str | Path) else "a table"
+    return HEAD.format(name=name) + schema.to_toml()
+
+
+def column_from(name: str, values: list[Any]) -> Column | None:
+    """Return the declaration that a public column suggests; None for one that looks like an identifier."""
+    present = [value for value in values if not is_missing(value)]
+    if not present:
+        raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
+    missing = "indicator" if len(present) < len(values) else None
+    numbers = [number(value) for value in present]
+    levels = sorted({text_of(value).strip() for value in present})
+    for no, yes in (("false", "true"), ("no", "yes")):
+        if {level.casefold() for level in levels} == {no, yes}:
+            return Boolean(no, yes, missing)
+    if all(map(math.isfinite, numbers)) and len(levels) > FEW:
+        return Numeric(*round_outward(numbers), missing)
+    days = [day(value) for value in present]
+    if all(map(math.isfinite, days)) and len(levels) > 1:
+        first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
+        return Date(first, last, missing)
+    if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
+        return None
+    return Categorical(levels, missing=missing)
+
+
+def round_outward(values: list[float]) -> tuple[float, float]:
+    """Return bounds of two digits about the numbers.
+
+    >>> round_outward([-1.23e-15, 4.56e-15])
+    (-1.3e-15, 4.6e-15)
+    """
+    low, high = min(values), max(values)
+    unit = 10.0 ** (math.floor(math.log10(max(high - low, abs(high), abs(low), 1e-300))) - 1)
+    low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+    return float(f"{low:.12g}"), float(f"{max(high, low + unit):.12g}")

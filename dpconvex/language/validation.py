@@ -1,4 +1,4 @@
-"""Checks of one column of the data against its declared domain: nothing is guessed from text, dates or masks, no index is believed.
+"""Checks of a column against its declared domain: nothing is guessed from text, dates or masks, and no index is believed.
 
 Shapes, types and lengths need no values, and are checked before anything is paid.  What comes back is inside the domain and stays
 there: an array that nobody can write to, or a column of `columns` that copies, checks and projects every block as it is read.
@@ -13,8 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.runtime import frozen
 from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, at_once, blocks
 
@@ -199,7 +199,8 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
             with np.errstate(over="ignore"):  # infinity is refused by its row
                 copied = frozen(array if array.dtype == np.float64 else array.astype(float))
             single = is_single(array.dtype)
-            if not any([gate.outside(b, k * step, single) is not None for k, b in enumerate(blocks(copied, step))]):
+            moved = [gate.outside(rows, k * step, single) is not None for k, rows in enumerate(blocks(copied, step))]
+            if not any(moved):
                 return copied
             return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(copied, step)]))
         column = array
