@@ -1,6 +1,5 @@
-"""A private right-hand side of a constraint: what is public about it, and the parameter that stands for it."""
+"""A private right-hand side of a constraint, the proof that tightening it is safe, and the solution at given values."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.discipline import direction
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.language.record import Sealed
 
@@ -44,8 +44,6 @@ class PrivateBound(Sealed):
     Examples
     --------
     >>> capacity = PrivateBound("capacity", shape=2, sensitivity=1.0, minimum=[0.0, 5.0])
-    >>> capacity
-    PrivateBound('capacity', (2,), sensitivity 1)
     >>> print(cp.Variable(2, name="x") <= capacity.parameter)
     x <= capacity
     """
@@ -67,15 +65,14 @@ class PrivateBound(Sealed):
             raise TemplateError(f"PrivateBound: the minimum must be numbers of the shape {self.shape}.") from error
         if not np.isfinite(least).all():
             raise TemplateError("PrivateBound: the minimum must be finite: at it, the problem has to have an answer.")
-        least.setflags(write=False)
-        self.minimum: Array = least
+        self.minimum: Array = frozen(least)
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
         self._sealed = True
 
     @property
     def size(self) -> int:
         """Number of entries."""
-        return math.prod(self.shape)
+        return int(self.minimum.size)
 
     def __repr__(self) -> str:
         return f"PrivateBound({self.name!r}, {self.shape}, sensitivity {self.sensitivity:g})"
@@ -93,7 +90,29 @@ class BoundedProgram:
 
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
         self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
-        check_parts(problem, self.bounds)
+        if not isinstance(problem, cp.Problem):
+            raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
+        if not self.bounds or not all(isinstance(bound, PrivateBound) for bound in self.bounds):
+            raise TemplateError(
+                f"expected the PrivateBounds of the problem, not their names, and at least one, not {bounds!r}."
+            )
+        known = {id(parameter): parameter for parameter in problem.parameters()}
+        for bound in self.bounds:
+            if known.pop(id(bound.parameter), None) is None:
+                raise TemplateError(
+                    f"the problem does not mention the private bound {bound.name!r}, or it is given twice."
+                )
+        for parameter in known.values():
+            if parameter.value is None:
+                raise TemplateError(
+                    f"the parameter {parameter.name()!r} is no private bound and has no value; give it its public value."
+                )
+        if problem.is_mixed_integer():
+            raise TemplateError(
+                "integer variables cannot be moved by a little into private bounds; use real variables."
+            )
+        if not problem.is_dcp():
+            raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
         self.objective, self.constraints = problem.objective, list(problem.constraints)
         self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
         names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
@@ -202,26 +221,3 @@ def limit(constraint: Any) -> Any:
     if kind == "Inequality":
         return args[0] - args[1]
     return args[0] if kind == "NonPos" else -args[0] if kind == "NonNeg" else None
-
-
-def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
-    """Raise unless a problem is convex and public but for its bounds."""
-    if not isinstance(problem, cp.Problem):
-        raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
-    if not bounds or not all(isinstance(bound, PrivateBound) for bound in bounds):
-        raise TemplateError(
-            f"expected the PrivateBounds of the problem, not their names, and at least one, not {bounds!r}."
-        )
-    known = {id(parameter): parameter for parameter in problem.parameters()}
-    for bound in bounds:
-        if known.pop(id(bound.parameter), None) is None:
-            raise TemplateError(f"the problem does not mention the private bound {bound.name!r}, or it is given twice.")
-    for parameter in known.values():
-        if parameter.value is None:
-            raise TemplateError(
-                f"the parameter {parameter.name()!r} is no private bound and has no value; give it its public value."
-            )
-    if problem.is_mixed_integer():
-        raise TemplateError("integer variables cannot be moved by a little into private bounds; use real variables.")
-    if not problem.is_dcp():
-        raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
