@@ -1,9 +1,4 @@
-"""Columns of a table as they are publicly known: numbers between bounds, ordered grades, categories, yes or no, dates.
-
-A column becomes one or more features, each record by itself, and says how much it can add to the squared norm of a record.
-Numbers, grades and dates become one feature between -1/2 and 1/2; a category becomes one feature per level, of which exactly one
-is 1.  A missing value is an error, or a public value, or has a feature of its own.
-"""
+"""Columns of a table as they are publicly known, and what features they become, each record by itself (docs/data.md)."""
 
 import datetime
 import math
@@ -27,11 +22,10 @@ class Column:
     """What columns share that become one number between -1/2 and 1/2, and perhaps a feature for missing values."""
 
     kind: ClassVar[str]
-    # Bound on the sum of squares of the features: a record has the number or lacks it, and both count the same.
-    square: ClassVar[float] = 0.25
+    square: ClassVar[float] = 0.25  # bounds the sum of squares of the features: a record has the number or lacks it
     missing: Any
-    ends: tuple[float, float]  # as numbers
-    unknown = "is not a finite number"  # said of an entry that is no number
+    ends: tuple[float, float]
+    unknown = "is not a finite number"  # said of an entry that is none
 
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
@@ -39,7 +33,7 @@ class Column:
                 self._placed(str, np.array([self.missing], dtype=object), False)
             except DomainError as error:
                 raise TemplateError(
-                    f"a missing value stands for a value of the column, a declared level or 'indicator': {error}"
+                    f"missing is a value of the column, a declared level or 'indicator': {error}"
                 ) from error
 
     def _set(self, **values: Any) -> None:
@@ -56,8 +50,8 @@ class Column:
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             raise DomainError(
-                f"{where(first)}: the value is missing ({values[first]!r}); remove such records or fill them in with public "
-                "values, or declare what is missing: missing='indicator', or a public value."
+                f"{where(first)}: the value is missing ({values[first]!r}); remove such records, or declare what is missing: "
+                "missing='indicator', or a public value."
             )
         present = np.flatnonzero(~absent)
         found = self._features(lambda i: where(int(present[i])), values[present], clip)
@@ -88,10 +82,7 @@ class Column:
         return np.clip(numbers, lower, upper)
 
     def _numbers(self, values: NDArray[Any]) -> Array:
-        return np.array([self._number(value) for value in values.tolist()], dtype=float)
-
-    def _number(self, value: Any) -> float:
-        """Return an entry as a number; NaN or infinity for what is none."""
+        """Return entries as numbers; NaN or infinity for what is none."""
         raise NotImplementedError
 
     def to_dict(self) -> Any:
@@ -135,28 +126,28 @@ class Numeric(Column):
         super().__post_init__()
 
     def _numbers(self, values: NDArray[Any]) -> Array:
-        return values.astype(float) if values.dtype.kind in "iuf" else super()._numbers(values)
-
-    def _number(self, value: Any) -> float:
-        return number(value)
+        return (
+            values.astype(float)
+            if values.dtype.kind in "iuf"
+            else np.array([number(v) for v in values.tolist()], float)
+        )
 
 
 class Levels(Column):
     """What levels share: an entry is the place of its text among them."""
 
     levels: Sequence[str]
-    places: Mapping[str, float]
 
     def __post_init__(self) -> None:
         self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
-        self._set(places={level: float(place) for place, level in enumerate(self.levels)})
         shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
         said = f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
         self._set(ends=(0.0, len(self.levels) - 1.0), unknown=said)
         super().__post_init__()
 
-    def _number(self, value: Any) -> float:
-        return self.places.get(text_of(value), math.nan)
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        places = {level: place for place, level in enumerate(self.levels)}
+        return np.array([places.get(text_of(value), math.nan) for value in values.tolist()], float)
 
 
 @dataclass(frozen=True)
@@ -199,17 +190,13 @@ class Boolean(Column):
     def __post_init__(self) -> None:
         levels_of((self.false, self.true))
         if self.false.casefold() in ("true", "1") or self.true.casefold() in ("false", "0"):
-            raise TemplateError(
-                f"{self.false!r} as no and {self.true!r} as yes would be misread; declare them as Ordered."
-            )
+            raise TemplateError(f"{self.false!r} and {self.true!r} would be misread; declare them as Ordered.")
         self._set(unknown=f"was not declared; declared are {self.false}, {self.true}")
         super().__post_init__()
 
-    def _number(self, value: Any) -> float:
-        text = text_of(value).casefold()
-        if text in ("1", "true", self.true.casefold()):
-            return 1.0
-        return 0.0 if text in ("0", "false", self.false.casefold()) else math.nan
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        places = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
+        return np.array([places.get(text_of(value).casefold(), math.nan) for value in values.tolist()], float)
 
 
 @dataclass(frozen=True)
@@ -242,8 +229,8 @@ class Date(Column):
         self._set(ends=(day(self.first), day(self.last)))
         super().__post_init__()
 
-    def _number(self, value: Any) -> float:
-        return day(value)
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        return np.array([day(value) for value in values.tolist()], float)
 
 
 @dataclass(frozen=True)
@@ -331,7 +318,7 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
     if not (lower < upper and math.isfinite(upper - lower)):
         raise TemplateError(
             f"the bounds of {what} must be two numbers, finite, the lower one below the upper one, not {pair!r}; what holds no "
-            f"numbers is declared as Categorical({pair!r}), or Ordered, Boolean or Date; in a TOML file, {{levels = [...]}}."
+            "numbers is declared as Categorical, Ordered, Boolean or Date; in a TOML file, {levels = [...]}."
         )
     return lower, upper
 
@@ -348,7 +335,5 @@ def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
 
 def label_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise TemplateError(
-            f"a label must be a text or an integer, not {value!r}; write it as a text, truth values as 'false' and 'true'."
-        )
+        raise TemplateError(f"a label must be a text or an integer, not {value!r}; write it as a text, such as 'true'.")
     return str(value)

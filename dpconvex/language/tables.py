@@ -1,7 +1,4 @@
-"""Columns of entries out of whatever holds a table (data frames, mappings, CSV and Parquet files), and how an entry is read.
-
-What an entry means is not decided here; a schema does that.
-"""
+"""Columns of entries out of whatever holds a table (data frames, mappings, CSV and Parquet files), and how an entry is read."""
 
 import csv
 import datetime
@@ -55,21 +52,16 @@ class Table:
             if not count:
                 listed = ", ".join(map(str, self.names))
                 raise DomainError(f"{self.title}: there is no column {wanted!r}; the columns are {listed}.")
-        for name in self.names:
-            if known is not None and name not in known and name != "":  # an index that data frames write has no name
-                raise DomainError(
-                    f"{self.title}: the column {name!r} is not declared; declare it, or list it under ignore."
-                )
+        further = [name for name in self.names if known is not None and name not in known]
+        if any(name != "" for name in further):  # an index that data frames write has no name
+            raise DomainError(f"{self.title}: not declared are {further}; declare them, or list them under ignore.")
 
     def check_numbers(self, names: Sequence[str]) -> None:
         """Refuse columns whose type says that they hold no numbers."""
         for name in names:
             kind = self.types.get(name)
             if kind is not None and (kind.is_temporal() or kind.is_nested() or kind == nw.Boolean):
-                raise DomainError(
-                    f"{self.title}: the column {name!r} is declared as a number, and its entries are of type {kind}; declare "
-                    "it as what it is, or write numbers."
-                )
+                raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")
 
     def columns(self, names: Sequence[str], absent: Collection[str] = ()) -> dict[str, Values]:
         """Return named columns of one length; entries that are one of the texts `absent` become missing ones."""
@@ -105,13 +97,10 @@ def frame_table(data: Any, title: str) -> Table:
     try:
         frame = nw.from_native(data, eager_only=True)
     except nw.exceptions.DuplicateError as error:
-        names = list(data.column_names if hasattr(data, "column_names") else data.columns)
-        twice = max(names, key=names.count)
-        raise DomainError(f"{title}: {names.count(twice)} columns are called {twice!r}.") from error
+        raise DomainError(f"{title}: several columns have one name ({error}).") from error
     except TypeError as error:
         raise DomainError(
-            "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
-            f"columns, not a {type(data).__name__}."
+            f"expected a data frame, columns by name, or the path of a CSV or Parquet file, not a {type(data).__name__}."
         ) from error
 
     def series(name: str) -> Values:
@@ -134,10 +123,7 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
     if has_masked(column):
         raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
-    try:
-        array = np.asarray(column) if hasattr(column, "dtype") else objects(list(column))
-    except (TypeError, ValueError) as error:
-        raise DomainError(f"column {name!r}: expected a list or an array ({error}).") from error
+    array = np.asarray(column) if hasattr(column, "dtype") else objects(list(column))
     if array.ndim != 1:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
     if array.dtype.kind in "iuf":
@@ -201,8 +187,12 @@ def csv_table(path: Path, header: bool) -> Table:
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
-    lines = [line for line, _ in records]
-    return Table(str(path), names, lambda name: objects([row[names.index(name)] for _, row in records]), lines)
+
+    def column(name: str) -> Values:
+        place = names.index(name)
+        return objects([row[place] for _, row in records])
+
+    return Table(str(path), names, column, [line for line, _ in records])
 
 
 # Entries
