@@ -1,8 +1,7 @@
-"""Columns of records that are not plain arrays: sparse, memory-mapped, single precision, or in pieces larger than memory.
+"""Columns of records that are not plain arrays: sparse, memory-mapped, in files, or in pieces larger than memory.
 
 A column of a validated batch has a shape ``(n, *shape)`` and is read in blocks of consecutive records, in double precision and
-inside its domain.  What is small is copied once, into memory that nobody can write to.  Of what is large, or comes in pieces,
-nothing here ever holds more than a block: that is copied and checked whenever it is read, because its owner may change it.
+inside its domain.  Of what is large, or comes in pieces, nothing here ever holds more than a block.
 """
 
 from __future__ import annotations
@@ -47,13 +46,11 @@ class Chunks:
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
-        once = isinstance(source, Iterator) and not callable(source)
-        if once or isinstance(source, type) or not (callable(source) or is_series(source)):
-            why = (
-                "an iterator can be read only once, and a fit reads the data many times" if once else f"not {source!r}"
-            )
+        again = callable(source) or (is_series(source) and not isinstance(source, Iterator))
+        if isinstance(source, type) or not again:
             raise DomainError(
-                f"Chunks: pass a list of arrays, or a function that returns a fresh iterator over them; {why}."
+                f"Chunks: pass a list of arrays, or a function that returns a fresh iterator over them, which can be read many "
+                f"times, not {source!r}."
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -271,20 +268,18 @@ class FileRows:
             low, high = (int(index.min()), int(index.max()) + 1) if len(index) else (0, 0)
             return self[low:high][index - low]
         start, stop, step = rows.indices(len(self))
-        found = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
-        left = found.reshape(-1).view(np.uint8).data
+        count, width = max(stop - start, 0), prod(self.shape[1:])
         with open(self.path, "rb", buffering=0) as stream:
             same = self._is_same(stream)
-            stream.seek(len(self.header) + start * prod(self.shape[1:]) * self.dtype.itemsize)
-            while count := stream.readinto(left):
-                left = left[count:]
+            found = np.fromfile(stream, self.dtype, count * width, offset=start * width * self.dtype.itemsize)
             if not (same and self._is_same(stream)):  # it may be written to while it is read
                 raise DomainError(
                     f"{self.path}: the file has another shape, type or size than when it was looked at first; nothing is "
                     "released. Data must not change during a fit; make the Partitions anew for a file that was written anew."
                 )
-        return found[::step]
+        return found.reshape(count, *self.shape[1:])[::step]
 
     def _is_same(self, stream: Any) -> bool:
+        """Whether a file is as it was, up to its numbers; the stream is then behind its header."""
         stream.seek(0)
         return fstat(stream.fileno()).st_size == self.size and stream.read(len(self.header)) == self.header

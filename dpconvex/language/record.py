@@ -1,8 +1,6 @@
-"""What is publicly known about one record.
+"""What is publicly known about one record: its fields and their domains, over which constants of certificates are suprema.
 
-A `Record` names its fields and gives each a public domain: a norm ball, a box or a finite choice.  Every constant of a
-certificate is a supremum over these domains, so data are checked against them before anything else happens, and a
-record outside its domain is an error (or is projected, on request), never an answer.
+Data are checked against it before anything else happens: a record outside is an error, or is projected on request.
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ class Record(Sealed):
     Attributes
     ----------
     fields : mapping of str to domain
-        Read-only, as is the record: what was proved about it must stay true.
     parameters : mapping of str to cvxpy.Parameter
         The symbolic continuous fields that a loss is written in.
     combinations : tuple of dict
@@ -116,17 +113,12 @@ class Record(Sealed):
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
         empty : bool
-            Accept data without records.  Where the number of records is protected, none of them is a number like others.
-
-        Returns
-        -------
-        Batch
+            Accept data without records.
 
         Raises
         ------
         DomainError
-            Missing or extra fields, differing lengths, NaN or infinity, a value outside its domain; no records, unless they
-            are allowed to be missing.
+            Missing or extra fields, differing lengths, NaN or infinity, a value outside its domain, no records.
         """
         check_clip(clip)
         if isinstance(data, Checked) and data.record is self and data.clip == clip:
@@ -152,8 +144,8 @@ class Record(Sealed):
         labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
         if labels and declared and not set(labels) <= set(declared.values):
             raise DomainError(
-                f"the schema's labels are the texts {list(labels)}, and field 'y' is declared with the values "
-                f"{list(declared.values)}; declare them as texts, as in labels={list(labels)}."
+                f"the schema's labels are the texts {list(labels)}, and field 'y' is declared as {list(declared.values)}; "
+                "declare it with these texts."
             )
 
     def check_form(self, data: Any, empty: bool = False) -> None:
@@ -174,17 +166,13 @@ class Record(Sealed):
         self.check_names(data)
         lengths = {}
         for name, domain in self.continuous.items():
-            column = data[name]
-            lengths[name] = length_of_numbers(name, domain.shape, column)
-            check_zeros(name, domain, column)
+            lengths[name] = length_of_numbers(name, domain.shape, data[name])
+            check_zeros(name, domain, data[name])
         lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         check_lengths(lengths)
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
-        arrays = {
-            name: check_column(name, domain, with_axes(data[name], domain.shape), clip)
-            for name, domain in self.continuous.items()
-        }
+        arrays = {name: check_column(name, domain, data[name], clip) for name, domain in self.continuous.items()}
         codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         size = check_lengths({name: records_of(array) for name, array in {**arrays, **codes}.items()})
         group = np.zeros(size, dtype=np.int64)
@@ -240,17 +228,11 @@ def check_clip(clip: object) -> None:
 def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
+        kind = type(data).__name__
         raise DomainError(
-            f"the data must map each declared field to its column, such as {{'x': X, 'y': y}}, not be a "
-            f"{type(data).__name__}."
+            f"the data must map each declared field to its column, such as {{'x': X, 'y': y}}, not be a {kind}."
         )
     return data
-
-
-def with_axes(column: Any, shape: tuple[int, ...]) -> Any:
-    """Return a column; an empty list or array of one axis, which is what no records look like, gets the axes of a field."""
-    plain = isinstance(column, list | tuple | np.ndarray) and records_of(column) == 0
-    return np.zeros((0, *shape)) if plain and np.ndim(column) == 1 else column
 
 
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:

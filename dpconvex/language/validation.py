@@ -102,12 +102,10 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
     """Return a column as an array of real numbers, of a shape, not copied if it was one, or raise `DomainError`."""
     check_masked(name, column)
     array = as_array(name, column)
-    check_array(
-        name,
-        array.shape[1:] if shape is None else shape,
-        (0, *array.shape[1:]) if shape is None else array.shape,
-        array.dtype,
-    )
+    if shape is not None and array.shape == (0,):  # what no records look like, whatever their shape
+        array = array.reshape(0, *shape)
+    found = (0, *array.shape[1:]) if shape is None else array.shape
+    check_array(name, array.shape[1:] if shape is None else shape, found, array.dtype)
     if array.dtype.kind != "O":
         return array
     for place, entry in enumerate(array.ravel().tolist()):
