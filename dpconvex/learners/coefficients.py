@@ -1,12 +1,8 @@
 """Coefficients of a linear regression from released statistics, with standard errors that count the noise.
 
-Least squares solve Q theta = q.  With noise N on Q and m on q the solution moves by ``Q^-1 (m - N theta)``, but for terms of
-second order, so its covariance is
-
-    Q^-1 (s^2 Q + V) Q^-1,    s^2 the variance of the residuals,    V the covariance of m - N theta,
-
-where V is known: the law of the noise is public.  The mean of the second order, ``-Q^-1 E[N Q^-1 (m - N theta)]``, is taken
-off, and so is what noise takes off the sum of squared residuals (docs/theory.md, section 18).
+With noise N on Q and m on q the solution of Q theta = q moves by ``Q^-1 (m - N theta)``, but for terms of second order, whose
+mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the variance of the residuals, and V that of
+``m - N theta``, which is public (docs/theory.md, section 18).
 """
 
 from dataclasses import dataclass
@@ -76,18 +72,18 @@ class Coefficients:
     def __repr__(self) -> str:
         return f"Coefficients({len(self.names)}, confidence {self.confidence:g})"
 
-    @property
-    def _foot(self) -> str:
-        return f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+    def _texts(self) -> tuple[list[tuple[str, ...]], str]:
+        rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]
+        return rows, f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
 
     def __str__(self) -> str:
-        rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
-        wide = max(len(row[0]) for row in rows)
-        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), self._foot])
+        rows, foot = self._texts()
+        wide = max(len(row[0]) for row in [HEAD, *rows])
+        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in [HEAD, *rows]), foot])
 
     def _repr_html_(self) -> str:
-        rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]
-        return aligned(list(HEAD), rows, numbers=range(1, 6)) + paragraph("", self._foot)
+        rows, foot = self._texts()
+        return aligned(HEAD, rows, numbers=range(1, 6)) + paragraph("", foot)
 
 
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:

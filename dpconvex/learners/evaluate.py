@@ -1,7 +1,7 @@
-"""How often a released model errs on records that it has not seen, counted privately.
+"""How often a released model errs on records, counted privately.
 
-A record is a mistake or it is none, so a count of mistakes moves by at most one with one record: integer noise makes it private
-(docs/release.md, section 3).  Squared errors are cut at their largest value and added up on a fixed grid.
+A count of mistakes moves by at most one with one record: integer noise makes it private (docs/release.md, section 3).  Squared
+errors are cut at their largest value and added up on a fixed grid.
 """
 
 import math
@@ -100,7 +100,7 @@ def evaluate(
     release : Release
         With a prediction function that treats every record by itself.
     privacy : Privacy
-        The promise to be kept; its delta is not needed.
+        Its delta is not needed.
     features, label : str
         The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
         a number in a `Box`, squared errors are averaged.
@@ -108,11 +108,6 @@ def evaluate(
         Name of the spend in the ledger.
     data, clip, budget, seed
         As for `solve`.
-
-    Raises
-    ------
-    TemplateError, DomainError, BudgetExceeded
-        As for `solve`; also if the fields cannot be compared, or the release cannot predict.
     """
     check_privacy("evaluate", privacy)
     largest, top = error_bound(template, features, label)
@@ -134,16 +129,15 @@ def evaluate(
     def noisy(count: int, largest: int) -> tuple[float, float]:
         """Return a noisy count, and how far the noise moves it but for its part of 0.05."""
         noise = laplace_count(privacy.epsilon / parts, largest)
-        return float(perturb(np.array([float(count)]), noise, call.source.seeded)[0]), quantile(
-            noise.scale, 0.05 / parts
-        )
+        drawn = perturb(np.array([float(count)]), noise, call.source.seeded)
+        return float(drawn[0]), quantile(noise.scale, 0.05 / parts)
 
     errors, apart = noisy(total, largest)
     records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
     unit, size = top / largest, max(round(records), 1)
     low, high = (errors - apart) * unit / max(records + off, 1.0), (errors + apart) * unit / max(records - off, 1.0)
-    within = [min(max(value, 0.0), top) for value in (errors * unit / size, low, high)]
-    return Evaluation(within[0], (within[1], within[2]), size, None if seed is not None else paid)
+    error, low, high = np.clip([errors * unit / size, low, high], 0.0, top).tolist()
+    return Evaluation(error, (low, high), size, None if seed is not None else paid)
 
 
 def error_bound(template: Template, features: str, label: str) -> tuple[int, float]:
@@ -186,7 +180,6 @@ class Errors:
     alone: bool
 
     def total(self, batch: Batch) -> int:
-        """Return the sum over all records, in steps."""
         if isinstance(batch, PartitionedBatch):
             sent = replace(self, release=replace(self.release, certificate=None, schema=None))
             return int(batch.added_up(total_of, batch.place.share(sent)) or 0)

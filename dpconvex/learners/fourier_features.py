@@ -2,9 +2,6 @@
 
 The frequencies are drawn without looking at the data, so they are public and cost nothing; what matters for privacy is the
 norm of the mapped record, which is known exactly.  (Rahimi & Recht 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3.)
-
-scikit-learn's `RBFSampler` knows the Gaussian kernel and the cosine form alone, whose records are longer than pairs by a factor
-of sqrt(2), and so is the noise; and a saved model has to find its frequencies again from the seed, in any version.
 """
 
 from dataclasses import dataclass
@@ -49,11 +46,6 @@ class RandomFourierFeatures:
     seed : int
         Public seed of the frequencies, part of the model.
 
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
-
     Examples
     --------
     >>> kernel = RandomFourierFeatures(features=2, components=500, gamma=0.5)
@@ -72,21 +64,21 @@ class RandomFourierFeatures:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
-            raise TemplateError(f"RandomFourierFeatures: kernel must be one of {KERNELS}, not {self.kernel!r}.")
-        for name in ("features", "components"):
-            value = getattr(self, name)
-            if not is_whole(value, 1):
-                raise TemplateError(f"RandomFourierFeatures: {name} must be a positive integer, not {value!r}.")
+        known = isinstance(self.kernel, str) and self.kernel in KERNELS
+        for name, right, what in (
+            ("kernel", known, f"one of {KERNELS}"),
+            ("features", is_whole(self.features, 1), "a positive integer"),
+            ("components", is_whole(self.components, 1), "a positive integer"),
+            ("gamma", is_real(self.gamma) and 0 < self.gamma < 1e300, "finite and positive"),
+            ("paired", isinstance(self.paired, bool | np.bool_), "true or false"),
+        ):
+            if not right:
+                raise TemplateError(f"RandomFourierFeatures: {name} must be {what}, not {getattr(self, name)!r}.")
         if int(self.features) * int(self.components) > LARGEST:
             raise TemplateError(
                 f"RandomFourierFeatures: {self.components} frequencies for {self.features} features are too many to hold; "
                 f"at most {LARGEST} numbers are."
             )
-        if not (is_real(self.gamma) and 0 < self.gamma < 1e300):
-            raise TemplateError(f"RandomFourierFeatures: gamma must be finite and positive, not {self.gamma!r}.")
-        if not isinstance(self.paired, bool | np.bool_):
-            raise TemplateError(f"RandomFourierFeatures: paired must be true or false, not {self.paired!r}.")
         seeded_generator(self.seed)
 
     @cached_property
@@ -114,24 +106,12 @@ class RandomFourierFeatures:
         return 1.0 if self.paired else float(np.sqrt(2.0))
 
     def transform(self, x: ArrayLike) -> Array:
-        """Map records.
+        """Map records, array_like or a SciPy sparse matrix of shape (n, features), to features, shape (n, dim).
 
-        Parameters
-        ----------
-        x : array_like or SciPy sparse matrix, shape (n, features)
-            Finite numbers; no bound is needed, for the map is bounded.
-
-        Returns
-        -------
-        ndarray, shape (n, dim)
-            The features of a record depend on that record alone, to the last bit: not on how many others came with it, nor on how
-            they are stored.  A matrix product would not do: its libraries add in another order for each shape.
-
-        Raises
-        ------
-        DomainError
-            If the shape is wrong, a number is not finite, or so large that no float holds its angles.
+        The features of a record depend on that record alone, to the last bit: not on how many others came with it, nor on how
+        they are stored.
         """
+        # A matrix product would not do: its libraries add in another order for each shape.
         records = self._opened(x)
         frequencies, phase = self._drawn
         # Rows of angles fill whole vectors of a processor, so that all are computed alike, whatever their number is.
@@ -157,7 +137,6 @@ class RandomFourierFeatures:
         return result
 
     def _opened(self, x: Any) -> Any:
-        """Return records as an array of floats or a sparse matrix in rows, or raise `DomainError`."""
         shape = (self.features,)
         records = trusted_rows("x", x, shape) if sp.issparse(x) else np.asarray(numbers("x", x), dtype=float)
         if records.ndim != 2 or records.shape[1] != self.features:
@@ -169,8 +148,7 @@ class RandomFourierFeatures:
     def exact(self, x: ArrayLike, y: ArrayLike) -> Array:
         """Evaluate the kernel itself between two sets of records, shape (len(x), len(y))."""
         difference: Any = dense(self._opened(x))[:, None, :] - dense(self._opened(y))[None, :, :]
-        if self.kernel == "gaussian":
-            return np.asarray(np.exp(-self.gamma * np.sum(difference**2, axis=2)))
-        if self.kernel == "laplace":
-            return np.asarray(np.exp(-self.gamma * np.sum(np.abs(difference), axis=2)))
-        return np.asarray(np.prod(1 / (1 + (self.gamma * difference) ** 2), axis=2))
+        if self.kernel == "cauchy":
+            return np.asarray(np.prod(1 / (1 + (self.gamma * difference) ** 2), axis=2))
+        powers = difference**2 if self.kernel == "gaussian" else np.abs(difference)
+        return np.asarray(np.exp(-self.gamma * np.sum(powers, axis=2)))

@@ -1,7 +1,7 @@
 """Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one promise.
 
-The clustering gets a declared share of the promise.  Given its centres, the component of a record is a function of that record,
-so the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
+Given the centres, the component of a record is a function of that record, so the fit sees neighbours that differ in one record,
+and the two add up (docs/theory.md, section 16).
 """
 
 import math
@@ -47,11 +47,11 @@ class Mixture:
     Attributes
     ----------
     components : Components
-        The centres that gave the labels.  Predictions do not need them.
+        The centres that gave the labels.
     release : Release
         The fit; its certificate is that of the whole.
     spent : Privacy or None
-        What the clustering and the fit cost together.  None if a seed was given.
+        What both cost together.  None if a seed was given.
     """
 
     components: Components
@@ -59,7 +59,7 @@ class Mixture:
     spent: Privacy | None
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """Predict from the released parameters, as `Release.predict` does."""
+        """Predict as `Release.predict` does; centres are not needed."""
         return self.release.predict(x)
 
 
@@ -123,11 +123,6 @@ def solve_mixture(
     mechanism, backend, size, clip, budget, label, seed, cover, whitening
         Of the fit, as for `solve`; components are learnt from original records.
 
-    Raises
-    ------
-    NotPrivate, DomainError, NotConverged, BudgetExceeded, TemplateError
-        As for `solve`; also if the template has no such fields, the share is out of range, or the centres do not fit.
-
     Examples
     --------
     >>> import dpconvex as dp
@@ -147,10 +142,9 @@ def solve_mixture(
         )
     call.check(fit)
     call.pay(plan.whole(fit.certificate).event)
-    batch = plan.others.checked(call.data, clip).batch
+    batch = plan.others.validate(call.data, clip=clip, empty=True)
     components = plan.components(batch, call.source)
-    labelled_records = Checked(template.record, plan.labelled(components, batch), clip)
-    found = call.run(fit, labelled_records, call.source.next())
+    found = call.run(fit, Checked(template.record, plan.labelled(components, batch), clip), call.source.next())
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
     return Mixture(components, release, release.spent)
@@ -241,8 +235,7 @@ class Plan:
 def labelled(batch: Batch, made: tuple[Grouping, Components, NDArray[np.int64]]) -> Batch:
     grouping, components, groups = made
     with one_blas_thread():
-        found = grouping.assigned(batch, components)
-    return Batch(batch.fields, frozen(groups[batch.group, found]))
+        return Batch(batch.fields, frozen(groups[batch.group, grouping.assigned(batch, components)]))
 
 
 def fitting(components: Components, grouping: Grouping, count: int) -> Components:

@@ -38,22 +38,13 @@ def folder() -> Path | None:
 
 
 def problems() -> dict[str, str]:
-    """List the shipped problems: name (what `load` takes) to the first line of the file's docstring, in alphabetical order.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> "logistic_regression" in dp.problems()
-    True
-    """
+    """List the shipped problems: name (what `load` takes) to the first line of the file's docstring, in alphabetical order."""
     return {name: description(file) for name, file in shipped().items()}
 
 
 def shipped() -> dict[str, Path]:
-    """Return the files of the shipped problems by name."""
     home = folder()
-    files = sorted(home.glob("[a-z]*.py")) if home is not None else []
-    return {file.stem: file for file in files}
+    return {file.stem: file for file in sorted(home.glob("[a-z]*.py"))} if home is not None else {}
 
 
 def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
@@ -71,11 +62,6 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     -------
     Template
         Its ``source`` holds the name (of your own file: the absolute path) and the options.
-
-    Raises
-    ------
-    TemplateError
-        No such problem or file, one that cannot be executed or has no ``template`` function, or options that make no sense.
 
     Examples
     --------
@@ -167,17 +153,16 @@ def factory(file: Path) -> Callable[..., object]:
 
 def check(given: Mapping[str, object], function: Callable[..., object], file: Path) -> None:
     """Raise if the given options do not fit the function's signature; the message lists the options it has."""
-    parameters = inspect.signature(function).parameters.values()
-    named = {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    wrong = (
-        "" if open_ended else next((f"unknown option {k!r}{suggestion(k, named)}" for k in given if k not in named), "")
-    )
-    missing = (k for k, default in named.items() if default is inspect.Parameter.empty and k not in given)
-    wrong = wrong or next((f"the option {k!r} has no default and must be given" for k in missing), "")
-    if wrong:
-        listed = [k if default is inspect.Parameter.empty else f"{k}={default!r}" for k, default in named.items()]
-        raise TemplateError(f"{file.stem}: {wrong}. Options are: {', '.join(listed) or 'none'}.")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        named = signature.parameters
+        near = [suggestion(name, named) for name in given if name not in named][:1]
+        listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in named.items()]
+        raise TemplateError(
+            f"{file.stem}: {error}{''.join(near)}. Options are: {', '.join(listed) or 'none'}."
+        ) from error
 
 
 def description(file: Path) -> str:

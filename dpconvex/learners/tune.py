@@ -109,11 +109,6 @@ def tune(
     data, backend, size, clip, budget, seed, workers
         As for `sweep`.
 
-    Raises
-    ------
-    NotPrivate, TemplateError, DomainError, NotConverged, BudgetExceeded
-        As for `solve`; also if there are fewer records than parts, a candidate cannot predict, or their records differ.
-
     Notes
     -----
     With m candidates there are m + 1 parts.  Under replace-one the parts are a public random split of the positions; under
@@ -164,12 +159,6 @@ def tune_repeated(
         proof takes to be secret (docs/pitfalls.md).
     candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
         As for `tune`.
-
-    Raises
-    ------
-    NotPrivate, TemplateError, DomainError, NotConverged, BudgetExceeded
-        As for `tune`.  Whenever an error is raised, or a run is interrupted, nothing is released; once the data are read, the
-        promise is paid for.
 
     Examples
     --------

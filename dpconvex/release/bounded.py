@@ -1,7 +1,4 @@
-"""Private data in constraints: bounds are tightened by noise, and the rest is the business of any solver.
-
-Data enter here once, after the budget is paid, and leave as noisy bounds.  What is computed from these costs nothing more.
-"""
+"""Private data in constraints: bounds are tightened by noise, once, and what any solver makes of these costs nothing more."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,8 +44,8 @@ def verify_bounded(
     Raises
     ------
     NotPrivate, TemplateError
-        If the promise has no delta; if tightening a bound is not proved to be safe, because it stands in the objective, in an
-        equation, or where lowering it might allow more; or if the problem has no answer with all bounds at their minimum.
+        If the promise has no delta; if a bound stands in the objective, in an equation, or where lowering it might allow more; or
+        if the problem has no answer with all bounds at their minimum.
     """
     return certified(checked(problem, bounds, privacy), privacy, solver)
 
@@ -83,10 +80,9 @@ def solve_bounded(
 
     Raises
     ------
-    NotPrivate, TemplateError, BudgetExceeded
-        As for `verify_bounded` and `solve`; no values are read.
-    DomainError, NotConverged
-        If a value is not a number or is below its minimum, or the solver fails at the noisy bounds; that is paid for.
+    NotPrivate, TemplateError, BudgetExceeded, DomainError, NotConverged
+        As for `verify_bounded` and `solve`.  The last two are paid for: a value is not a number or is below its minimum, or the
+        solver fails at the noisy bounds.
 
     Examples
     --------

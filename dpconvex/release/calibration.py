@@ -33,13 +33,12 @@ class Shared:
     each : Privacy
         The promise of one release by itself; it is what `solve` takes.
     certificates : tuple of Certificate
-        Of each release, in order.
     total : Total
         What they cost together, at the delta of the whole, and by which rule that is proved.
     event : Event
         What they are together, for the ledger of a `Budget`.
     mechanism : Mechanism or None
-        The mechanism that all of this is about, which `solve` takes too; None where the size chooses for each release.
+        What `solve` takes too; None where the size chooses for each release.
     """
 
     each: Privacy
@@ -50,7 +49,7 @@ class Shared:
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """Of each release, in order."""
+        """Of the releases, in order."""
         return tuple(fit.certificate for fit in self.fits)
 
     @property
@@ -75,9 +74,8 @@ def calibrate(
 ) -> Shared:
     """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
 
-    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and numerical convolution prove.
-    It holds for releases that are fixed beforehand: their number, templates and
-    noise may not depend on what the first of them show.  For releases that are chosen one after the other, keep a `Budget`.
+    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and numerical convolution prove.  It
+    holds for releases that are fixed beforehand; for those that are chosen one after the other, keep a `Budget`.
 
     Parameters
     ----------

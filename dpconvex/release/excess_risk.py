@@ -1,9 +1,7 @@
-"""How much a release can cost in accuracy: bounds on its excess risk, proved and from public numbers alone.
+"""How much a release can cost in accuracy: bounds on its excess risk, proved in docs/theory.md, section 14.
 
-The excess risk is by how much the declared objective, mean loss plus regularizer, is larger at the released parameters than at a
-comparator: the exact minimiser, or any other point of K.  The bounds hold for every data set of the domain and use the exact laws
-of the noise.  They count all that `dpconvex.solve` adds: the noise, the quadratic, what a solver leaves, and the residual noise.
-Proofs are in docs/theory.md, section 14.
+It is by how much the declared objective, mean loss plus regularizer, is larger at the released parameters than at a comparator:
+the exact minimiser, or any other point of K.  The bounds hold for every data set of the domain, and count all that a fit adds.
 """
 
 import math
@@ -39,7 +37,7 @@ class RiskBound:
     expected : float
         Bound on the mean over the noise, but for the event, of probability at most 2^-100, that it exceeds its cap.
     comparator_norm : float
-        The norm up to which comparators are allowed, or for which a public bound on the exact minimiser's norm was found.
+        The norm up to which comparators are allowed; by default, a public bound on that of the exact minimiser.
     noise_norm : float
         The norm ||b|| of the noise is at most this, but for the probability, in the units of the certificate's `noise_scale`.
     parts : dict of str to float
@@ -88,19 +86,13 @@ def risk_bound(
     probability : float
         The bound may fail with this probability.
     comparator_norm : float, optional
-        Norm of the parameters to be compared with.  By default the exact minimiser of the declared objective, with a bound on its
-        norm that holds for all data.  It matters where a quadratic was added.
+        Norm of the parameters to be compared with, by default of the exact minimiser.  It matters where a quadratic was added.
 
     Raises
     ------
     TemplateError
         If a number is out of range, the noise is on gradients or statistics, or no bound is found: the regularizer is not
         Lipschitz where answers can be, or nothing bounds the norm of the minimiser.
-
-    Notes
-    -----
-    Objective perturbation: ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, which is ``||b||^2 / (2 mu)`` if nothing was added.
-    Output perturbation: what the curvature or the slopes of all records make of the noise.  See docs/theory.md, section 14.
 
     Examples
     --------
@@ -128,8 +120,7 @@ def risk_bound(
             "statistics; verify with `whitening=False`, or name a mechanism, for a minimiser."
         )
     analysis = analyse(template)
-    objective = "mean loss plus regularizer"
-    width = certificate.smoothing
+    objective, width = "mean loss plus regularizer", certificate.smoothing
     if width:
         analysis = smooth_analysis(analysis, width)
         objective += f", with kinks rounded off over {number(2 * width)}"
@@ -148,15 +139,13 @@ def risk_bound(
     covered = displacement(certificate, probability * COVER_SHARE)
     expected, sums = bound(analysis, certificate, length, radius, covered)
     parts = {name: value * SLACK / certificate.size for name, value in sums.items()}
-    total = sum(parts.values())
+    total, mean = sum(parts.values()), expected * SLACK / certificate.size
     if not math.isfinite(total):
         raise TemplateError(
             "risk_bound: no bound is found: the regularizer has terms whose slopes are unbounded where answers can be."
         )
-    mean = expected * SLACK / certificate.size
-    return RiskBound(
-        certificate.mechanism, certificate.size, probability, total, mean, radius, length, parts, objective
-    )
+    named = certificate.mechanism, certificate.size, probability
+    return RiskBound(*named, total, mean, radius, length, parts, objective)
 
 
 def objective_excess(
@@ -221,7 +210,6 @@ def mean_square(certificate: Certificate) -> float:
 def displacement(certificate: Certificate, probability: float) -> Moved:
     """Return how far the residual noise moves an answer, what a solver left included."""
     cover = certificate.cover
-    if cover is None:
-        return certificate.tolerance, certificate.tolerance
+    assert cover is not None
     still = cover.distance + math.sqrt(cover.dimension) * cover.step / 2
     return still + cover.longest(probability), still + cover.size

@@ -1,9 +1,6 @@
 """What leaves the house: parameters with the promise that was kept about them, and nothing else.
 
-A release holds no objective value, no iteration count, no timing and nothing that was learnt from the data besides the
-parameters: each of these would be a further answer, and nobody paid for it.  Saved releases are NPZ archives (one array
-per parameter and a JSON header) that hold the same and no more; they are read without pickle, and reading one runs no
-code.
+No objective value, iteration count or timing: each of these would be a further answer, and nobody paid for it.
 """
 
 from __future__ import annotations
@@ -61,25 +58,17 @@ class Release(Released, Mapping[str, Array]):
     certificate : Certificate or BoundCertificate, optional
         The proof.
     spent : Privacy, optional
-        The promise that was kept; None if the release is not private.
+        The promise that was kept.
     not_private_because : str
         Why there is none, such as "drawn with a seed".  Exactly one of `spent` and this is given.
     source : tuple of (str, dict), optional
-        Name and options of the shipped problem that declared the learner.  Kept only if JSON can hold them, and not if
-        it is the path of a file.
-    predictor : callable, optional
-        ``predictor(parameters, x)``, the template's function.
-    decision, probabilities : callable, optional
-        The template's, of the same arguments.
+        Name and options of the shipped problem that declared the learner, if JSON can hold them.
+    predictor, decision, probabilities : callable, optional
+        The template's functions, of (parameters, x).
     schema : Schema, optional
         The declared columns that the features were read from, so that further records can be read alike.
     whitening : Whitening, optional
         The public matrix that records were whitened with; predictions whiten new ones alike.
-
-    Raises
-    ------
-    TemplateError
-        If a parameter is not an array of finite numbers, there is none, or a release is both private and not.
 
     Examples
     --------
@@ -142,9 +131,7 @@ class Release(Released, Mapping[str, Array]):
         )
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """Apply the template's prediction to a batch of features.
-
-        Prediction uses the released parameters alone, so it costs no privacy, however often it is done.
+        """Apply the template's prediction to a batch of features; it costs no privacy, however often it is done.
 
         Parameters
         ----------
@@ -154,26 +141,15 @@ class Release(Released, Mapping[str, Array]):
         Returns
         -------
         ndarray, shape (n, ...)
-
-        Raises
-        ------
-        TemplateError, DomainError
-            If the release has no such function, or the features do not fit the parameters or are not finite numbers.
         """
         return self._applied("predict", self.predictor, x)
 
     def decision_function(self, x: ArrayLike) -> NDArray[Any]:
-        """Return scores: above 0 for the second of two labels, shape (n,), or one for each label, shape (n, labels).
-
-        Arguments and errors are those of `predict`.
-        """
+        """Return scores: above 0 for the second of two labels, shape (n,), or one for each label, shape (n, labels)."""
         return self._applied("decision_function", self.decision, x)
 
     def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
-        """Return probabilities of the labels, in their declared order, shape (n, labels); for learners that model them.
-
-        Arguments and errors are those of `predict`.
-        """
+        """Return probabilities of the labels, in their declared order, shape (n, labels); for learners that model them."""
         return self._applied("predict_proba", self.probabilities, x)
 
     def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
@@ -210,25 +186,22 @@ class Release(Released, Mapping[str, Array]):
     ) -> Release:
         """Read a saved release.
 
-        A function cannot be saved without running code from the file later, so `predict` needs its template again.  A
-        release of a shipped problem remembers the problem's name and options: pass `dpconvex.load` as `template` to
-        have it declared anew.  For a problem file of your own, load that file yourself and pass the template; a release
-        never makes a program run a file.
+        Reading a file runs no code from it, so `predict` needs its template again.
 
         Parameters
         ----------
         path : str or path
             A file that `save` wrote.
         template : Template or callable, optional
-            The template whose parameters these are, or a function of (name, **options) that returns it.
+            The template whose parameters these are, or a function of (name, **options) that returns it: `dpconvex.load` declares
+            a shipped problem anew.
         predict : callable, optional
             ``predict(parameters, x)``, to be used instead of a template's.
 
         Raises
         ------
         DPConvexError, TemplateError, FileNotFoundError
-            If the file is damaged, is not a release, or was written by a later version; if the template has other parameters, or
-            none can be found.
+            If the file is damaged or no release, or the template has other parameters, or cannot be found.
 
         Examples
         --------
@@ -253,15 +226,14 @@ class Release(Released, Mapping[str, Array]):
 
         def build(header: Header, members: dict[str, NDArray[Any]]) -> Release:
             names, arrays = header.names, list(members.values())
-            expected = members_of(len(names) + (header.whitening is not None))
-            if len(set(names)) != len(names) or list(members) != expected:
+            if list(members) != members_of(len(set(names)) + (header.whitening is not None)):
                 raise ValueError("names and arrays do not match")
             return cls(
-                parameters=dict(zip(names, arrays, strict=False)),
-                certificate=header.certificate,
-                spent=header.spent,
-                not_private_because=header.not_private_because,
-                source=header.source,
+                dict(zip(names, arrays, strict=False)),
+                header.certificate,
+                header.spent,
+                header.not_private_because,
+                header.source,
                 schema=header.table,
                 predictor=predict,
                 whitening=header.whitening and Whitening(*header.whitening, arrays[-1]),
@@ -304,7 +276,6 @@ class Release(Released, Mapping[str, Array]):
         )
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that `save` writes."""
         names = ("certificate", "spent", "not_private_because", "source")
         header = {"names": list(self), **{name: getattr(self, name) for name in names}, "table": self.schema}
         arrays = list(self.values())

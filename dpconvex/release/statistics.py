@@ -61,8 +61,6 @@ class Header:
 class Statistics(Released):
     """Noisy sums of all that a quadratic loss takes from a record; any template with that loss is fitted from them for free.
 
-    `dp.statistics` makes them.  They are what was paid for: fits, however many, are post-processing.
-
     Attributes
     ----------
     values : ndarray, shape (statistics,)
@@ -111,14 +109,13 @@ class Statistics(Released):
         """Fit a template from the statistics; it costs nothing.
 
         The noisy Q is projected on positive semidefinite matrices, and a ridge is added that is 0.7 times as large as the
-        largest eigenvalue of the noise on it, and half as large where records were whitened first: then, both is done in
-        the coordinates of whitened records.  All of it are functions of what was released and of public numbers.
+        largest eigenvalue of the noise on it, and half as large, in their own coordinates, where records were whitened first.
 
         Parameters
         ----------
         template : Template, optional
-            By default, the one that the statistics were released for.  It must be for the same record, with a loss whose Q and q
-            are linear in the same moments; regularizer and constraints are free.
+            By default, the one that the statistics were released for.  Another one is for the same record, with a loss whose Q
+            and q are linear in the same moments; regularizer and constraints are free.
         ridge : float, optional
             What to add to Q, in sum form, instead.  Whitened records weigh 1 or less, and Q is theirs.
 
@@ -135,13 +132,8 @@ class Statistics(Released):
         turn = self.turn(noisy, form)
         hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
         theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
-        return Release(
-            parameters=form.space.unpack(theta),
-            certificate=self.certificate,
-            spent=self.spent,
-            not_private_because=self.not_private_because,
-            **functions_of(chosen),
-        )
+        found = form.space.unpack(theta)
+        return Release(found, self.certificate, self.spent, self.not_private_because, **functions_of(chosen))
 
     def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
         """Return the parameters for whitened records as a linear map of those for records, shape (dim, dim)."""
@@ -175,14 +167,11 @@ class Statistics(Released):
         return chosen
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that `save` writes."""
         kinds = self.moments.kinds
         header: dict[str, Any] = {
             "fields": self.fields,
             "kinds": [{"bases": list(kind.bases), "scale": kind.scale, "weights": kind.weights} for kind in kinds],
-            "certificate": self.certificate,
-            "spent": self.spent,
-            "not_private_because": self.not_private_because,
+            **{name: getattr(self, name) for name in ("certificate", "spent", "not_private_because")},
         }
         arrays: dict[str, Any] = {"values": self.values}
         if self.whitening is not None:
@@ -212,16 +201,19 @@ class Statistics(Released):
                 raise ValueError("its moments have no scale")
             if any(kind.monomials.dtype.kind != "i" or kind.patterns.dtype.kind != "f" for kind in kinds):
                 raise ValueError("its moments are no numbers")
-            field, radius, least = header.whitening or ("", 0.0, 0.0)
+            whitening = None
+            if header.whitening is not None:
+                field, radius, least = header.whitening
+                whitening = Whitening(field, radius, members["whitening"], least)
             found = cls(
-                values=members["values"],
-                moments=Moments(kinds),
-                fields=header.fields,
-                certificate=header.certificate,
-                spent=header.spent,
-                not_private_because=header.not_private_because,
-                template=template,
-                whitening=header.whitening and Whitening(field, radius, members["whitening"], least),
+                members["values"],
+                Moments(kinds),
+                header.fields,
+                header.certificate,
+                header.spent,
+                header.not_private_because,
+                template,
+                whitening,
             )
             if not 0 <= found.deviation < np.inf or not 0 < found.certificate.size < 2**53:
                 raise ValueError("its certificate is about no noise, or no records")

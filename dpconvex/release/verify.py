@@ -123,8 +123,10 @@ class Proved:
     mechanism: Mechanism
     stages: Stages | None = None
 
-    def advised(self, *said: str) -> Proved:
-        return replace(self, certificate=replace(self.certificate, advice=(*self.certificate.advice, *said)))
+    def advised(self, said: str) -> Proved:
+        if not said:
+            return self
+        return replace(self, certificate=replace(self.certificate, advice=(*self.certificate.advice, said)))
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,7 @@ class Method:
         found = found or certified(template, privacy, int(size), *way, self.cover or Cover())
         if self.mechanism is not None or self.whitening not in (None, "auto"):
             return found
-        said = why(found.mechanism, way[1], form_of(template), privacy, int(size))
-        return found.advised(said) if said else found
+        return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
 
     def way(self, template: Template, privacy: Privacy, size: int) -> Way:
         """Return the mechanism, and the first stage if there is one, that the options stand for."""
@@ -206,7 +207,7 @@ def certified(
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
-    return found if sums else found.advised(*outlook(analysis))
+    return found if sums else found.advised(outlook(analysis))
 
 
 def check_records_matter(template: Template) -> None:
@@ -221,13 +222,12 @@ def check_records_matter(template: Template) -> None:
         )
 
 
-def outlook(analysis: Analysis) -> tuple[str, ...]:
+def outlook(analysis: Analysis) -> str:
     """Say what a solver will do where that is out of the ordinary: nothing at all, or without a projection on K."""
     if analysis.obstacle is not None:
-        return (f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}",)
-    if not analysis.form.feasible.by_multipliers:
-        return ()
-    return ("Constraints: no projection in closed form: a conic solver, certified by multipliers.",)
+        return f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}"
+    conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
+    return conic if analysis.form.feasible.by_multipliers else ""
 
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:

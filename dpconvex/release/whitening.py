@@ -49,15 +49,12 @@ class Whitening:
     least: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.field, str) or not (is_real(self.radius) and 0 < self.radius < np.inf):
-            raise TemplateError(f"Whitening: of a field by name, and a radius, not {self.field!r} and {self.radius!r}.")
         matrix = np.array(self.matrix, dtype=float)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all() or not matrix.any():
             raise TemplateError("Whitening: the matrix must be square, finite, and not 0.")
-        matrix = np.rint(matrix / np.abs(matrix).max() * FINE) / FINE
-        object.__setattr__(self, "matrix", frozen(matrix))
-        if not (is_real(self.least) and 0 <= self.least < np.inf):
-            raise TemplateError(f"Whitening: the least length must be a number, 0 or more, not {self.least!r}.")
+        if not (is_real(self.radius) and 0 < self.radius < np.inf and is_real(self.least) and 0 <= self.least < np.inf):
+            raise TemplateError(f"Whitening: lengths must be finite, not {self.radius!r} and {self.least!r}.")
+        object.__setattr__(self, "matrix", frozen(np.rint(matrix / np.abs(matrix).max() * FINE) / FINE))
 
     def check(self, template: Template) -> None:
         """Refuse a template whose records have no such field."""
@@ -96,27 +93,22 @@ class Whitening:
         largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
         # What is too small to be divided by counts as nothing.
         scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
-        if sp.issparse(block):
-            levels: Any = sp.csr_array(sp.diags_array(scale) @ block).trunc()
-        else:
-            levels = np.trunc(np.asarray(block, dtype=float) * scale[:, None])
-        turned = np.asarray(levels @ (self.matrix.T * FINE))
+        turned = np.asarray(in_levels(block, scale) @ (self.matrix.T * FINE))
         return turned, np.sqrt(np.einsum("ij,ij->i", turned, turned)), self.least * FINE * scale
 
 
-def levels_of(column: Any, features: int, radius: float) -> Iterator[Any]:
-    """Yield blocks of records, rounded towards 0 to whole levels, each number by itself."""
-    for block in blocks(column, max(BLOCK // features, 1)):
-        if sp.issparse(block):
-            yield (sp.csr_array(block) * (LEVELS / radius)).trunc()
-        else:
-            yield np.trunc(np.asarray(block, dtype=float) * (LEVELS / radius))
+def in_levels(block: Any, scale: Any) -> Any:
+    """Round records towards 0 to whole levels, each number by itself."""
+    if sp.issparse(block):
+        return sp.csr_array(sp.diags_array(scale) @ block).trunc()
+    return np.trunc(np.asarray(block, dtype=float) * scale[:, None])
 
 
 def second_moment(column: Any, features: int, radius: float) -> NDArray[np.int64]:
     """Return the sum of ``x x'`` over records, in squared levels, shape (d, d)."""
     total = np.zeros((features, features), dtype=np.int64)
-    for levels in levels_of(column, features, radius):
+    for block in blocks(column, max(BLOCK // features, 1)):
+        levels = in_levels(block, np.full(block.shape[0], LEVELS / radius))
         part = levels.T @ levels
         total += np.asarray(part.toarray() if sp.issparse(part) else part).astype(np.int64)
     return total

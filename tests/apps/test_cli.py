@@ -140,7 +140,7 @@ def test_verify_prints_what_is_proved_or_why_not(run: Run) -> None:
         ({"epsilon": "one"}, "invalid float value"),
         ({"size": "0"}, "size must be a positive integer"),
         ({"set": "features=3"}, "gives the option 'features' twice"),
-        ({"set": "lambda=3"}, "unknown option 'lambda'"),
+        ({"set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
         ({"set": "regularization=much"}, "cannot be declared with .*'much'"),
         ({"mechanism": "nope"}, "there is no mechanism 'nope'; there are: objective-gamma"),
         ({"mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: average, clip"),

@@ -233,7 +233,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
         "format": "dpconvex release",
         "version": 1,
         "names": ["W", "b"],
-        "certificate": proof().to_dict(),
+        "certificate": json.loads(json.dumps(proof().to_dict(), default=float)),
         "spent": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"},
         "not_private_because": "",
         "source": ["logistic_regression", {"features": 3, "labels": ["no", "yes"]}],
