@@ -134,34 +134,34 @@ FIT = (
     f"{PROMISE} --backend {LEDGER}"
 )
 
-# For each command: where its function is, its options (! for those that are needed), what it does, and examples.
-COMMANDS: dict[str, tuple[str, str, str, str]] = {
-    "problems": ("showing", "", "list the problems that come with it", ""),
-    "verify": ("showing", VERIFY, "prove that a problem is private, without data", """
+# For each command: its options (! for those that are needed), what it does, and examples.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "problems": ("", "list the problems that come with it", ""),
+    "verify": (VERIFY, "prove that a problem is private, without data", """
   dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
   dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),
-    "audit": ("showing", f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
+    "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
   dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
-    "budget": ("showing", "show|verify ledger", "show what was spent on people, or check the file that says so", """
+    "budget": ("show|verify ledger", "show what was spent on people, or check the file that says so", """
   dpconvex budget show budget.jsonl
   dpconvex budget verify budget.jsonl"""),
-    "schema": ("showing", "draft|check file --label --out", "draft a schema from a table that is public, or check one", """
+    "schema": ("draft|check file --label --out", "draft a schema from a table that is public, or check one", """
   dpconvex schema draft public_sample.csv --label income --out adult.toml
   dpconvex schema check adult.toml"""),
-    "fit": ("models", FIT, "fit a problem privately to a table and save the release", """
+    "fit": (FIT, "fit a problem privately to a table and save the release", """
   dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
   dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
   dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\
       --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz"""),
-    "tune": ("models", f"{FIT} --grid!", "fit several settings of a problem to parts of a table, and privately save the best", """
+    "tune": (f"{FIT} --grid!", "fit several settings of a problem to parts of a table, and privately save the best", """
   dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
       --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""),
-    "predict": ("models", f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
+    "predict": (f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
-    "evaluate": ("models", f"{MODEL} --epsilon! --adjacency {LEDGER}", "measure a model's error on a table, privately", """
+    "evaluate": (f"{MODEL} --epsilon! --adjacency {LEDGER}", "measure a model's error on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"""),
-    "demo": ("demo", "--draws --out --seed --quick", "error against epsilon on the Breast Cancer data", ""),
+    "demo": ("--draws --out --seed --quick", "error against epsilon on the Breast Cancer data", ""),
 }  # fmt: skip
 
 
@@ -180,11 +180,11 @@ def parser() -> argparse.ArgumentParser:
 
         shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
     subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, (module, options, summary, examples) in COMMANDS.items():
+    for name, (options, summary, examples) in COMMANDS.items():
         epilog = f"examples:{examples}" if examples else None
         about = summary[0].upper() + summary[1:] + "."
         sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
-        sub.set_defaults(module=module, name=name)
+        sub.set_defaults(module="demo" if name == "demo" else "commands", name=name)
         for key in ["--json", *options.split()]:
             if "|" in key:
                 sub.add_argument("what", choices=key.split("|"))

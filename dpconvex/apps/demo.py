@@ -1,7 +1,6 @@
 """The demonstration: what privacy costs a large-margin Gaussian classifier of the Breast Cancer data.
 
-Run ``dpconvex demo``.  The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian
-Mixture Models with Differential Privacy", IEEE TDSC 9(4), 2012.
+The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian Mixture Models with Differential Privacy", 2012.
 """
 
 import argparse
@@ -40,7 +39,6 @@ so would looking at test errors."""
 
 
 def learner(**options: float) -> dp.Template:
-    """Return the classifier; the same for every epsilon."""
     return dp.load("large_margin_gaussian", features=9, labels=LABELS, **options)
 
 
@@ -70,7 +68,6 @@ def study(draws: int, epsilons: Sequence[float], seed: int | None = None) -> tup
 
 
 def demo(chosen: argparse.Namespace) -> None:
-    """Run the demonstration with parsed options."""
     for package in ("matplotlib", "tqdm"):
         if find_spec(package) is None:
             raise DPConvexError(f"the demonstration needs {package}: pip install 'dpconvex[demo]'.")
@@ -104,7 +101,6 @@ def demo(chosen: argparse.Namespace) -> None:
 
 
 def draw(epsilons: Sequence[float], errors: Array, plain: float, chance: float, out: Path, promise: str) -> None:
-    """Write the picture of a study."""
     from dpconvex.plots import FAINT, PLAIN as COLOUR, error_bands
 
     axes = error_bands(epsilons, errors, label=f"private: median and quartiles of {errors.shape[1]} draws")

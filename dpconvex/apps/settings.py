@@ -3,6 +3,7 @@
 import argparse
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,6 @@ import dpconvex as dp
 from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, words
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import ADJACENCIES
 from dpconvex.language.schema import Schema, read_settings
 from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
@@ -20,8 +20,7 @@ from dpconvex.learners.problem_files import options as options_of
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.release.verify import analyse
 
-# Of a promise, for the components of a mixture.
-SHARE = 0.2
+SHARE = 0.2  # of a promise, for the components of a mixture
 
 
 def assignments(texts: Sequence[str], where: str = "--set ", example: str = "regularization=0.01") -> dict[str, Any]:
@@ -44,10 +43,8 @@ def assignments(texts: Sequence[str], where: str = "--set ", example: str = "reg
 def literal(text: str) -> Any:
     """Return the value that a text denotes."""
     for read in (int, float, lambda value: tomllib.loads(f"value = {value}")["value"]):
-        try:
+        with suppress(ValueError, RecursionError):  # a TOML error is one, too
             return read(text)
-        except (ValueError, RecursionError):  # a TOML error is one, too
-            continue
     return text
 
 
@@ -142,24 +139,21 @@ def labelling(learner: Template, share: float | None) -> dict[str, Any]:
 
 def privacy(given: Mapping[str, Any]) -> dp.Privacy:
     """Return the promise of settings."""
-    delta, adjacency = given.get("delta"), given.get("adjacency")
-    return dp.Privacy(
-        given["epsilon"], 0.0 if delta is None else delta, ADJACENCIES[0] if adjacency is None else adjacency
-    )
+    further = {key: given[key] for key in ("delta", "adjacency") if given.get(key) is not None}
+    return dp.Privacy(given["epsilon"], **further)
 
 
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given."""
-    if chosen.ledger is None and chosen.budget is not None:
-        raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
     if chosen.ledger is None:
+        if chosen.budget is not None:
+            raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
         return None
     if chosen.budget is not None:
         total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
         return dp.Budget(total, chosen.ledger, chosen.accounting)
     if chosen.accounting is not None or not Path(chosen.ledger).exists():
-        what = "--accounting is of a ledger" if Path(chosen.ledger).exists() else f"{chosen.ledger}: a ledger"
-        raise TemplateError(f"{what} that is to be made: state its total with --budget.")
+        raise TemplateError(f"{chosen.ledger}: a ledger that is to be made needs its total: state it with --budget.")
     return dp.Budget.open(chosen.ledger)
 
 

@@ -163,7 +163,7 @@ def test_bad_usage_is_explained(run: Run, arguments: list[str]) -> None:
     assert "usage: dpconvex" in refused.err
 
 
-@pytest.mark.parametrize("command", [name for name, (_, _, _, examples) in cli.COMMANDS.items() if examples])
+@pytest.mark.parametrize("command", [name for name, (_, _, examples) in cli.COMMANDS.items() if examples])
 def test_every_command_has_help(run: Run, command: str) -> None:
     shown = run(command, "--help")
     assert shown.status == 0

@@ -1,4 +1,4 @@
-"""Commands on tables: fit or tune a model, which is paid for, predict with it for nothing, and measure its error privately."""
+"""The commands: prove, attack, fit, choose, predict, measure, and show problems, budgets and schemas."""
 
 import argparse
 import csv
@@ -28,18 +28,109 @@ from dpconvex.apps.settings import (
     table,
     whitening_of,
 )
-from dpconvex.errors import TemplateError
-from dpconvex.language.schema import Schema
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.language.schema import Schema, draft
 from dpconvex.language.tables import table_of
 from dpconvex.language.template import Template
-from dpconvex.learners.problem_files import locate
+from dpconvex.learners.problem_files import locate, options as options_of
 from dpconvex.release.files import writable, write_whole
+
+
+def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
+    """Print JSON for a program to read, or text."""
+    print(json.dumps(data, default=str) if chosen.json else text)
+
+
+# What fits nothing
+
+
+def problems(chosen: argparse.Namespace) -> None:
+    """Print names, descriptions and options of the shipped problems."""
+    listing, lines = [], []
+    for name, text in dp.problems().items():
+        options = {
+            option: {"required": True} if p.default is p.empty else {"default": p.default}
+            for option, p in options_of(name).items()
+        }
+        listing.append({"name": name, "description": text, "options": options})
+        listed = ", ".join(o + (f"={p['default']!r}" if "default" in p else "") for o, p in options.items())
+        lines.append(f"{name} - {text}\n    options: {listed}")
+    told(chosen, listing, "\n".join(lines))
+
+
+def claimed(chosen: argparse.Namespace) -> tuple[Template, dp.Privacy, Any, dict[str, Any]]:
+    """Return a problem's learner, the promise, the mechanism, and further options of what proves or attacks it."""
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    share = labelling(learner, chosen.share)
+    share |= whitening_of(chosen.whitening, share)
+    return learner, privacy(vars(chosen)), mechanism_of(chosen.mechanism, learner), share
+
+
+def verify(chosen: argparse.Namespace) -> None:
+    """Print the certificate of a problem."""
+    learner, promise, mechanism, options = claimed(chosen)
+    prove = dp.verify_mixture if "share" in options else dp.verify
+    certificate = prove(learner, promise, chosen.size, mechanism, **options)
+    told(chosen, {"private": True, "certificate": certificate.to_dict()}, certificate)
+
+
+def audit(chosen: argparse.Namespace) -> None:
+    """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
+    learner, promise, mechanism, options = claimed(chosen)
+    options |= {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
+    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
+    found = dp.audit(learner, promise, mechanism, **options)
+    told(chosen, found.to_dict(), found)
+    if picture is not None:
+        found.plot(picture)
+    if not found.holds:
+        raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
+
+
+def budget(chosen: argparse.Namespace) -> None:
+    """Show a ledger, or say that it is sound."""
+    ledger = dp.Budget.open(chosen.ledger)
+    entries = ledger.entries
+    spends = [
+        {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+        for e in entries
+    ]
+    data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting, "spends": spends}
+    data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
+    data["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
+    told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {len(entries)} spends.")
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    """Draft a schema, or say what a schema makes of a record."""
+    if chosen.what == "draft":
+        if chosen.label is None:
+            raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
+        out = None if chosen.out is None else writable(chosen.out, {"the table": chosen.file})
+        text = draft(chosen.file, chosen.label)
+        if out is None:
+            print(text, end="")
+        else:
+            write_whole(out, text.encode("utf-8"))
+        return
+    found = dp.Schema.load(chosen.file)
+    data = {"columns": len(found.features), "features": found.feature_names}
+    data |= {"norm bound": found.norm_bound, "label": found.label}
+    told(
+        chosen,
+        data,
+        f"{chosen.file}: sound; {len(found.features)} columns become {len(found.feature_names)} features,\n"
+        f"records are divided by {found.norm_bound:.4g}, the largest possible length; {found.label!r} is predicted.",
+    )
+
+
+# What is paid for
 
 
 def opened(
     chosen: argparse.Namespace, settings: dict[str, Any], schema: Schema, codes: list[Any]
-) -> tuple[dp.Privacy, Path, Any]:
-    """Return the promise, the file to write, and the table, which is read before anything is paid.
+) -> tuple[dp.Privacy, Path, Any, dict[str, Any]]:
+    """Return the promise, the file to write, the table, which is read before anything is paid, and options of every fit.
 
     So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
     """
@@ -52,7 +143,9 @@ def opened(
         "the problem": str(locate(chosen.problem)),
     }
     out = writable(chosen.out, inputs)
-    return promise, out, table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
+    data = table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
+    options = {"size": settings.get("size"), "backend": settings.get("backend"), "seed": chosen.seed}
+    return promise, out, data, options | {"budget": ledger(chosen, promise)}
 
 
 def fit(chosen: argparse.Namespace) -> None:
@@ -60,14 +153,12 @@ def fit(chosen: argparse.Namespace) -> None:
     settings = settings_of(chosen)
     schema = schema_of(settings)
     learner, codes = declare(chosen.problem, schema, settings["options"] | assignments(chosen.set))
-    options = labelling(learner, settings.get("share"))
-    promise, out, data = opened(chosen, settings, schema, codes)
-    options |= whitening_of(settings.get("whitening"), options)
-    options |= {"size": settings.get("size"), "budget": ledger(chosen, promise), "seed": chosen.seed}
-    options |= {"backend": settings.get("backend"), "label": f"fit {chosen.problem}"}
-    release = dp.solve_mixture if "share" in options else dp.solve
-    found = release(learner, data, promise, mechanism_of(settings.get("mechanism"), learner), **options)
-    save(chosen, found.release if isinstance(found, dp.Mixture) else found, schema, out)
+    share = labelling(learner, settings.get("share"))
+    further = share | whitening_of(settings.get("whitening"), share) | {"label": f"fit {chosen.problem}"}
+    mechanism = mechanism_of(settings.get("mechanism"), learner)
+    promise, out, data, options = opened(chosen, settings, schema, codes)
+    found: Any = (dp.solve_mixture if share else dp.solve)(learner, data, promise, mechanism, **options, **further)
+    save(chosen, found.release if share else found, schema, out)
 
 
 def tune(chosen: argparse.Namespace) -> None:
@@ -80,23 +171,15 @@ def tune(chosen: argparse.Namespace) -> None:
     codes: list[Any] = []
     for varied in grid(chosen.grid):
         name = ", ".join(f"{key}={value!r}" for key, value in varied.items())
-        options = settings["options"] | assignments(chosen.set) | varied
-        candidates[name], codes = declare(chosen.problem, schema, options)
+        candidates[name], codes = declare(
+            chosen.problem, schema, settings["options"] | assignments(chosen.set) | varied
+        )
     first = next(iter(candidates.values()))
     if "m" in first.record.discrete:
         raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
-    promise, out, data = opened(chosen, settings, schema, codes)
-    found = dp.tune(
-        candidates,
-        data,
-        promise,
-        mechanism=mechanism_of(settings.get("mechanism"), first),
-        backend=settings.get("backend"),
-        size=settings.get("size"),
-        budget=ledger(chosen, promise),
-        seed=chosen.seed,
-        **whitening_of(settings.get("whitening"), {}),
-    )
+    mechanism, whitening = mechanism_of(settings.get("mechanism"), first), whitening_of(settings.get("whitening"), {})
+    promise, out, data, options = opened(chosen, settings, schema, codes)
+    found = dp.tune(candidates, data, promise, mechanism, **options, **whitening)
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")
     save(chosen, found.release, schema, out)
@@ -118,16 +201,12 @@ def grid(texts: list[str]) -> list[dict[str, Any]]:
 
 
 def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Path) -> None:
-    release = replace(release, schema=schema)
+    release, proof = replace(release, schema=schema), release.certificate
     release.save(out)
     if not release.private:
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
-    proof = release.certificate
-    if chosen.json:
-        certificate = None if proof is None else proof.to_dict()
-        print(json.dumps({"file": str(out), "private": release.private, "certificate": certificate}))
-    else:
-        print(f"{proof}\n\nSaved {out}: {release!r}")
+    data = {"file": str(out), "private": release.private, "certificate": proof and proof.to_dict()}
+    told(chosen, data, f"{proof}\n\nSaved {out}: {release!r}")
 
 
 def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Template, Schema, list[Any]]:
@@ -172,12 +251,12 @@ def predict(chosen: argparse.Namespace) -> None:
     csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
     if out is not None:
         write_whole(out, text.getvalue().encode("utf-8"))
-    elif not chosen.json:
-        sys.stdout.write(text.getvalue())
     if chosen.json:
         further = {name: list(column) for name, column in columns.items() if name != schema.label}
-        told = {"label": schema.label, "predictions": columns[schema.label]}
-        print(json.dumps(told | ({"columns": further} if further else {}), default=str))
+        data = {"label": schema.label, "predictions": columns[schema.label]}
+        print(json.dumps(data | ({"columns": further} if further else {}), default=str))
+    elif out is None:
+        sys.stdout.write(text.getvalue())
 
 
 def named(value: Any, codes: list[Any], labels: Sequence[str]) -> str:
@@ -203,8 +282,5 @@ def evaluate(chosen: argparse.Namespace) -> None:
     data = table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
     found = dp.evaluate(learner, release, data, promise, **options)
-    if chosen.json:
-        told = {"error": found.error, "interval": list(found.interval), "records": found.records}
-        print(json.dumps(told | {"private": found.spent is not None}))
-    else:
-        print(found)
+    measured = {"error": found.error, "interval": list(found.interval), "records": found.records}
+    told(chosen, measured | {"private": found.spent is not None}, found)
