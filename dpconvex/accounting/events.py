@@ -21,23 +21,18 @@ from dpconvex.core.bisection import bisect
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
 from dpconvex.noise.profiles import (
-    GRID_LOSS,
     LARGEST_LOSS,
     SLACK,
     Orders,
     Profile,
     chi_delta,
-    concentrated_delta,
     gaussian_delta,
-    integer_level,
     swing,
     table,
 )
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
-# Rényi orders, less 1, that a bound on delta is the best of.
-ORDERS = np.geomspace(1e-3, 1e6, 400)
 # Compositions of compositions are read down to here.
 DEEPEST = 50
 
@@ -157,61 +152,6 @@ class Gaussian(Event):
 
     def __str__(self) -> str:
         return f"Gaussian, mu = {self.mu:.4g}"
-
-
-@dataclass(frozen=True)
-class Concentrated(Event):
-    """A release whose Rényi divergence of every order is at most `rho` times that order, as discrete Gaussian noise has."""
-
-    kind: ClassVar[str] = "concentrated"
-    rho: float
-
-    def profile(self) -> Profile:
-        """Bound delta by total variation, ``sqrt(rho/2)`` (Pinsker), and by the best Rényi divergence, at points."""
-        rho = max(self.rho, SMALLEST_SHIFT**2)
-        pinsker = min(math.sqrt(rho / 2), 1.0)
-        return table(lambda epsilon: min(concentrated_delta(rho, epsilon), pinsker), scale=rho + math.sqrt(rho))
-
-    def renyi(self, order: Orders) -> tuple[Orders, float]:
-        return order * self.rho, 0.0
-
-    def __str__(self) -> str:
-        return f"concentrated, rho = {self.rho:.4g}"
-
-
-@dataclass(frozen=True)
-class Selected(Event):
-    """The best of a random number of releases: its Rényi divergences are at most ``order rho + shift + log(mean)/(order - 1)``.
-
-    Each release is `rho`-zero-concentrated, `mean` is the mean of their number, and `shift` pays for the choice (N. Papernot, T.
-    Steinke, "Hyperparameter tuning with Rényi differential privacy", 2022, theorem 2; docs/theory.md, section 8).
-    """
-
-    kind: ClassVar[str] = "selected"
-    rho: float
-    shift: float
-    mean: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mean < 1:
-            raise TemplateError(f"an event of kind {self.kind!r}: there is less than one release on average")
-
-    def profile(self) -> Profile:
-        return table(self.delta, scale=self.rho + self.shift + math.sqrt(self.rho) + SMALLEST_SHIFT)
-
-    def delta(self, epsilon: float) -> float:
-        """Bound delta by Rényi divergences of many orders (docs/release.md, section 3)."""
-        above, order = ORDERS, ORDERS + 1
-        exponent = above * (order * self.rho + self.shift - epsilon) + math.log(self.mean)
-        exponent += order * np.log1p(-1 / order) - np.log(above)
-        return math.exp(min(float(exponent.min()), 0.0)) * (1 + 1e-9)
-
-    def renyi(self, order: Orders) -> tuple[Orders, float]:
-        return order * self.rho + self.shift + math.log(self.mean) / (order - 1), 0.0
-
-    def __str__(self) -> str:
-        return f"the best of {self.mean:.4g} on average, each concentrated with rho = {self.rho:.4g}"
 
 
 @dataclass(frozen=True)
@@ -350,14 +290,6 @@ class Perturbation(Event):
     def __str__(self) -> str:
         longest = max((hull.length for hull in self.kinds), default=0.0)
         return f"objective perturbation, sigma = {self.sigma:.4g}, G_adj/sigma = {longest:.4g}"
-
-
-def on_integers(sensitivity: float, scale: float) -> Event:
-    """Return what noise on the integers is, with probabilities proportional to ``exp(-k^2/(2 scale^2))``."""
-    mu = integer_level(sensitivity, scale)
-    if mu == math.inf:
-        return Concentrated((sensitivity / scale) ** 2 / 2)
-    return Composition((Gaussian(mu), Tail(GRID_LOSS)))
 
 
 def event_of(values: Any, depth: int = 0) -> Event:

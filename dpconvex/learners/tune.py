@@ -6,8 +6,7 @@ their number is random, and the price is a share of epsilon that depends on its 
 section 8).
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.runtime import quietly
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.language.columns import Chunks
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import Checked, in_partitions
@@ -27,10 +26,9 @@ from dpconvex.learners.evaluate import Errors, named_templates
 from dpconvex.learners.sweep import bar, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
-from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
-from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, concentration, select
+from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, measurement, perturb
+from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.noise.profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
 from dpconvex.release.calibration import planned as shared
@@ -42,8 +40,6 @@ from dpconvex.release.verify import Method, Proved
 CHOICE = 0.1
 COMPOSED = "composition of fits and choice; docs/theory.md, section 20"
 REPEATED = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
-# A fit that is to be concentrated uses at least so much of what it may.
-CLOSE = 0.999
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +177,7 @@ def tune_repeated(
         measurement(plan.score.noise, plan.score.scale)
     source, rng = call.source, call.source.rng
     count = chosen.draw(source.seeded)
-    call.pay(costliest(plans.values()))
+    call.pay()
     fit, names = scored(named, call, (features, label)), list(named)
     best: tuple[int, str, Release] | None = None
 
@@ -282,25 +278,18 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
         own = Method(mechanism, None, first)
-        if repetitions.accounting == "renyi":
-            rho = repetitions.each_concentrated(privacy)
-            fit = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, own)
-            score = gaussian_count(rho * repetitions.share, privacy.epsilon)
-            shares = {"rho of a fit": concentration(fit.certificate), "rho of its score": rho * repetitions.share}
-            event = repetitions.event(math.fsum(shares.values()))
-        else:
-            each, event = repetitions.each(privacy), None
-            score = laplace_count(repetitions.share * each.epsilon)
-            part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
-            fit = own.prove(template, part, size)
-            shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
+        each = repetitions.each(privacy)
+        score = laplace_count(repetitions.share * each.epsilon)
+        part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
+        fit = own.prove(template, part, size)
+        shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     certificate = of_the_best(
         fit.certificate,
         privacy,
         f"the best of {repetitions.mean:g} runs on average",
         repetitions.mean,
-        event,
+        None,
         Derivation("law of the number of runs, and shares of one", "", law | shares, "fixed before the data are read"),
         REPEATED,
         f"These are the constants of one run ({', '.join(f'{k} {v:.4g}' for k, v in shares.items())}); the rest of "
@@ -313,30 +302,6 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         ),
     )
     return Plan(fit, score, certificate)
-
-
-def costliest(plans: Iterable[Plan]) -> Event | None:
-    """Return what the whole is for accounting, whichever candidate is run: the event of all runs with the largest rho."""
-    events = [plan.certificate.event for plan in plans]
-    known = [event for event in events if event is not None]
-    return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
-
-
-def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, method: Method) -> Proved:
-    """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed."""
-    target = rho
-    for _ in range(20):
-        part = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
-        fit = method.prove(template, part, size)
-        found = concentration(fit.certificate)
-        if CLOSE * rho <= found <= rho:
-            return fit
-        target *= rho / found * (1 - 1e-4)
-    raise NotPrivate(
-        "no noise was found that keeps the promise under Rényi accounting",
-        f"rho = {rho:.4g}",
-        "use accounting='direct'",
-    )
 
 
 def of_the_best(

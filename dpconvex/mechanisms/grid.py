@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.accounting.events import Event, Pure, on_integers
+from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.profiles import concentrated_delta, gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -69,17 +69,17 @@ class IntegerNoise:
     @property
     def event(self) -> Event:
         """What it is for accounting."""
-        return on_integers(self.sensitivity, self.scale) if self.is_gaussian else Pure(self.epsilon)
+        if not self.is_gaussian:
+            return Pure(self.epsilon)
+        return Composition((Gaussian(integer_level(self.sensitivity, self.scale)), Tail(GRID_LOSS)))
 
     @property
     def holds(self) -> bool:
         """Whether it keeps its share of the promise."""
         if not self.is_gaussian:
             return self.sensitivity / self.scale <= self.epsilon
-        normal = float(gaussian_delta(self.epsilon, integer_level(self.sensitivity, self.scale))) + grid_loss(
-            self.epsilon
-        )
-        return min(normal, concentrated_delta((self.sensitivity / self.scale) ** 2 / 2, self.epsilon)) <= self.delta
+        level = integer_level(self.sensitivity, self.scale)
+        return float(gaussian_delta(self.epsilon, level)) + grid_loss(self.epsilon) <= self.delta
 
     def longest(self, probability: float) -> float:
         """Bound the norm but for a probability; the discrete Gaussian law is sub-Gaussian.
@@ -136,12 +136,6 @@ def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
     """Return integer noise that makes a sum of integers epsilon-private, which one record moves by at most the sensitivity."""
     scale = math.nextafter(sensitivity / epsilon, math.inf)
     return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)
-
-
-def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:
-    """Return integer noise that makes such a count rho-zero-concentrated, with the delta that this implies for an epsilon."""
-    sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
-    return IntegerNoise(GAUSSIAN, epsilon, concentrated_delta(rho * (1 + 1e-9), epsilon), 0.5, 1.0, 1, 1.0, sigma, 0.0)
 
 
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:

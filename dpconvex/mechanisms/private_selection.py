@@ -1,8 +1,16 @@
-"""Private choice among candidates by a score that one record moves by at most one.
+"""Private choice: one of several candidates by a score, and the best of a random number of private runs.
 
-Exponential mechanism (McSherry & Talwar 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4) and permute-and-flip
-(McKenna & Sheldon 2020), which is never worse in expectation at the same epsilon.  Both take candidates in random order until one
-is accepted, with a probability of exactly ``exp(-rate * excess mistakes)``: with replacement, and without.
+`select` is the exponential mechanism (McSherry & Talwar 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4) or
+permute-and-flip (McKenna & Sheldon 2020), which is never worse in expectation at the same epsilon.  Both take candidates in
+random order until one is accepted, with a probability of exactly ``exp(-rate * excess mistakes)``: with replacement, and without.
+
+`Repetitions` is for a mechanism that releases an answer and a private score of it: of K runs, only the best is released.  A K
+that is drawn from a law with heavy tails, and that nobody learns, costs about twice as much as one run, whatever its mean is (Liu
+& Talwar 2019, "Private selection from private candidates"; Papernot & Steinke 2022, "Hyperparameter tuning with Rényi
+differential privacy", corollary 3, with the constant made exact in docs/theory.md): let K have the truncated negative binomial
+law with parameters eta > -1 and gamma, and let a run be (eps, del)-private.  Then the best run is private with
+
+    epsilon = eps + 2 (1 + eta) artanh((1 - gamma)/(1 + gamma) tanh(eps/2)) <= (2 + eta) eps,      delta = E[K] del.
 """
 
 import math
@@ -15,16 +23,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.accounting.events import Composition, Concentrated, Event, Pure, Selected, Tail
 from dpconvex.core.bisection import bisect
 from dpconvex.core.plain_data import is_real
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import TAIL, Certificate
-from dpconvex.noise.profiles import LOST
 from dpconvex.noise.samplers import accepts, below
 
 SELECTIONS = ("permute-and-flip", "exponential")
+# Relative error of everything computed below; costs are rounded up by it.
+SLACK = 1e-12
+# Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
+DIGITS = 60
+# Logarithms of 1/gamma are looked for up to here.
+LONGEST = 600.0
 
 
 def rate(epsilon: float, adjacency: str) -> float:
@@ -44,8 +55,6 @@ def select(
     how: str = "permute-and-flip",
 ) -> int:
     """Choose a candidate with few mistakes, epsilon-differentially privately; with a generator, for tests, not privately."""
-    if len(mistakes) == 0:
-        raise TemplateError("select: there is no candidate to choose from.")
     if how not in SELECTIONS:
         raise TemplateError(f"select: the method must be one of {SELECTIONS}, not {how!r}.")
     factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
@@ -59,19 +68,9 @@ def select(
             del left[place]
 
 
-ACCOUNTINGS = ("direct", "renyi")
-# Relative error of everything computed below; costs are rounded up by it.
-SLACK = 1e-12
-# Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
-DIGITS = 60
-STEPS = 60
-# Logarithms of 1/gamma are looked for up to here.
-LONGEST = 600.0
-
-
 @dataclass(frozen=True)
 class Repetitions:
-    """A random number of private runs of which the best is released: its law, and how it is accounted for.
+    """A random number of private runs of which the best is released: its law, and the share of the score.
 
     Parameters
     ----------
@@ -82,9 +81,6 @@ class Repetitions:
         the number varies, and the more the choice costs.
     share : float
         Fraction of a run's cost that pays for its score, in (0, 1).
-    accounting : {"direct", "renyi"}
-        "direct" holds for every mechanism.  "renyi" needs about a seventh less noise where that is Gaussian, and asks for a
-        mechanism that says how neighbours differ, as those of the toolkit do, for a delta, and for ``shape >= 0``.
 
     Raises
     ------
@@ -108,26 +104,22 @@ class Repetitions:
     mean: float = 10.0
     shape: float = 0.0
     share: float = 0.1
-    accounting: str = "direct"
 
     def __post_init__(self) -> None:
         for name, low, high in (("mean", 1.0, 1e6), ("shape", -1.0, 1e3), ("share", 0.0, 1.0)):
             value = getattr(self, name)
             if not (is_real(value) and low < value < high):
                 raise TemplateError(f"Repetitions: {name} must be between {low:g} and {high:g}, not {value!r}.")
-        if self.accounting not in ACCOUNTINGS:
-            raise TemplateError(f"Repetitions: accounting must be one of {ACCOUNTINGS}, not {self.accounting!r}.")
-        if self.accounting == "renyi" and self.shape < 0:
-            raise TemplateError("Repetitions: Rényi accounting needs a shape of at least 0.")
+            object.__setattr__(self, name, float(value))
 
     @property
     def gamma(self) -> float:
         """The law's second parameter, in (0, 1), that gives the mean."""
-        return math.exp(-log_inverse_gamma(float(self.mean), float(self.shape)))
+        return math.exp(-log_inverse_gamma(self.mean, self.shape))
 
     def probabilities(self, count: int) -> NDArray[np.float64]:
         """Return the probabilities of 1, ..., count runs, shape (count,)."""
-        length = log_inverse_gamma(float(self.mean), float(self.shape))
+        length = log_inverse_gamma(self.mean, self.shape)
         rest, t = -math.expm1(-length), self.shape * length
         first = rest / length * (1.0 if t == 0 else t / math.expm1(min(t, 700.0)))
         return np.asarray(first * np.cumprod([1.0, *(rest * (k + self.shape) / (k + 1) for k in range(1, count))]))
@@ -146,55 +138,21 @@ class Repetitions:
         return self._invert(Decimal(below(10**DIGITS, rng)).scaleb(-DIGITS))
 
     def total(self, run: Privacy) -> Privacy:
-        """Return what the best of all runs costs, by the direct theorem, if each run costs `run`."""
+        """Return what the best of all runs costs, if each run costs `run`."""
         # 2 artanh(tanh(a/2) tanh(b/2)) without cancelling, for a <= b; 1 + eta < 1001, so that rounding is within the slack.
-        a, b = sorted((run.epsilon, log_inverse_gamma(float(self.mean), float(self.shape))))
+        a, b = sorted((run.epsilon, log_inverse_gamma(self.mean, self.shape)))
         choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
         epsilon = run.epsilon + (1 + self.shape) * choice
         return Privacy(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK), run.adjacency)
 
     def each(self, whole: Privacy) -> Privacy:
-        """Return what each run may cost, by the direct theorem, for the best of all to keep a promise; rounded down."""
-        low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, STEPS)
+        """Return what each run may cost for the best of all to keep a promise; rounded down."""
+        low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, 60)
         return Privacy(low, whole.delta / (self.mean * (1 + 2 * SLACK)), whole.adjacency)
-
-    def each_concentrated(self, whole: Privacy) -> float:
-        """Return the rho up to which a run may be concentrated for the best of all to keep a promise; rounded down.
-
-        Raises
-        ------
-        NotPrivate
-            If the promise has no delta.
-        """
-        # Noise beyond its cap, and what a profile gives up, may come with any run, and are taken to give everything away.
-        left = whole.delta - 4 * (1 + math.exp(min(whole.epsilon, 700.0))) * self.mean * TAIL
-        if left <= 0:
-            raise NotPrivate(
-                "Rényi accounting keeps no promise with so small a delta",
-                f"delta = {whole.delta:g}",
-                "promise a larger delta, or use accounting='direct'",
-            )
-        start = math.log(whole.epsilon)
-
-        def fits(log_rho: float) -> bool:
-            return self.selected(math.exp(log_rho)).delta(whole.epsilon) <= left / (1 + SLACK)
-
-        return math.exp(bisect(fits, start - 40.0, start + 1.0, STEPS)[0])
-
-    def selected(self, rho: float) -> Selected:
-        """Return what the best run is for accounting, if each run is rho-zero-concentrated."""
-        length = log_inverse_gamma(float(self.mean), float(self.shape))
-        order = max(math.sqrt(length / rho), 1 + SLACK) if rho > 0 else 1e9
-        shift = (1 + self.shape) * ((order - 1) * rho + length / order)
-        return Selected(rho * (1 + SLACK), shift * (1 + SLACK), float(self.mean))
-
-    def event(self, rho: float) -> Event:
-        """Return the same, but for noise of the runs beyond its cap."""
-        return Composition((self.selected(rho), Tail(4 * self.mean * TAIL)))
 
     def _invert(self, level: Decimal) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""
-        length, shape = Decimal(log_inverse_gamma(float(self.mean), float(self.shape))), Decimal(float(self.shape))
+        length, shape = Decimal(log_inverse_gamma(self.mean, self.shape)), Decimal(self.shape)
         with localcontext(prec=2 * DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN):
             rest = 1 - (-length).exp()
             tiny = abs(shape) < Decimal(10) ** -DIGITS
@@ -222,31 +180,3 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
                 f"Repetitions: no law with a shape of {shape:g} has a mean of {mean:g}; use a larger shape."
             )
     return bisect(lambda length: excess(length) < math.log(mean), low, high, 100)[1]
-
-
-def concentration(certificate: Certificate) -> float:
-    """Return a rho for which a covered release is rho-zero-concentrated, but for the noise's tail beyond its cap."""
-    if certificate.event is None:
-        raise unknown(certificate)
-    rho = 0.0
-    for leaf in certificate.event.leaves():
-        if isinstance(leaf, Pure):
-            rho += leaf.epsilon**2 / 2
-        elif isinstance(leaf, Concentrated):
-            rho += leaf.rho
-        else:  # as private as Gaussian noise of this shift
-            mu, lost = leaf.level()
-            if lost > LOST or not mu < math.inf:
-                raise unknown(certificate)
-            rho += mu * mu / 2
-    return rho * (1 + SLACK)
-
-
-def unknown(certificate: Certificate) -> NotPrivate:
-    """Say that nothing but a promise is known."""
-    return NotPrivate(
-        f"Rényi accounting needs to know how neighbours differ; what is proved about {certificate.mechanism} is its epsilon and "
-        "delta alone",
-        certificate.mechanism,
-        "use accounting='direct', or OutputPerturbation('gaussian'), or NoisyGradientDescent()",
-    )

@@ -215,25 +215,6 @@ def grid_loss(epsilon: float) -> float:
     return (1 + math.exp(min(epsilon, LARGEST_LOG))) * GRID_LOSS
 
 
-def concentrated_delta(rho: float, epsilon: float) -> float:
-    """Return the smallest delta for which rho-zero-concentrated privacy is known to imply (epsilon, delta).
-
-    For every order a > 1, ``delta = exp((a - 1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1)`` will do (C. Canonne, G. Kamath,
-    T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; docs/release.md).  Its logarithm's derivative,
-    ``(2 a - 1) rho - epsilon + log(1 - 1/a)``, rises, so the best order is its root.
-    """
-    if rho <= 0:
-        return 0.0 if epsilon > 0 else 1.0
-
-    def falls(t: float) -> bool:
-        return (2 * math.exp(t) + 1) * rho - epsilon - float(np.logaddexp(0.0, -t)) < 0
-
-    t = bisect(falls, min(epsilon - 3 * rho, 0.0), math.log(max((epsilon + 1) / rho, 1.0)), 60)[0]
-    above = math.exp(t)
-    exponent = above * ((1 + above) * rho - epsilon) - (1 + above) * float(np.logaddexp(0.0, -t)) - t
-    return min(math.exp(min(exponent, 0.0)) * (1 + 1e-9), 1.0)
-
-
 @dataclass(frozen=True, eq=False)
 class Profile:
     """Upper bounds on delta at rising losses epsilon >= 0, for both orders of neighbours unless `others` are for the other.

@@ -1,7 +1,6 @@
 """The law of the number of runs, and exact privacy of the best run on mechanisms small enough to enumerate."""
 
 import math
-from dataclasses import replace
 from itertools import product
 
 import mpmath
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.private_selection import Repetitions, concentration, log_inverse_gamma
-from dpconvex.noise.profiles import concentrated_delta
+from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma
 from dpconvex.noise.samplers import seeded_generator
 
 Array = NDArray[np.float64]
@@ -115,65 +113,6 @@ def test_the_approximate_cost_covers_everything_and_not_much_more(shape: float) 
         assert excess(epsilon, first, second) <= delta + 1e-15
         worst = max(worst, excess(claimed.epsilon, best_of(first, law), best_of(second, law)))
     assert 0.5 * claimed.delta <= worst <= claimed.delta
-
-
-# Rényi accounting.
-
-
-@pytest.mark.parametrize("shape", [0.0, 1.0])
-def test_gaussian_runs_keep_the_promise_under_renyi_accounting(shape: float) -> None:
-    law, whole = Repetitions(8.0, shape, accounting="renyi"), dp.Privacy(1.0, 1e-5)
-    rho = law.each_concentrated(whole)
-    assert law.selected(rho).delta(whole.epsilon) <= whole.delta
-    assert law.selected(1.01 * rho).delta(whole.epsilon) > whole.delta
-    shift = math.sqrt(2 * rho)  # between the means of neighbours, in deviations
-    edges = np.linspace(-12, 12, 40_001)
-    first, second = np.diff(stats.norm.cdf(edges)), np.diff(stats.norm.cdf(edges, shift))
-    a, b = best_of(first, law), best_of(second, law)  # the other order is the mirror image
-    found = {share: max(excess(share * whole.epsilon, x, y) for x, y in ((a, b), (b, a))) for share in (0.45, 1.0)}
-    assert found[1.0] <= whole.delta
-    assert found[0.45] > whole.delta  # less than half of the epsilon would be a lie, with the value itself as the score
-    # It is what the accounting is for: a larger share for each run than from its epsilon and delta.
-    assert rho > 1.2 * equivalent(law, whole)
-
-
-def equivalent(law: Repetitions, whole: dp.Privacy) -> float:
-    """Return the rho of Gaussian noise that direct accounting allows."""
-    each = law.each(whole)
-    from dpconvex.noise.profiles import gaussian_sigma
-
-    return 1 / (2 * gaussian_sigma(each.epsilon, each.delta, 1.0) ** 2)
-
-
-def test_what_is_concentrated_and_what_is_not() -> None:
-    template = dp.load("hinge_svm", features=2, regularization=0.1)
-    promise = dp.Privacy(1.0, 1e-6)
-    certificate = dp.verify(template, promise, 500, dp.OutputPerturbation("gaussian"))
-    reach = certificate.sensitivity / certificate.strong_convexity
-    rho = concentration(certificate)
-    assert rho >= (reach / certificate.noise_scale) ** 2 / 2
-    assert rho <= 1.01 * (reach / certificate.noise_scale) ** 2 / 2
-    pure = dp.verify(template, promise, 500, dp.OutputPerturbation("gamma"))
-    assert pure.noise_epsilon**2 / 2 <= concentration(pure) <= 1.01 * pure.noise_epsilon**2 / 2
-    smooth = dp.load("logistic_regression", features=2)
-    for noise in ("gamma", "gaussian"):
-        found = dp.verify(smooth, promise, 500, dp.ObjectivePerturbation(noise))
-        rho = concentration(found)  # no less than that of its steepest difference, and no less than its promise needs
-        assert (
-            rho >= ((found.sensitivity / found.noise_scale) ** 2 if noise == "gaussian" else found.noise_epsilon**2) / 2
-        )
-        assert concentrated_delta(rho, found.noise_epsilon) >= found.delta
-        with pytest.raises(dp.NotPrivate, match="objective perturbation"):
-            concentration(replace(found, event=None))  # nothing but its promise is known
-
-
-# Refusals.
-
-
-def test_renyi_accounting_needs_a_delta() -> None:
-    for delta in (0.0, 1e-300):
-        with pytest.raises(dp.NotPrivate, match="delta"):
-            Repetitions(5.0, accounting="renyi").each_concentrated(dp.Privacy(1.0, delta))
 
 
 @pytest.mark.parametrize(
