@@ -1,12 +1,10 @@
 """Noisy projected gradient descent: every gradient is perturbed, and the average of the iterates is released.
 
 From theta_0 in K, ``theta_{t+1} = P_K(theta_t - eta (grad F(theta_t) + w_t))`` with Gaussian w_t of deviation sigma on the
-sensitive subspace, T steps.  The data enter through the gradients alone: T adaptive Gaussian releases of sensitivity G_adj,
-which together are exactly as private as one of sensitivity ``sqrt(T) G_adj`` (Dong, Roth & Su 2022, "Gaussian differential
-privacy", corollary 3.3).  Losses need not be differentiable, and nothing has to be strongly convex.
-
-With R at least the distance from theta_0 to the minimiser, ``B^2 >= E ||grad F + w||^2`` and ``eta = R / (B sqrt(T))``, the
-expected excess risk of the average is at most ``R B / sqrt(T)`` (docs/theory.md).
+sensitive subspace, T steps: T adaptive Gaussian releases of sensitivity G_adj, which together are exactly as private as one of
+sensitivity ``sqrt(T) G_adj`` (Dong, Roth & Su 2022, "Gaussian differential privacy", corollary 3.3).  Losses need not be
+differentiable, and nothing has to be strongly convex.  With R at least the distance from theta_0 to the minimiser, ``B^2 >= E
+||grad F + w||^2`` and ``eta = R / (B sqrt(T))``, the expected excess risk is at most ``R B / sqrt(T)`` (docs/theory.md).
 """
 
 import math
@@ -49,10 +47,9 @@ from dpconvex.noise.samplers import SPHERICAL, in_subspace
 
 Array = NDArray[np.float64]
 
+GAUSSIAN = SPHERICAL["gaussian"]
 # A set of one point needs no steps, but a number that can be divided by.
 SMALLEST_RADIUS = 1e-100
-
-GAUSSIAN = SPHERICAL["gaussian"]
 # Numbers of steps that are chosen automatically.
 FEWEST, MOST = 10, 1000
 # Squares of norms near the clip neither underflow nor overflow.
@@ -63,8 +60,6 @@ SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; doc
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
 # With samples, the part of the promise that hides what rounding does to all other records' gradients.
 ROUNDING_SHARE = 1e-3
-# How often twice the noise is tried where there are far more records than planned.
-ROUNDS = 30
 ROUNDED = (
     "Gradients are computed in floating point; a bound on what rounding does to them is part of the sensitivity, the part of one "
     "record in it is assumed (docs/release.md)."
@@ -106,8 +101,7 @@ class NoisyGradientDescent:
     average : float or None
         With a clip: the fraction of the iterates, from the last one back, whose mean is released; None and 0 are the last one.
     directions : float or None
-        With a clip: how many directions the records share evenly, if that is public; it allows for longer steps.  Private
-        whitening finds it out.
+        With a clip: how many directions the records share evenly, if that is public; it allows for longer steps.
 
     Raises
     ------
@@ -161,7 +155,8 @@ class NoisyGradientDescent:
     @property
     def name(self) -> str:
         """What certificates call the mechanism."""
-        return "noisy gradient descent"
+        clipped, sampled = self.clip is not None, self.sampling is not None
+        return "noisy gradient descent" + ", clipped" * clipped + " and sampled" * sampled
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the conditions, choose the steps, and calibrate the noise of all of them together."""
@@ -169,27 +164,23 @@ class NoisyGradientDescent:
         clip = math.inf if self.clip is None else float(self.clip)
         bound, apart = largest_norms(analysis, privacy, clip)
         rate, p = sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
-        once, risk = gaussian_sigma(privacy.epsilon, privacy.delta, apart), math.inf
-        advice: tuple[str, ...] = ()
-        steps = self.steps
+        once, steps = gaussian_sigma(privacy.epsilon, privacy.delta, apart), self.steps or CLIPPED_STEPS
         if self.clip is None:
             steepest = size * (bound + regularizer_slope(analysis))
-            steps = enough_steps(steepest, math.sqrt(p) * once) if steps is None else steps
-        steps = CLIPPED_STEPS if steps is None else int(steps)
+            steps = self.steps or enough_steps(steepest, math.sqrt(p) * once)
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
         if rate < 1:  # the rest of the promise is for rounding: see `hiding`
             rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
             sigma = sampled_multiplier(*rest, rate, steps) * apart * (1 + 1e-12)
+        risk: float | None = None
         if self.clip is None:
             settings, risk = self._plain(analysis, steps, steepest, sigma)
         else:
             settings = self._clipped(analysis, size, steps, rate, bound, sigma)
-            if bound < clip:
-                advice = (f"No gradient is longer than {bound:.4g}, so the clip changes nothing.",)
-        sampled = self.sampling is not None
+        unclipped = f"No gradient is longer than {bound:.4g}, so the clip changes nothing."
         return Certificate(
             privacy=privacy,
-            mechanism=self.name + (", clipped" if self.clip is not None else "") + (" and sampled" if sampled else ""),
+            mechanism=self.name,
             size=size,
             gradient_bound=bound,
             sensitivity=apart,
@@ -199,16 +190,18 @@ class NoisyGradientDescent:
             noise_scale=sigma,
             derivation=derive(analysis, privacy, clip, apart, steps, sigma, rate),
             assumptions=assumptions(analysis, clip),
-            advice=advice,
+            advice=(unclipped,) if bound < clip < math.inf else (),
             perturbed="gradients",
             noise="gaussian",
             mean_noise=GAUSSIAN.mean(p, sigma),
-            predicted_risk=risk if math.isfinite(risk) else None,
+            predicted_risk=risk,
             settings=settings,
-            event=None if sampled else Gaussian(math.sqrt(steps) * apart / sigma * (1 + 1e-12)),
+            event=None if self.sampling is not None else Gaussian(math.sqrt(steps) * apart / sigma * (1 + 1e-12)),
         )
 
-    def _plain(self, analysis: Analysis, steps: int, steepest: float, sigma: float) -> tuple[dict[str, float], float]:
+    def _plain(
+        self, analysis: Analysis, steps: int, steepest: float, sigma: float
+    ) -> tuple[dict[str, float], float | None]:
         """Choose the step for the smallest bound on the risk of the average iterate; return that, too."""
         radius = self.radius if self.radius is not None else max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
         largest = math.hypot(steepest, math.sqrt(analysis.form.noise_dimension) * sigma)
@@ -219,23 +212,24 @@ class NoisyGradientDescent:
             )
         step = self.step_size if self.step_size is not None else radius / (largest * math.sqrt(steps))
         risk = radius**2 / (2 * step * steps) + step * largest**2 / 2
-        return {"steps": float(steps), "step_size": float(step), "radius": float(radius)}, risk
+        settings = {"steps": float(steps), "step_size": float(step), "radius": float(radius)}
+        return settings, risk if math.isfinite(risk) else None
 
     def _clipped(
         self, analysis: Analysis, size: int, steps: int, rate: float, bound: float, sigma: float
     ) -> dict[str, float]:
         """Choose the steps on clipped gradients, from public numbers."""
         assert self.clip is not None
-        stiff = regularizer_steepness(analysis, size)[0]
+        stiff = rate * regularizer_steepness(analysis, size)[0]
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
             noise = sigma * math.sqrt(steps)
-            step, largest = step_sizes(analysis, self.directions or 1.0, noise, size * rate, bound, rate * stiff)
-        if not largest * rate * stiff <= 2:
+            step, largest = step_sizes(analysis, self.directions or 1.0, noise, size * rate, bound, stiff)
+        if not largest * stiff <= 2:
             raise TemplateError(
                 f"NoisyGradientDescent: steps of {largest:.3g} are too long for the regularizer, whose curvature is up to "
-                f"{stiff:.3g} in sum form; give a smaller `step_size`, below {2 / (rate * stiff):.3g}."
+                f"{stiff / rate:.3g} in sum form; give a smaller `step_size`, below {2 / stiff:.3g}."
             )
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
@@ -249,13 +243,10 @@ class NoisyGradientDescent:
         sampling: it is paid from a share of its own, with noise on top.
         """
         assert isinstance(certificate, DescentCertificate)
-        reach, scale, root = (
-            certificate.sensitivity,
-            certificate.noise_scale,
-            math.sqrt(certificate.steps) * (1 + 1e-12),
-        )
+        reach, scale = certificate.sensitivity, certificate.noise_scale
+        root = math.sqrt(certificate.steps) * (1 + 1e-12)
         clean = largest_norms(analysis, certificate.privacy, certificate.clip)[1]
-        for most in scale * 2.0 ** np.arange(1, ROUNDS):  # iterates are bounded for noise of that size
+        for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of that size
             rounding = path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
             found = louder(certificate, reach, apart - reach, {"G_adj": apart})
@@ -302,18 +293,16 @@ class NoisyGradientDescent:
 
 def check_conditions(analysis: Analysis, privacy: Privacy, clipped: bool) -> None:
     """Refuse what noisy gradient descent cannot do."""
-    feasible = analysis.form.feasible
-    check_delta(privacy, "noisy gradient descent", "use ObjectivePerturbation or OutputPerturbation")
+    feasible, what = analysis.form.feasible, "noisy gradient descent"
+    check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
     if not feasible.bounded and not clipped:
         raise NotPrivate(
-            "noisy gradient descent needs bounded parameters: its steps and its risk scale with their size",
+            f"{what} needs bounded parameters: its steps and its risk scale with their size",
             feasible.describe(),
             "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds; or clip gradients",
         )
     if feasible.obstacle is not None:
-        raise NotPrivate(
-            "noisy gradient descent needs a projection on the feasible set", feasible.describe(), feasible.obstacle
-        )
+        raise NotPrivate(f"{what} needs a projection on the feasible set", feasible.describe(), feasible.obstacle)
 
 
 def enough_steps(steepest: float, noise: float) -> int:
@@ -331,18 +320,19 @@ def derive(
     if rate < 1:
         values["sampling"] = rate
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
-    rule, source, records = "noisy descent", SOURCE, record_steps(analysis, privacy) if clip == math.inf else ()
-    if clip < math.inf:
-        rule, source = "noisy descent, clipped", CLIPPED_SOURCE
-        why = "one clipped gradient appears or disappears"
-        if privacy.adjacency == "replace-one":
-            why = "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
-        gradient = Derivation(
-            "gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip"
-        )
-        records = (gradient, Derivation("sensitivity", "", {"G_adj": sensitivity}, why))
     composed = Derivation("composition of all steps", "", values, how)
-    return Derivation(rule, "", privacy.claims, source, (*records, composed, *public_steps(analysis)))
+    if clip == math.inf:
+        steps_of_proof = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
+        return Derivation("noisy descent", "", privacy.claims, SOURCE, steps_of_proof)
+    why = "one clipped gradient appears or disappears"
+    if privacy.adjacency == "replace-one":
+        why = (
+            "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
+        )
+    gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
+    apart = Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
+    children = (gradient, apart, composed, *public_steps(analysis))
+    return Derivation("noisy descent, clipped", "", privacy.claims, CLIPPED_SOURCE, children)
 
 
 def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:

@@ -1,10 +1,9 @@
 """The covered release: exact noise on a grid, for the distance between the computed answer and the exact one.
 
-A theorem speaks of an exact minimiser and of real numbers; a program returns an answer within tau of that minimiser, made of
-floating-point numbers.  The difference depends on the data, so it is an output of its own, and is protected like one: the
-answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  By the triangle inequality the
-difference moves by at most 2 tau between neighbours, whatever it is.  Its share of the budget, tau and the grid are fixed
-before any data are read (docs/release.md has the proof).
+A theorem speaks of an exact minimiser; a program returns an answer within tau of it, made of floating-point numbers.  The
+difference depends on the data, so it is protected like an output of its own: the answer is rounded to a fixed grid and perturbed
+by integer noise that OpenDP draws exactly.  The difference moves by at most 2 tau between neighbours.  Its share of the budget,
+tau and the grid are fixed before any data are read (docs/release.md has the proof).
 
 What rounding allows to certify grows with the number of records, which add-remove adjacency protects.  So a noisy number of
 them is released first, to the program alone; with a margin that its noise exceeds with probability 2^-100 it bounds the number,
@@ -88,26 +87,22 @@ class Cover:
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise."""
-        return self.covered(mechanism, analysis, mechanism.certify(analysis, self.split(privacy)[0], size), privacy)
-
-    def covered(self, mechanism: Mechanism, analysis: Analysis, bare: Certificate, privacy: Privacy) -> Certificate:
-        """Calibrate the residual noise for a mechanism that was proved private on what it leaves."""
-        spent = self.split(privacy)[1]
+        rest, spent = self.split(privacy)
+        bare = mechanism.certify(analysis, rest, size)
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
         records: float = largest_count(privacy, bare.size)
         if counting:
             records += math.ceil(MARGINS * margin(counting))
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
         tail = tail_cost(privacy)
-        found, noise = hidden(mechanism, analysis, bare, own, tail, records, 0.0, self.tolerance)
+        found, noise = hidden(mechanism, analysis, bare, own, tail, records, asked=self.tolerance)
         noise = replace(noise, counting=counting)
+        steps = (found.derivation, *residual_steps(noise))
         return replace(
             found,
             privacy=privacy,
             cover=noise,
-            derivation=Derivation(
-                "covered release", "", privacy.claims, SOURCE, (found.derivation, *residual_steps(noise))
-            ),
+            derivation=Derivation("covered release", "", privacy.claims, SOURCE, steps),
             assumptions=(*bare.assumptions, *assumptions(bare, noise, tail)),
             event=released_event(bare, noise),
         )
@@ -120,9 +115,9 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     if records <= cover.records:
         return certificate
     spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
-    bare = replace(certificate, derivation=certificate.derivation.children[0])
+    bare, tail = replace(certificate, derivation=certificate.derivation.children[0]), tail_cost(certificate.privacy)
     try:
-        larger, noise = hidden(mechanism, analysis, bare, spent, tail_cost(bare.privacy), records, cover.records, None)
+        larger, noise = hidden(mechanism, analysis, bare, spent, tail, records, more=True)
     except TemplateError as error:
         raise DomainError(
             "there are far more records than the nominal number, and no noise for so many is known; nothing is released. Pass a "
@@ -140,25 +135,26 @@ def hidden(
     spent: Privacy,
     tail: float,
     records: float,
-    before: float,
-    asked: float | None,
+    more: bool = False,
+    asked: float | None = None,
 ) -> tuple[Certificate, IntegerNoise]:
-    """Choose tolerance and residual noise for at most so many records, from public numbers.
+    """Choose tolerance and residual noise for at most so many records, `more` than they were chosen for, from public numbers.
 
     A mechanism whose noise hides rounding has a method ``hiding(analysis, certificate, records)``, which returns the certificate
-    with louder noise.
+    with louder noise; one that stands for several, a method ``chosen(certificate)``.
     """
     chosen = getattr(mechanism, "chosen", None)
     mechanism = chosen(bare) if callable(chosen) else mechanism
     hiding = getattr(mechanism, "hiding", None)
+    if not bare.minimises and callable(hiding):
+        bare = hiding(analysis, bare, records)
+    cap = noise_cap(mechanism, bare)
     if bare.minimises:
-        cap = 0.0 if isinstance(bare, OutputCertificate) else noise_cap(mechanism, bare)
-        check_smoothness(analysis, bare, cap, records)
-        least = ABOVE_FLOOR * largest_floor(analysis, bare, cap, records)
-        if before:
-            tolerance = max(bare.tolerance, least)
-        else:
-            tolerance = asked if asked is not None else max(least, usual_tolerance(analysis, bare, spent, cap, records))
+        drawn = 0.0 if isinstance(bare, OutputCertificate) else cap
+        check_smoothness(analysis, bare, drawn, records)
+        least = ABOVE_FLOOR * largest_floor(analysis, bare, drawn, records)
+        usual = bare.tolerance if more else usual_tolerance(analysis, bare, spent, drawn, records)
+        tolerance = asked if asked is not None else max(least, usual)
         if tolerance < least:
             raise TemplateError(
                 f"a tolerance of {tolerance:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
@@ -169,13 +165,9 @@ def hidden(
         raise TemplateError(
             "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
         )
-    elif callable(hiding):
-        bare = hiding(analysis, bare, records)
-    cap = noise_cap(mechanism, bare)
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
-    noise = calibrate_residual_noise(spent, distance, count, cap, tail)
-    return bare, replace(noise, records=records)
+    return bare, replace(calibrate_residual_noise(spent, distance, count, cap, tail), records=records)
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, spent: Privacy, cap: float, records: float) -> float:
@@ -195,12 +187,10 @@ def usual_tolerance(analysis: Analysis, certificate: Certificate, spent: Privacy
 def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
     """Return what a covered release is for accounting: the mechanism, the cover, a noisy count, and noise beyond its cap."""
     promise = bare.privacy
-    if bare.event is not None:
-        own = bare.event
-    else:  # a mechanism of which only its promise is known
-        own = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
+    known = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
     counted = (Pure(noise.counting),) if noise.counting else ()
-    return Composition((own, noise.event, *counted, Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)))
+    tail = Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)
+    return Composition((bare.event or known, noise.event, *counted, tail))
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
@@ -246,9 +236,7 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     log-concave law and the certificate's mean.
     """
     own = getattr(mechanism, "noise_bound", None)
-    if callable(own):
-        return float(own(certificate, TAIL))
-    return LOG_CONCAVE * certificate.expected_noise
+    return float(own(certificate, TAIL)) if callable(own) else LOG_CONCAVE * certificate.expected_noise
 
 
 def drawing_error(
@@ -260,8 +248,6 @@ def drawing_error(
     ``noise_rounding(certificate, probability)``.
     """
     relative = (analysis.form.space.dim + 16) * UNIT
-    own = getattr(mechanism, "noise_rounding", None)
-    more = float(own(certificate, TAIL)) if callable(own) else 0.0
     if isinstance(certificate, StatisticsCertificate):
         reach = records * certificate.gradient_bound
         return (certificate.noise_dimension + 16) * UNIT * cap + UNIT * (reach + cap)
@@ -270,6 +256,8 @@ def drawing_error(
     if isinstance(certificate, OutputCertificate):
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + 4 * UNIT * reach
+    own = getattr(mechanism, "noise_rounding", None)
+    more = float(own(certificate, TAIL)) if callable(own) else 0.0
     return (relative * cap + more) / certificate.strong_convexity
 
 
