@@ -1,11 +1,10 @@
 """How much strong convexity to add, and what every mechanism that minimises asks of the regularizer.
 
-If the user's mu is small, a quadratic of modulus Delta may be added; every Delta that is chosen without the data is private.
-Where a loss follows a target, or is the logarithm of a sum of exponentials, the one with the smallest predicted excess risk is
-taken, for parameters that are as long as is usual (`minimiser_radius`); hinges bend on a narrow band of margins only, where few
-records are: at most a share of epsilon is left to their curvature, and less where the margins that they ask for say so.
-Neither depends on the units of the loss, of the features or of the target; the numbers are measured over public data sets
-(docs/choosing.md), and prove nothing.
+Every modulus that is chosen without the data is private.  Where a loss follows a target, or is the logarithm of a sum of
+exponentials, the one with the smallest predicted excess risk is taken, for parameters that are as long as is usual
+(`minimiser_radius`); hinges bend on a narrow band of margins only, where few records are: at most a share of epsilon is left to
+their curvature, and less where the margins that they ask for say so.  The numbers are measured over public data sets
+(docs/choosing.md), depend on no units, and prove nothing.
 """
 
 import math
@@ -32,9 +31,10 @@ SMALLEST = 1e-100
 CANCELLED = 1e-9
 # Steps of the logarithm of mu that are tried before the best of them is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
-ACCURACY = 1e-5
 # Above the logarithms of all numbers, and a number itself, so that a search can step on it.
 HOPELESS = 1e3
+# Options beyond this are not numbers to compute with.
+LARGEST = 1e300
 
 
 class Lengths(NamedTuple):
@@ -111,7 +111,6 @@ def best_added(
     """Choose the modulus to add, from public numbers."""
 
     def total(log_mu: float) -> float:
-        """Return the logarithm of a risk, which may underflow; where there is no proof, one above that of any number."""
         mu = math.exp(log_mu)
         value = max(mu - regular, 0.0) * radius**2 / 2 + risk(mu)
         return math.log(max(value, math.ulp(0.0))) if math.isfinite(value) else HOPELESS
@@ -125,7 +124,7 @@ def best_added(
     if best == 0:
         return 0.0
     near = (grid[best - 1], grid[min(best + 1, len(grid) - 1)])
-    found = minimize_scalar(total, bounds=near, method="bounded", options={"xatol": ACCURACY})
+    found = minimize_scalar(total, bounds=near, method="bounded", options={"xatol": 1e-5})
     chosen = found.x if found.fun <= values[best] else grid[best]
     return float(math.exp(chosen) - regular)
 
@@ -139,20 +138,12 @@ def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
     why = "its terms are affine, norms, or quadratic in some directions only"
     if regularizer.is_constant:
         why = "there is none"
-    elif regularizer.is_affine:
-        why = "it is affine"
-    elif len(flat) < len(analysis.block_moduli):
-        why = "it has no quadratic term there"
     return (
         f"the regularizer is not strongly convex in {', '.join(flat)} (its modulus is 0: {why}), so the minimiser can move "
         "without limit",
         regularizer,
         f"add {terms}, or another quadratic; traces and norms do not count",
     )
-
-
-# Options beyond this are not numbers to compute with.
-LARGEST = 1e300
 
 
 def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], positive: Sequence[str]) -> None:

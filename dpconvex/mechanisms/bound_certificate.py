@@ -1,8 +1,7 @@
 """Private bounds that noise only tightens, and the proof about them.
 
-The noise is a discrete Laplace law cut off at both ends, so that bounds never rise above their true values.  Values are rounded
-down to a grid, and k - reach steps are added, where |k| <= reach and P(k) is proportional to exp(-|k|/scale).  Everything below
-is a statement about this law of integers, drawn exactly; docs/theory.md, section 19, has the proofs.
+Values are rounded down to a grid, and k - reach steps are added, where |k| <= reach and P(k) is proportional to exp(-|k|/scale):
+a discrete Laplace law cut off at both ends, drawn exactly (docs/theory.md, section 19).
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class TruncatedLaplace:
-    """Independent noise for the entries of one private bound, with its share of the promise.
+    """Independent noise for the `size` entries of one private bound, with its share of the promise.
 
-    `step` is the grid step, a power of two, in the unit of the values, and `size` the number of entries.  In steps
-    are `sensitivity`, the largest sum of absolute changes on the grid, `scale`, and `reach`: values fall by that on
-    average, and by twice as much at most (with the rounding, less than one step more).
+    `step` is the grid step, a power of two, in the unit of the values.  In steps are `sensitivity`, the largest sum of absolute
+    changes on the grid, `scale`, and `reach`: values fall by that on average, and by less than a step more than twice of it.
     """
 
     epsilon: float
@@ -112,10 +110,9 @@ def least_reach(moved: int, scale: float, delta: float) -> int:
     def enough(reach: int) -> bool:
         return excess(moved, scale, reach) * SLACK <= delta
 
-    high = moved
+    low = high = moved
     while not enough(high):
-        high *= 2
-    low = high // 2 if high > moved else high
+        low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
@@ -163,13 +160,7 @@ class BoundCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
-        return {
-            "privacy": self.privacy.to_dict(),
-            "noises": {name: asdict(noise) for name, noise in self.noises.items()},
-            "allowed": self.allowed,
-            "derivation": self.derivation.to_dict(),
-            "assumptions": list(self.assumptions),
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> BoundCertificate:
@@ -180,8 +171,8 @@ def bound_certificate(
     privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str], allowed: float
 ) -> BoundCertificate:
     """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the promise equally."""
-    count = len(bounds)
-    share = Privacy(shared(privacy.epsilon, count), shared(privacy.delta, count), privacy.adjacency)
+    part = 1.0 if len(bounds) == 1 else (1 - 1e-15) / len(bounds)
+    share = Privacy(privacy.epsilon * part, privacy.delta * part, privacy.adjacency)
     noises = {name: truncated_laplace(share, *facts) for name, facts in bounds.items()}
     steps = []
     for name, noise in noises.items():
@@ -198,8 +189,3 @@ def bound_certificate(
     safe = Derivation("tightening is safe", "; ".join(texts), {}, monotone)
     root = Derivation("tightened bounds", "", privacy.claims, SOURCE, (*steps, safe))
     return BoundCertificate(privacy, noises, allowed, root)
-
-
-def shared(total: float, count: int) -> float:
-    """Return a share of a total such that so many of them do not exceed it."""
-    return total if count == 1 else total / count * (1 - 1e-15)

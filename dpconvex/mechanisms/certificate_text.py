@@ -1,7 +1,6 @@
 """How certificates put constants and derivations into words."""
 
 import html
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -52,19 +51,16 @@ class Comparison:
     constants: dict[str, tuple[float, float]]
     verdict: str
 
-    def rows(self) -> Iterator[tuple[str, float, float, float]]:
-        """Yield (constant, first, second, second/first); the ratio is NaN where the first is 0."""
-        return ((name, a, b, b / a if a else math.nan) for name, (a, b) in self.constants.items())
-
-    def written(self) -> list[tuple[str, str, str, str]]:
-        return [(name, number(a), number(b), "-" if r != r else f"{r:.3f}") for name, a, b, r in self.rows()]
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return (constant, first, second, second/first)."""
+        pairs = self.constants.items()
+        return [(name, number(a), number(b), f"{b / a:.3f}" if a else "-") for name, (a, b) in pairs]
 
     def __str__(self) -> str:
-        head = f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"
-        lines = [f"first:  {self.names[0]}", f"second: {self.names[1]}", "", head, "-" * len(head)]
-        lines += [f"{name:<28}{a:>12}{b:>12}{r:>9}" for name, a, b, r in self.written()]
-        return "\n".join([*lines, "", self.verdict])
+        rows = [("constant", "first", "second", "ratio"), *self.rows()]
+        lines = [f"{name:<28}{a:>12}{b:>12}{ratio:>9}" for name, a, b, ratio in rows]
+        return "\n".join([f"first:  {self.names[0]}", f"second: {self.names[1]}", "", *lines, "", self.verdict])
 
     def _repr_html_(self) -> str:
-        table = aligned(["constant", "first", "second", "ratio"], self.written(), numbers=(1, 2, 3))
+        table = aligned(["constant", "first", "second", "ratio"], self.rows(), numbers=(1, 2, 3))
         return table + paragraph("", self.verdict)

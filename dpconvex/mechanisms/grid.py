@@ -27,12 +27,11 @@ class IntegerNoise:
     """Integer noise on a grid, for the distance between the computed answer and the exact one.
 
     `noise` is the law, "discrete Laplace" or "discrete Gaussian": integers k with probability proportional to
-    exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).  `epsilon` and `delta` are its share of the promise, `distance` is
-    tau: the computed answer is at most so far from the exact one.  `step` is the grid step, a power of two;
-    `sensitivity`, of the answer on the grid, in l1 for Laplace and in l2 for Gaussian noise, and `scale` are in
-    steps.  `noise_cap` bounds the norm of the mechanism's own noise that `distance` accounts for, and `records` the
-    number of records for which it can be certified, whatever they are; where that number is protected, `counting` is
-    the epsilon, on top of the residual noise's own, that a noisy number of them costs.
+    exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).  `epsilon` and `delta` are its share of the promise, `distance` is tau.
+    `step` is the grid step, a power of two; `sensitivity`, of the answer on the grid, in l1 for Laplace and in l2 for
+    Gaussian noise, and `scale` are in steps.  `noise_cap` bounds the norm of the mechanism's own noise that `distance`
+    accounts for, and `records` the number of records for which it can be certified, whatever they are; where that number
+    is protected, `counting` is the epsilon that a noisy number of them costs, on top of the rest.
     """
 
     noise: str
@@ -55,16 +54,12 @@ class IntegerNoise:
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether the law is the discrete Gaussian one, and not the discrete Laplace one."""
         return self.noise == GAUSSIAN
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield (constant, value, where it comes from)."""
-        yield (
-            "noise that covers tau",
-            f"{self.size:.6g}",
-            f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}",
-        )
+        said = f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}"
+        yield "noise that covers tau", f"{self.size:.6g}", said
 
     @property
     def event(self) -> Event:
@@ -82,11 +77,7 @@ class IntegerNoise:
         return float(gaussian_delta(self.epsilon, level)) + grid_loss(self.epsilon) <= self.delta
 
     def longest(self, probability: float) -> float:
-        """Bound the norm but for a probability; the discrete Gaussian law is sub-Gaussian.
-
-        Every coordinate k keeps ``|k| <= scale log(2 dim/probability)`` (Laplace) or ``scale sqrt(2 log(2 dim/probability))``
-        (Gaussian) but for ``probability / dim``.
-        """
+        """Bound the norm but for a probability, by that of each coordinate; the discrete Gaussian law is sub-Gaussian."""
         logarithm = math.log(2 * self.dimension / probability)
         each = self.scale * (math.sqrt(2 * logarithm) if self.is_gaussian else logarithm)
         return math.sqrt(self.dimension) * self.step * each
@@ -96,11 +87,10 @@ class IntegerNoise:
 class WhiteningNoise:
     """Noise on the second moment of the records, for a fit on whitened ones.
 
-    `epsilon` and `delta` are what it takes of the promise, beyond what the fit alone would keep; `level` is how far
-    one record moves the second moment, in deviations of the noise, `share` its part of the squared level of both
-    stages together, or of the promise if that is divided, and `composed` the level of both stages, if both are
-    Gaussian, else 0.  `sensitivity` and `sigma` are in units of the squared radius, in the coordinates of symmetric
-    matrices.
+    `epsilon` and `delta` are what it takes of the promise, beyond what the fit alone would keep; `level` is how far one
+    record moves the second moment, in deviations of the noise, `share` its part of the squared level of both stages
+    together, or of the promise if that is divided, and `composed` the level of both stages, if both are Gaussian, else 0.
+    `sensitivity` and `sigma` are in units of the squared radius, in the coordinates of symmetric matrices.
     """
 
     epsilon: float
@@ -120,13 +110,9 @@ class WhiteningNoise:
         return self.sigma * float(LEVELS) ** 2
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (constant, value, where it comes from)."""
         yield "whitening sensitivity", f"{self.sensitivity:.6g}", "of the second moment, in squared radii"
-        yield (
-            "whitening deviation sigma",
-            f"{self.sigma:.6g}",
-            f"on {self.features} x {self.features} moments of {self.field!r}",
-        )
+        on = f"on {self.features} x {self.features} moments of {self.field!r}"
+        yield "whitening deviation sigma", f"{self.sigma:.6g}", on
         if self.composed:
             of = f"{100 * self.share:.3g} % of the square of {self.composed:.6g} for both stages"
             yield "whitening level", f"{self.level:.6g}", of
@@ -150,11 +136,6 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
         steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
     # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
     return np.asarray(drawn(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)
-
-
-def gaussian_integers(scale: float, count: int, rng: np.random.Generator | None = None) -> Integers:
-    """Draw independent discrete Gaussian integers exactly; from a generator for releases that are not private."""
-    return drawn(GAUSSIAN, scale, np.zeros(count, dtype=np.int64), rng)
 
 
 def drawn(law: str, scale: float, steps: Integers, rng: np.random.Generator | None) -> Integers:

@@ -9,13 +9,11 @@ epsilon-differentially private with
 
 where G_adj bounds the change of the gradient between neighbours and H is one record's Hessian.  With Gaussian noise the same
 change of variables gives (epsilon, delta); with matrix-shaped noise, pure epsilon at a smaller norm if gradients are matrices of
-rank one.  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012 ("Private
-convex empirical risk minimization and high-dimensional regression"), the profile of Gaussian noise for losses of one linear
-predictor to Redberg, Koskela & Wang 2023 ("Improving the privacy and practicality of objective perturbation for differentially
-private linear learners"); docs/theory.md, section 7, says what is proved beyond them.
+rank one.  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012, the profile of
+Gaussian noise for losses of one linear predictor to Redberg, Koskela & Wang 2023; docs/theory.md, section 7, has all of it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +47,8 @@ from dpconvex.mechanisms.proof_steps import (
 Array = NDArray[np.float64]
 
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
-# So many times the largest curvature, over epsilon, makes curvature free.
-FREE = 1e6
-# Curvature is worth a remark from this share of epsilon on; the advice aims at the second share.
-REMARKABLE, AIM = 0.25, 0.1
+# So many times the largest curvature, over epsilon, makes curvature free; it is worth a remark from this share of epsilon on.
+FREE, REMARKABLE = 1e6, 0.25
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
@@ -104,12 +100,17 @@ class ObjectivePerturbation:
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the theorem's conditions and calibrate the noise."""
-        self._check(analysis)
+        kink = analysis.kink
+        if kink is not None:
+            raise NotPrivate(
+                f"objective perturbation needs a differentiable loss: {kink.reason}", kink.expression, kink.remedy
+            )
+        if analysis.modulus <= 0 and not self.added:
+            raise NotPrivate(*not_strongly_convex(analysis))
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
         moduli = analysis.moduli(size, added)
         found = self.law.calibrate(analysis, privacy, moduli)
         radius = reference_radius(analysis, self.reference_norm)
-        left = privacy.epsilon - found.jacobian
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -120,12 +121,12 @@ class ObjectivePerturbation:
             added=added,
             hessian_bound=analysis.hessian_bound,
             jacobian_epsilon=found.jacobian,
-            noise_epsilon=left,
+            noise_epsilon=privacy.epsilon - found.jacobian,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
             derivation=derive(analysis, privacy, moduli, found),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
-            advice=advise(analysis, privacy, size, moduli, found.jacobian, found.sensitivity),
+            advice=(advise(found.jacobian / privacy.epsilon, moduli.least, found.sensitivity),),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * moduli.least),
@@ -147,16 +148,6 @@ class ObjectivePerturbation:
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
         """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`residual_noise`)."""
         return self.law.rounding(certificate, probability)
-
-    def _check(self, analysis: Analysis) -> None:
-        """Refuse what the theorem does not cover."""
-        kink = analysis.kink
-        if kink is not None:
-            raise NotPrivate(
-                f"objective perturbation needs a differentiable loss: {kink.reason}", kink.expression, kink.remedy
-            )
-        if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*not_strongly_convex(analysis))
 
     def _choose(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Pick the added modulus, by a share of epsilon or by the smallest predicted excess risk; public numbers only.
@@ -183,15 +174,12 @@ class ObjectivePerturbation:
             least = shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
             if not leaf_lengths(analysis).hinge:
                 return least
+        # A guess of the minimiser's norm, with the noise that there is when curvature is free.
+        free = analysis.moduli(size, FREE * max(analysis.hessian_bound, regular) / privacy.epsilon)
+        noise = float(np.sqrt(self.law.square(analysis, privacy, free)))
+        radius = minimiser_radius(analysis, self.reference_norm, size, noise)
         joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
-        radius = self._radius(analysis, privacy, size)
         return max(least, best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
-
-    def _radius(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
-        """Guess the norm of the minimiser, with the noise that there is when curvature is free."""
-        free = analysis.moduli(size, FREE * max(analysis.hessian_bound, size * analysis.modulus) / privacy.epsilon)
-        noise = np.sqrt(self.law.square(analysis, privacy, free))
-        return minimiser_radius(analysis, self.reference_norm, size, float(noise))
 
 
 def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:
@@ -209,22 +197,15 @@ def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibrat
     return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)
 
 
-def advise(
-    analysis: Analysis, privacy: Privacy, size: int, moduli: Moduli, jacobian: float, sensitivity: float
-) -> tuple[str, ...]:
-    """Say what dominates the cost, and what would lower it."""
-    share = jacobian / privacy.epsilon
+def advise(share: float, mu: float, sensitivity: float) -> str:
+    """Say what dominates the cost, and what would lower it; `share` of epsilon pays for curvature."""
     if share < REMARKABLE:
         cheapest = "is free" if share < 1e-9 else f"costs {100 * share:.0f} %"
         return (
             f"{100 * (1 - share):.0f} % of epsilon pays for the noise, curvature {cheapest}: a smaller bound on the records, "
-            f"more records or a larger epsilon is what lowers the noise (it grows with G_adj = {sensitivity:.4g}).",
+            f"more records or a larger epsilon is what lowers the noise (it grows with G_adj = {sensitivity:.4g})."
         )
-    goal = moduli.least
-    while analysis.log_det(replace(moduli, least=goal))[0] > AIM * privacy.epsilon and goal < 1e12 * moduli.least:
-        goal *= 1.05
     return (
-        f"{100 * share:.0f} % of epsilon pays for curvature: raise the strong convexity from {moduli.least:.4g} to {goal:.4g} (a "
-        f"modulus of {goal / size:.3g} in the regularizer, on the mean loss), and the noise scale falls by "
-        f"{100 * max(1 - (1 - share) / (1 - AIM), 0.0):.0f} %.",
+        f"{100 * share:.0f} % of epsilon pays for curvature: a strong convexity above {mu:.4g} lowers the noise scale, by up to "
+        f"{100 * share:.0f} %."
     )

@@ -6,14 +6,13 @@ two neighbours are at most S = G_adj/mu apart, where G_adj bounds the change of 
 is epsilon-differentially private for b with density proportional to exp(-epsilon ||b|| / S), and (epsilon, delta)-
 differentially private for Gaussian b calibrated to S.
 
-The losses need not be differentiable.  What is minimised then is the loss with its kinks rounded off: it is convex, and its
-gradients are convex combinations of the kinked loss's, so it is as sensitive.
+Of a loss with kinks, what is minimised is the loss with its kinks rounded off: it is convex, and its gradients are convex
+combinations of the kinked loss's, so it is as sensitive.
 """
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import (
     best_added,
@@ -45,16 +43,13 @@ from dpconvex.mechanisms.proof_steps import (
     record_steps,
     sensitivity_of,
 )
-from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
+from dpconvex.noise.samplers import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]
 
 # Kinks are rounded off where the noise moves the argument by ten times as much.
 ROUNDED = 0.1
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
-ASSUMPTIONS = (DRAWN, UNSEEN)
-# A regularizer that couples the sensitive subspace with the rest by no more than this does not; no privacy depends on it.
-CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -106,18 +101,15 @@ class OutputPerturbation:
             check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         if analysis.modulus <= 0 and not self.added:
             raise NotPrivate(*not_strongly_convex(analysis))
-        basis = noise_basis(analysis)
-        p = analysis.form.space.dim if basis is None else basis.shape[1]
-        regular, added = size * analysis.modulus, self.added
-        risk = partial(self._risk, analysis, privacy, size, p)
+        p, regular, added = analysis.form.space.dim, size * analysis.modulus, self.added
+        risk = partial(self._risk, analysis, privacy, size)
         if added is None:
-            noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))
+            noise = math.sqrt(self._square(analysis, privacy, 1.0))
             added = best_added(risk, regular, minimiser_radius(analysis, self.reference_norm, size, noise))
         radius, mu = reference_radius(analysis, self.reference_norm), regular + added
-        width = 0.0
-        smooth = analysis
+        width, smooth = 0.0, analysis
         if analysis.kink is not None:
-            width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu, p)
+            width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
         sensitivity = sensitivity_of(smooth, privacy)
         reach = sensitivity / mu * (1 + 1e-12)
@@ -135,8 +127,8 @@ class OutputPerturbation:
             noise_dimension=p,
             noise_scale=scale,
             derivation=derive(smooth, privacy, mu, width),
-            assumptions=ASSUMPTIONS + declared_constants(analysis),
-            advice=advise(analysis, p, width),
+            assumptions=(DRAWN, UNSEEN, *declared_constants(analysis)),
+            advice=advise(analysis, width),
             perturbed="output",
             noise=self.noise,
             mean_noise=self.law.mean(p, scale),
@@ -153,28 +145,25 @@ class OutputPerturbation:
             added=certificate.added,
             smoothing=certificate.smoothing,
         )
-        noise = self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
-        basis = noise_basis(analysis)
-        if basis is not None:
-            # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
-            return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
-        return theta + noise
+        return theta + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
-    def _square(self, privacy: Privacy, reach: float, p: int) -> float:
-        """Return the mean square of the norm of the noise for answers that are at most `reach` apart."""
-        return self.law.square(p, self.law.calibrate(privacy.epsilon, privacy.delta, reach))
+    def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
+        """Return the mean square of the norm of the noise for a strong convexity."""
+        reach = sensitivity_of(analysis, privacy) / mu
+        scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
+        return self.law.square(analysis.form.space.dim, scale)
 
-    def _risk(self, analysis: Analysis, privacy: Privacy, size: int, p: int, mu: float) -> float:
+    def _risk(self, analysis: Analysis, privacy: Privacy, size: int, mu: float) -> float:
         """Predict by how much the noise raises the objective, from public numbers.
 
         Noise of no preferred direction meets a share ``trace/p`` of the curvature; and no loss changes by more than G times the
         part of the noise in one record's row space.
         """
-        square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
+        square, p = self._square(analysis, privacy, mu), analysis.form.space.dim
         rank = max(min(analysis.row_dimension, p), 1)
         slope = analysis.gradient_bound * math.sqrt(square * rank / p)
         bent = math.inf
@@ -182,12 +171,12 @@ class OutputPerturbation:
             bent = max(loss.curvature.trace for loss in analysis.losses) / p * square / 2
         return size * min(slope, bent) + mu * square / 2
 
-    def _width(self, analysis: Analysis, privacy: Privacy, mu: float, p: int) -> float:
+    def _width(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
         """Choose how widely kinks are rounded off: invisibly beneath the noise, which moves no answer farther than K reaches."""
-        square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
         rows = np.concatenate([row for row in analysis.gram.rows if len(row)])
         longest = math.sqrt(float(analysis.gram.squared_norms(np.unique(rows, axis=0)).max()))
-        return ROUNDED * longest * min(math.sqrt(square / p), analysis.form.feasible.norm_bound)
+        each = math.sqrt(self._square(analysis, privacy, mu) / analysis.form.space.dim)
+        return ROUNDED * longest * min(each, analysis.form.feasible.norm_bound)
 
 
 @once
@@ -203,49 +192,21 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     return found
 
 
-def noise_basis(analysis: Analysis) -> Any:
-    """Return the basis of the sensitive subspace U if noise can be kept to it without loss, else None (the whole space).
-
-    The part u of the minimiser in U is all that the data decide; the rest follows from u by post-processing.  Here that is
-    kept simple: the rest is set to 0, which is right if K is all of space and the regularizer a quadratic that does not couple
-    U with what is orthogonal to it.  Whether that holds is a matter of accuracy, not of privacy.
-    """
-    form = analysis.form
-    if form.noise_dimension == form.space.dim or not form.feasible.is_space:
-        return None
-    found, basis = quadratic(form.template.regularizer, form.space), form.basis
-    if found is None or found.slope.any():
-        return None
-    image = found.hessian @ basis
-    inside = basis @ (basis.T @ image)
-    return basis if abs(image - inside).max() <= CLOSE * max(abs(image).max(), 1e-300) else None
-
-
 def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Derivation:
     """Assemble the derivation tree of a certificate."""
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
-    answers = Derivation(
-        "distance of two exact answers",
-        "",
-        {"G_adj / mu": sensitivity_of(analysis, privacy) / mu},
-        "strong convexity and the optimality of both",
-    )
+    apart = {"G_adj / mu": sensitivity_of(analysis, privacy) / mu}
+    answers = Derivation("distance of two exact answers", "", apart, "strong convexity and the optimality of both")
     children = (*record_steps(analysis, privacy), *smoothing, answers, *public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 
-def advise(analysis: Analysis, p: int, width: float) -> tuple[str, ...]:
-    """Say what noise on the output costs, and what it leaves out."""
-    found = []
-    if width:
-        found.append(
-            f"The loss has kinks ({analysis.kink.reason if analysis.kink else ''}); they are rounded off over {2 * width:.3g} of "
-            "its argument, much less than the noise moves it."
-        )
-    if p > analysis.form.noise_dimension:
-        found.append(
-            f"Noise is drawn in all {p} dimensions; only {analysis.form.noise_dimension} are sensitive, but with these "
-            "constraints and regularizer the others follow from them in no simple way."
-        )
-    return tuple(found)
+def advise(analysis: Analysis, width: float) -> tuple[str, ...]:
+    """Say what noise on the output leaves out."""
+    if analysis.kink is None:
+        return ()
+    return (
+        f"The loss has kinks ({analysis.kink.reason}); they are rounded off over {2 * width:.3g} of its argument, much less than "
+        "the noise moves it.",
+    )

@@ -30,7 +30,7 @@ from dpconvex.language.record import Record
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.gradient_descent import for_directions
-from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise, gaussian_integers
+from dpconvex.mechanisms.grid import GAUSSIAN, LEVELS, WhiteningNoise, drawn
 from dpconvex.mechanisms.proof_steps import check_delta
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
@@ -111,7 +111,7 @@ class PrivateWhitening:
 
         def excess(epsilon: float) -> float:
             rest, spent = cover.split(replace(privacy, epsilon=epsilon))
-            whole = level(*self._left(privacy, spent.epsilon, spent.delta))
+            whole = level(*for_both(privacy, spent.epsilon, spent.delta))
             return level(rest.epsilon, rest.delta) ** 2 - (1 - self.share) * whole**2
 
         # What the second stage may take; how exactly matters to the share alone, for the first one gets what is left.
@@ -124,25 +124,20 @@ class PrivateWhitening:
         own = fit.gaussian_level
         if own is None or fit.cover is None:
             return None
-        epsilon, delta = self._left(privacy, left(most, fit.noise_epsilon), fit.cover.delta)
-        total = level(epsilon, delta)
-        first = math.sqrt(max(total**2 - (own * SLACK) ** 2, 0.0)) / SLACK
-        if not first > 0 or not gaussian_delta(epsilon, math.hypot(first, own)) <= delta:
+        epsilon, delta = for_both(privacy, left(most, fit.noise_epsilon), fit.cover.delta)
+        first = math.sqrt(max(level(epsilon, delta) ** 2 - (own * SLACK) ** 2, 0.0)) / SLACK
+        both = math.hypot(first, own)
+        if not first > 0 or not gaussian_delta(epsilon, both) <= delta:
             return None
         noise = calibrated(name, ball, privacy.adjacency, first)
         share = first**2 / (first**2 + own**2)
-        noise = replace(noise, epsilon=left(privacy.epsilon, most), share=share, composed=math.hypot(first, own))
-        return Stages(privacy, noise, fit)
-
-    def _left(self, privacy: Privacy, epsilon: float, delta: float) -> tuple[float, float]:
-        """Return what is left for two Gaussian mechanisms: the first, on integers, loses a little."""
-        return left(privacy.epsilon, epsilon), max(left(left(privacy.delta, delta), grid_loss(privacy.epsilon)), 0.0)
+        return Stages(privacy, replace(noise, epsilon=left(privacy.epsilon, most), share=share, composed=both), fit)
 
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
         """Divide the promise."""
         part = Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
         fit = second(privacy.minus(part))
-        first = level(*self._left(part, 0.0, 0.0)) / SLACK
+        first = level(*for_both(part, 0.0, 0.0)) / SLACK
         if not first > 0:
             raise NotPrivate(
                 "private whitening: what noise on the integers loses is no part of so small a delta",
@@ -162,33 +157,26 @@ class Stages:
     fit: Certificate
 
     def whole(self, fit: Certificate | None = None) -> Certificate:
-        fit = self.fit if fit is None else fit
-        noise = self.noise
+        fit, noise = self.fit if fit is None else fit, self.noise
         values = {"sensitivity": noise.sensitivity, "sigma": noise.sigma, "level": noise.level}
         why = "the Frobenius norm of x x' is the square of that of x; exact profile of the Gaussian mechanism"
-        step = Derivation("whitening", "", values, why)
         how = "levels of Gaussian mechanisms add up in squares" if noise.composed else "both parts add up"
+        steps = (Derivation("whitening", "", values, why), fit.derivation)
+        first = Gaussian(noise.level * SLACK), Tail(GRID_LOSS)
         return replace(
             fit,
             privacy=self.privacy,
             whitening=noise,
-            event=None
-            if fit.event is None
-            else Composition((Gaussian(noise.level * SLACK), Tail(GRID_LOSS), fit.event)),
-            derivation=Derivation(
-                "whitening, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", (step, fit.derivation)
-            ),
+            event=None if fit.event is None else Composition((*first, fit.event)),
+            derivation=Derivation("whitening, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", steps),
             assumptions=(*fit.assumptions, ASSUMED),
         )
 
     def released(self, sums: Integers, rng: np.random.Generator | None) -> Array:
         """Return the noisy second moment, in units of the squared radius, from exact sums in levels, shape (d, d)."""
-        d = len(sums)
-        upper, scale = np.triu_indices(d, 1), self.noise.scale
-        noisy = np.diag(np.diag(sums) + gaussian_integers(scale, d, rng))
-        noisy[upper] = sums[upper] + gaussian_integers(
-            math.nextafter(scale / math.sqrt(2), math.inf), len(upper[0]), rng
-        )
+        upper, scale = np.triu_indices(len(sums), 1), self.noise.scale
+        noisy = np.diag(drawn(GAUSSIAN, scale, np.diag(sums), rng))
+        noisy[upper] = drawn(GAUSSIAN, math.nextafter(scale / math.sqrt(2), math.inf), sums[upper], rng)
         return np.asarray((noisy + np.triu(noisy, 1).T) / float(LEVELS) ** 2)
 
     def adapted(self, analysis: Analysis, directions: float) -> Certificate:
@@ -196,6 +184,11 @@ class Stages:
         if isinstance(self.fit, DescentCertificate) and self.fit.clip < math.inf:
             return for_directions(analysis, self.fit, directions)
         return self.fit
+
+
+def for_both(privacy: Privacy, epsilon: float, delta: float) -> tuple[float, float]:
+    """Return what is left for two Gaussian mechanisms: the first, on integers, loses a little."""
+    return left(privacy.epsilon, epsilon), max(left(left(privacy.delta, delta), grid_loss(privacy.epsilon)), 0.0)
 
 
 def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
@@ -220,21 +213,15 @@ def level(epsilon: float, delta: float) -> float:
 
 def calibrated(name: str, ball: Ball, adjacency: str, first: float) -> WhiteningNoise:
     """Return the noise of a level."""
-    sensitivity = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
+    reach = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
     noise = WhiteningNoise(
-        epsilon=0.0,
-        delta=0.0,
-        level=first,
-        share=0.0,
-        composed=0.0,
-        sensitivity=sensitivity,
-        sigma=sensitivity / first,
+        *(0.0, 0.0, first, 0.0, 0.0, reach, reach / first),
         field=name,
         features=int(ball.dim),
         radius=float(ball.radius),
     )
     # Off the diagonal sums have the smaller deviation, and count twice.
-    if not integer_level(sensitivity * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * SLACK:
+    if not integer_level(reach * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * SLACK:
         raise NotPrivate("the whitening's noise is too small for its grid", f"sigma = {noise.sigma:g}", "promise less")
     return noise
 

@@ -34,32 +34,25 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
     """Return the derivations of the gradient bound and of the sensitivity."""
-    steepest = analysis.steepest.derivation
+    largest = "largest sum of a vertex from each gradient set"
     gradient = Derivation(
-        "gradient bound",
-        "",
-        {"G": analysis.gradient_bound},
-        "largest sum of a vertex from each gradient set",
-        (steepest,),
+        "gradient bound", "", {"G": analysis.gradient_bound}, largest, (analysis.steepest.derivation,)
     )
+    why = "one gradient appears or disappears: G"
     if privacy.adjacency == "replace-one":
         why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
-    else:
-        why = "one gradient appears or disappears: G"
     return gradient, Derivation("sensitivity", "", {"G_adj": sensitivity_of(analysis, privacy)}, why)
 
 
 def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
     """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
+    form = analysis.form
+    dimensions = {"dimension": float(form.noise_dimension), "of": float(form.space.dim)}
+    span = "span of the coefficients of A_z over all records and labels"
     return (
         analysis.regularizer[1],
-        Derivation(
-            "sensitive subspace",
-            "",
-            {"dimension": float(analysis.form.noise_dimension), "of": float(analysis.form.space.dim)},
-            "span of the coefficients of A_z over all records and labels",
-        ),
-        Derivation("feasible set", analysis.form.feasible.describe().replace("\n", "; "), {}, "closed and convex"),
+        Derivation("sensitive subspace", "", dimensions, span),
+        Derivation("feasible set", form.feasible.describe().replace("\n", "; "), {}, "closed and convex"),
     )
 
 
@@ -77,15 +70,10 @@ def declared_constants(analysis: Analysis) -> tuple[str, ...]:
 
 def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
     """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
-    ratio = (reach + more) / reach * SLACK
+    ratio, proof = (reach + more) / reach * SLACK, certificate.derivation
     mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
-    step = Derivation(
-        "noise that hides rounding", "", claims, "noise grows in proportion to how far neighbours are apart"
-    )
-    others = tuple(child for child in certificate.derivation.children if child.rule != step.rule)
-    return replace(
-        certificate,
-        noise_scale=certificate.noise_scale * ratio,
-        mean_noise=mean,
-        derivation=replace(certificate.derivation, children=(*others, step)),
-    )
+    why = "noise grows in proportion to how far neighbours are apart"
+    step = Derivation("noise that hides rounding", "", claims, why)
+    steps = (*(child for child in proof.children if child.rule != step.rule), step)
+    scale = certificate.noise_scale * ratio
+    return replace(certificate, noise_scale=scale, mean_noise=mean, derivation=replace(proof, children=steps))

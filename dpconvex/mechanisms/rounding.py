@@ -1,9 +1,8 @@
 """How exact a computed answer can be: bounds from public constants alone, known before any data are read.
 
-A solver's answer is certified to lie within a distance of the minimiser.  Rounding sets a floor under what can be certified,
-and the tolerance that a release promises must lie above the floor of every data set and of every draw of the noise: else the
-refusal of a fit would say something about the data.  Everything here follows from a certificate's constants, the public
-part of the objective and a bound on the noise.
+Rounding sets a floor under the distance from the minimiser that can be certified, and the tolerance that a release promises must
+lie above the floor of every data set and of every draw of the noise: else the refusal of a fit would say something about the
+data.  Everything here follows from a certificate's constants, the public part of the objective and a bound on the noise.
 """
 
 import math
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.norms import norm, sum_squares
@@ -50,44 +48,41 @@ def largest_floor(
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
+    form, feasible, kinks = analysis.form, analysis.form.feasible, kinks_of(analysis.form)
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate.size, certificate.added)
     radius = answer_radius(analysis, certificate, noise_bound, records)
-    bend = bend_of(analysis.form, radius)
-    curved = certificate.size * (largest_eigenvalue(analysis) + bend.rest)
+    curved = certificate.size * (largest_eigenvalue(analysis) + bend_of(form, radius).rest)
     stiffness = curved + certificate.added
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
-    kinks = kinks_of(analysis.form)
-    # Slopes of kinks may hide those of the smooth part.
-    if kinks is not None and (kinks.terms or kinks.epigraph is not None):
-        smooth = split_kinks(analysis.form.feasible, analysis.form.template.regularizer)[0]
-        steepness = float(np.linalg.norm(slope_of(smooth, analysis.form.space, start)))
+    if kinks is not None and (
+        kinks.terms or kinks.epigraph is not None
+    ):  # their slopes may hide those of the smooth part
+        smooth = split_kinks(feasible, form.template.regularizer)[0]
+        steepness = float(np.linalg.norm(slope_of(smooth, form.space, start)))
         slope += certificate.size * steepness if np.isfinite(steepness) else math.inf
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
-    error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
-    if analysis.form.feasible.is_space and kinks is None:
-        return float(error / mu)
+    error = float(form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public) / mu)
+    if feasible.is_space and kinks is None:
+        return error
     if kinks is not None and kinks.epigraph is not None:
         region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
         # Multipliers of what a height is above add up to what it costs, times the rows' lengths.
         pulls = gradient + certificate.size * float(kinks.epigraph.weights.sum()) * region.longest_row
-        return 2 * float(error / mu) + math.sqrt(2) * dual_floor(region, mu, radius, gradient, pulls, room)
-    if analysis.form.feasible.obstacle is not None:
+        return 2 * error + math.sqrt(2) * dual_floor(region, mu, radius, gradient, pulls, room)
+    if feasible.obstacle is not None:
         return math.inf
-    if analysis.form.feasible.by_multipliers:
-        return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient, 2 * gradient)
+    if feasible.by_multipliers:
+        return error + dual_floor(feasible.region, mu, radius, 2 * gradient, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     # No point is certified by one gradient.
     if isinstance(certificate, OutputCertificate) or not math.isfinite(certificate.hessian_bound):
-        proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
-        return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
-    condition = float(np.sqrt(lipschitz / mu))
-    proximal = projection_error(
-        analysis.form, radius + gradient / (condition * mu), certificate.size / (condition * mu)
-    )
-    return float(error / mu + proximal * (1 + 2 * condition))
+        proximal = projection_error(form, radius + gradient / lipschitz, certificate.size / lipschitz)
+        return 2 * error + proximal * (1 + 2 * lipschitz / mu)
+    root = math.sqrt(lipschitz * mu)
+    return error + projection_error(form, radius + gradient / root, certificate.size / root) * (1 + 2 * root / mu)
 
 
 def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls: float, room: float = 0.0) -> float:
@@ -96,8 +91,7 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
     Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
     the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
     inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
-    `gradient` bounds the slope, `pulls` what gradients and multipliers are made of, and `room` is what heights cost at p above
-    the terms below them.
+    `gradient` bounds the slope, `pulls` what gradients and multipliers are made of, `room` what heights cost at p above terms.
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))
     decrease = min(gradient * reach, gradient**2 / mu) + room
@@ -111,11 +105,7 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
 def answer_radius(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound the norm of the minimiser, over all data sets and all noise up to a bound.
-
-    Let F be the objective, h its public part, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
-    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.
-    """
+    """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound."""
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
     mu, bound = certificate.strong_convexity, certificate.gradient_bound
     return minimiser_norm(analysis, mu, bound, certificate.size, certificate.added, records, noise_bound)
@@ -124,10 +114,14 @@ def answer_radius(
 def minimiser_norm(
     analysis: Analysis, mu: float, gradient_bound: float, size: float, added: float, records: float, noise: float
 ) -> float:
-    """Do the work of `answer_radius`, from plain numbers."""
+    """Bound the norm of the minimiser.
+
+    Let h be the public part of the objective, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
+    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.
+    """
     start, slope = public_start(analysis, size, added)
-    pull = slope + noise
-    return min(float(np.linalg.norm(start)) + (records * gradient_bound + pull) / mu, analysis.form.feasible.norm_bound)
+    reach = float(np.linalg.norm(start)) + (records * gradient_bound + slope + noise) / mu
+    return min(reach, analysis.form.feasible.norm_bound)
 
 
 def largest_count(privacy: Privacy, size: int) -> int:
@@ -149,11 +143,11 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
 def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     """Return the point of K next to 0 and a subgradient of the regularizer there, if it has one; found once."""
     form, kinks = analysis.form, kinks_of(analysis.form)
+    start = np.zeros(form.space.dim)  # itself if K is not known well enough
     if kinks is not None and kinks.epigraph is not None:
         start = kinks.epigraph.inside
-    else:  # 0 itself if K is not known well enough
-        zero = np.zeros(form.space.dim)
-        start = form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
+    elif form.feasible.obstacle is None:
+        start = form.feasible.some_point(start)
     return start, slope_of(form.template.regularizer, form.space, start)
 
 
@@ -230,9 +224,8 @@ def found(form: LossForm, radius: float) -> Bend:
             record=record, losses=(rest,), regularizer=sum_squares(everything), constraints=tuple(near)
         )
         analysis = Analysis(LossForm(alone))
-        kink: Kink | None = analysis.kink
-        if kink is not None:
-            return Bend(stiff, math.inf, radius, kink.reason)
+        if analysis.kink is not None:
+            return Bend(stiff, math.inf, radius, analysis.kink.reason)
         return Bend(stiff, determinants + analysis.hessian_bound, radius)
     except (NotPrivate, MissingRule, TemplateError) as error:
         return Bend(stiff, math.inf, radius, str(error).splitlines()[0])

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.mechanisms.output_perturbation import noise_basis
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
@@ -77,57 +76,6 @@ def test_answers_of_neighbours_are_no_further_apart_than_certified(kind: str, ad
     assert max(gaps) <= reach
     # On the line two records are rarely steep at once, and logistic losses flatten out.
     assert max(gaps) >= (0.3 if kind == "logistic" else 0.45) * reach
-
-
-class Recorder:
-    """An engine that answers with what it is told, and remembers what it was asked."""
-
-    def __init__(self, answer: Array) -> None:
-        self.answer, self.asked = answer, {}
-
-    def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
-        self.asked = {"strong_convexity": strong_convexity, "tolerance": tolerance, **options}
-        return self.answer
-
-    def gradient(self, theta: Array) -> Array:
-        raise AssertionError("output perturbation asks for no gradients")
-
-    def project(self, theta: Array) -> Array:
-        return theta
-
-
-def test_noise_stays_in_the_sensitive_subspace_where_it_can() -> None:
-    softmax = analyse(dp.load("softmax_regression", features=3, classes=3))
-    assert noise_basis(softmax) is not None
-    gaussians = analyse(dp.load("large_margin_gaussian", features=2, classes=2))
-    assert noise_basis(gaussians) is None  # semidefinite matrices: the rest does not follow from u in closed form
-    w = cp.Variable(3, name="w")
-    tied = dp.Template(
-        record=dp.Record(x=dp.Ball(1)),
-        loss=lambda x: cp.logistic(x[0] * w[0]),
-        regularizer=cp.sum_squares(w) + cp.square(w[0] + w[1]),
-    )
-    assert noise_basis(analyse(tied)) is None  # the regularizer couples what the data see with what they do not
-    shifted = dp.Template(
-        record=dp.Record(x=dp.Ball(1)),
-        loss=lambda x: cp.logistic(x[0] * w[0]),
-        regularizer=cp.sum_squares(w - 1),
-    )
-    assert noise_basis(analyse(shifted)) is None  # elsewhere the minimiser is 1, not 0
-    for problem, inside in ((softmax, True), (gaussians, False)):
-        certificate = dp.OutputPerturbation().certify(problem, dp.Privacy(1.0), 100)
-        p, dim = problem.form.noise_dimension, problem.form.space.dim
-        assert certificate.noise_dimension == (p if inside else dim)
-
-
-def test_what_is_outside_the_sensitive_subspace_is_not_released() -> None:
-    analysis = analyse(dp.load("softmax_regression", features=2, classes=3))
-    mechanism = dp.OutputPerturbation()
-    certificate = mechanism.certify(analysis, dp.Privacy(1.0), 100)
-    engine = Recorder(np.arange(6.0))
-    theta = mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(1)))
-    basis = analysis.form.basis
-    np.testing.assert_allclose(theta, basis @ (basis.T @ theta), atol=1e-12)
 
 
 def test_it_is_refused_without_strong_convexity_or_delta() -> None:
