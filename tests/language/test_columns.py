@@ -1,6 +1,6 @@
 """Columns that are not plain arrays: the same checks, the same answers, no copies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +53,15 @@ def forms(folder: Path) -> Iterator[tuple[str, Any, Any]]:
 
 def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
     template = logistic()
-    theta, direction = RNG.normal(size=(2, 5))
+    theta = RNG.normal(size=5)
     plain = BatchedLoss(template, Space(template.variables), RECORD.validate({"x": X, "y": Y}))
     value, gradient = plain.value_and_gradient(theta)
     for name, x, y in forms(tmp_path):
-        batch = RECORD.validate({"x": x, "y": y})
-        loss = BatchedLoss(template, Space(template.variables), batch)
+        loss = BatchedLoss(template, Space(template.variables), RECORD.validate({"x": x, "y": y}))
         assert loss.engine == "blocks", name
         found, slope = loss.value_and_gradient(theta)
         assert found == pytest.approx(value, rel=1e-13), name
         assert slope == pytest.approx(gradient, rel=1e-12), name
-        assert loss.hessian_product(theta, direction) == pytest.approx(
-            plain.hessian_product(theta, direction), rel=1e-11
-        )
-        assert loss.records(theta)[0] == pytest.approx(plain.records(theta)[0], rel=1e-12), name
         assert loss.records(theta)[1] == pytest.approx(plain.records(theta)[1], rel=1e-12, abs=1e-14), name
 
 
@@ -111,47 +106,37 @@ def test_a_record_outside_leaves_the_others_as_they_are(form: Any, domain: Any) 
 # Records that change after they were checked.
 
 
-def outside_later(form: str, folder: Path) -> tuple[Any, Callable[[], None]]:
-    """Return a column of five records inside the ball, and a function that moves one of them far out of it."""
-    x = np.zeros((5, 3), dtype=np.float32 if form == "single precision" else float)
-    matrix = sp.csr_array(np.eye(5, 3))
-    np.save(folder / "x.npy", x)
-
-    def change() -> None:
-        x[3, 1] = np.load(folder / "x.npy", mmap_mode="r+")[3, 1] = 40.0
-        matrix.data *= 40.0
-
-    forms: dict[str, Any] = {
-        "memory-mapped": np.load(folder / "x.npy", mmap_mode="r"),
-        "sparse": matrix,
+def columns_of(x: Any, path: Path) -> dict[str, Any]:
+    np.save(path, x)
+    return {
+        "array": x,
+        "memory-mapped": np.load(path, mmap_mode="r+"),
+        "sparse": sp.csr_array(np.eye(5, 3)),
         "chunks": Chunks([x[:2], x[2:]]),
         "generated": Chunks(lambda: iter([x])),
         "list": list(x),
     }
-    return forms.get(form, x), change
 
 
 @pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
 @pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize(
-    "form", ["array", "single precision", "memory-mapped", "chunks", "generated", "sparse", "list"]
-)
+@pytest.mark.parametrize("form", ["array", "memory-mapped", "chunks", "generated", "sparse", "list"])
 def test_nothing_is_read_outside_of_the_domain_whatever_changes(
     form: str, clip: bool, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not copied:
         monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 0)
-    column, change = outside_later(form, tmp_path)
-    labels = np.ones(5)
-    template = dp.load("logistic_regression", features=3)
-    batch = template.record.validate({"x": column, "y": labels}, clip=clip)
+    x, labels, template = np.zeros((5, 3)), np.ones(5), dp.load("logistic_regression", features=3)
+    columns = columns_of(x, tmp_path / "x.npy")
+    batch = template.record.validate({"x": columns[form], "y": labels}, clip=clip)
     loss = BatchedLoss(template, Space(template.variables), batch)
     before = loss.value_and_gradient(np.ones(3))[1]
-    change()
+    x[3, 1] = columns["memory-mapped"][3, 1] = 40.0
+    columns["sparse"].data *= 40.0
     labels[:] = -1
     np.testing.assert_array_equal(batch.group, 1)
     chunks = form in ("chunks", "generated")
-    if form in ("sparse", "list") or (copied and not chunks and form != "memory-mapped"):
+    if form in ("sparse", "list") or (copied and form == "array"):
         np.testing.assert_array_equal(loss.value_and_gradient(np.ones(3))[1], before)
     elif clip and not chunks:
         for block in [*blocks(batch.fields["x"], 2), batch.fields["x"][np.array([3])]]:
@@ -161,16 +146,3 @@ def test_nothing_is_read_outside_of_the_domain_whatever_changes(
         for read in (lambda: loss.value_and_gradient(np.ones(3)), lambda: batch.fields["x"][np.array([3])]):
             with pytest.raises(DomainError, match="other records than" if clip else "lie outside"):
                 read()
-
-
-def test_a_fit_notices_that_the_number_of_records_changed() -> None:
-    class Growing(dict[str, Any]):
-        reads = 0
-
-        def __getitem__(self, name: str) -> Any:
-            self.reads += 1
-            column = super().__getitem__(name)
-            return column if self.reads <= 2 else np.concatenate([column, column])
-
-    with pytest.raises(DomainError, match="there are 180 records, and there were 90"):
-        dp.solve(logistic(), Growing(x=X, y=Y), dp.Privacy(1.0))
