@@ -22,17 +22,15 @@ from dpconvex.language.columns import checksum, chosen, itself
 Seen = tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """Records that passed the check: fields and the group (combination of discrete values) of each."""
+    """Records that passed the check: their fields, and the group of each (an index into ``Record.combinations``, shape (n,)).
 
-    # Continuous field name to column of shape (n, *shape): a float64 array, a `scipy.sparse.csr_array`, or a column
-    # of `dpconvex.language.columns` that turns what it is asked for into float64
+    A field is a float64 array of shape (n, *shape), a `scipy.sparse.csr_array`, or a column of `columns` that is read as such.
+    """
+
     fields: dict[str, Any]
-    group: NDArray[np.int64]  # shape (n,): index into ``Record.combinations``
-
-    def __repr__(self) -> str:
-        return f"<a batch of {self.size} records>"
+    group: NDArray[np.int64]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batch, (self.fields, self.group)  # without what was prepared for it
@@ -170,9 +168,6 @@ class PartitionedBatch(Batch):
         made = [replace(bundle, seen=seen) for bundle, seen in zip(made, found, strict=True)]
         return cls([seen[0] for bundle in made for seen in bundle.seen if seen], place, made)
 
-    def __repr__(self) -> str:
-        return f"<{len(self.sizes)} partitions of {self.size} records>"
-
     @property
     def size(self) -> int:
         return sum(self.sizes)
@@ -241,7 +236,7 @@ def applied(
     shared: Any,
     own: Mapping[int, tuple[Any, ...]],
 ) -> list[Any]:
-    """Call a function with those partitions that have arguments of their own; they must be as they were."""
+    """Call a function with those partitions that have arguments of their own; all must be as they were."""
     found = []
     for number, (part, known) in enumerate(zip(parts, seen, strict=True), first):
         if known is not None and part.seen != known:

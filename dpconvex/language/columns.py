@@ -82,9 +82,6 @@ class Stored:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self[:]).astype(dtype or float, copy=False)
-
     def __getitem__(self, rows: Any) -> Any:
         return self.function(self.column[rows if self.index is None else self.index[rows]])
 
@@ -102,8 +99,7 @@ class Pieces:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        parts = [np.zeros((0, *self.shape[1:])), *self._checked(at_once(self.shape[1:]))]
-        return np.concatenate(parts).astype(dtype or float, copy=False)
+        return np.concatenate([np.zeros((0, *self.shape[1:])), *self._checked(at_once(self.shape[1:]))])
 
     def __getitem__(self, rows: Any) -> Array:
         return np.asarray(np.asarray(self)[rows])
@@ -259,9 +255,6 @@ class FileRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self[:].astype(dtype or self.dtype, copy=False)
-
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         if not isinstance(rows, slice):
             index = np.arange(len(self))[rows]
@@ -274,8 +267,8 @@ class FileRows:
             found = np.fromfile(stream, self.dtype, count * width, offset=start * width * self.dtype.itemsize)
             if not (same and self._is_same(stream)):  # it may be written to while it is read
                 raise DomainError(
-                    f"{self.path}: the file has another shape, type or size than when it was looked at first; nothing is "
-                    "released. Data must not change during a fit; make the Partitions anew for a file that was written anew."
+                    f"{self.path}: the file has another shape, type or size than at first; nothing is released. Data must not "
+                    "change during a fit; make the Partitions anew for a file that was written anew."
                 )
         return found.reshape(count, *self.shape[1:])[::step]
 

@@ -15,13 +15,12 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
 
     With h = `width` the value is 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, and m for m > h: convex, at least the hinge and
     at most h/4 above it, with slopes from 0 to 1 and curvature 1/(2h) for -h < m < h.  Of m = 1 - z, for a margin z that should
-    be at least 1, it is the Huber loss of Chaudhuri, Monteleoni and Sarwate (2011), section 3.4.2, equation 35; Pathak and Raj
-    (2012), equations 9 and 10, sum it over the classes that compete with a record's own.
+    be at least 1, it is the Huber loss of Chaudhuri, Monteleoni and Sarwate (2011), equation 35.
 
     Parameters
     ----------
     expr : cvxpy.Expression or array_like
-        Margin violations, real.  For a DCP loss it must be convex.
+        Margin violations, finite and real.  For a DCP loss it must be convex.
     width : float
         Half the length of the interval on which the hinge is rounded off; positive and finite.
 
@@ -29,11 +28,6 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     -------
     cvxpy.Expression
         ``huber(pos(m + h), 2h) / (4h)``, of the shape of `expr`.
-
-    Raises
-    ------
-    TemplateError
-        If `expr` is neither an array of finite numbers nor a real expression, or the width is not positive and finite.
 
     Examples
     --------

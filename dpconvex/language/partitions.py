@@ -211,7 +211,7 @@ def checked(
     if schema is not None:
         found = dict(zip("xy", schema.encode(found, clip=clip or None, empty=True), strict=True))
     if load:
-        found = {name: np.asarray(c) if isinstance(c, FileRows) else c for name, c in found.items()}
+        found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}
     for turn in turns:
         found = turn(found)
     batch: Batch = record.validate(found, clip=clip, empty=True)
