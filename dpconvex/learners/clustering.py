@@ -342,7 +342,7 @@ class Grouping:
         codes = np.array(place)[batch.group]
         for block in blocks(batch.fields[self.features], max(1, BLOCK_BYTES // (8 * len(middle)))):
             values = dense(block)
-            yield in_steps(values.reshape(len(values), -1), middle, step), codes[start : start + len(values)]
+            yield in_steps(values.reshape(len(values), len(middle)), middle, step), codes[start : start + len(values)]
             start += len(values)
 
     def statistics(self, batch: Batch, step: float, centers: Array) -> tuple[Array, Array]:
