@@ -9,7 +9,7 @@ Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x>
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -29,57 +29,21 @@ FINE, WHOLE = 240, 1074
 
 
 class Smooth(Protocol):
-    """A differentiable strongly convex function."""
+    """A differentiable strongly convex function; its last coordinates may be heights, which cost something."""
 
     @property
-    def modulus(self) -> float:
-        """Of strong convexity, in all coordinates but the last `costs`."""
-        ...
+    def modulus(self) -> float: ...  # of strong convexity, in all coordinates but heights
 
     @property
-    def costs(self) -> Array:
-        """What heights cost, which are the last coordinates; empty if there are none."""
-        ...
+    def costs(self) -> Array: ...  # of heights; empty if there are none
 
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Both at a point."""
-        ...
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]: ...
 
-    def hessian(self, x: Array) -> Array:
-        """An approximation of the matrix of second derivatives; steps depend on it, proofs do not."""
-        ...
+    def hessian(self, x: Array) -> Array: ...  # nearly; steps depend on it, proofs do not
 
     def gradient_error(self, x: Array, gradient: Array) -> float: ...
 
-    def lowered(self, x: Array) -> Array:
-        """Return a point with heights next to what is below them, where they are higher."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class SquaredDistance:
-    """Half the squared distance from a point, whose minimum over K is a projection."""
-
-    center: Array
-    modulus: float = 1.0
-    costs: Array = field(default_factory=lambda: np.zeros(0))
-
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Both at a point."""
-        away = x - self.center
-        return 0.5 * float(away @ away), away
-
-    def hessian(self, x: Array) -> Array:
-        """The identity."""
-        return np.eye(len(x))
-
-    def gradient_error(self, x: Array, gradient: Array) -> float:
-        """One subtraction, from a rounded point."""
-        return UNIT * float(np.linalg.norm(gradient) + np.linalg.norm(x))
-
-    def lowered(self, x: Array) -> Array:
-        """Return the point itself: there are no heights."""
-        return x
+    def lowered(self, x: Array) -> Array: ...  # with heights next to what is below them, where they are higher
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,24 +63,21 @@ def certified_distance(
     if count:
         duals = shared_out(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
-    whole = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
+    slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
-        if not (np.abs(whole[-count:]) <= 1e-9 * function.costs).all():
+        if not (np.abs(slope[-count:]) <= 1e-9 * function.costs).all():
             return np.inf
-        whole[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
+        slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
     sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
-    residual = float(np.linalg.norm(region.free.T @ whole)) + sum(space.error for space in spaces)
+    residual = float(np.linalg.norm(region.free.T @ slope)) + sum(space.error for space in spaces)
     residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
-    gap = sum(space.gap for space in spaces)
-    off = region.off_hull(x)
-    gap += 2 * off * sizes
-    if region.is_polyhedral and spaces:
-        for near in (1e-6, 1e-10, 1e-14):
-            found = exactly(region, x, blocks[0], spaces[0].z, near)
-            if found is not None:
-                if found[0] + 2 * found[1] * sizes < gap:
-                    gap, off = found[0] + 2 * found[1] * sizes, found[1]
-                break
+    ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
+    for near in (1e-6, 1e-10, 1e-14) if region.is_polyhedral and spaces else ():
+        found = exactly(region, x, blocks[0], spaces[0].z, near)
+        if found is not None:
+            ends.append(found)
+            break
+    gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
     rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
     share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
     root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
@@ -138,7 +99,7 @@ def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Arr
 
     The cost of a height of which they say nothing goes to the conditions that are next to equality at a point.
     """
-    count, found = len(costs), []
+    count = len(costs)
     sums, least, shares = np.zeros(count), np.full(count, np.inf), np.zeros(count)
     table = []
     for block, z in zip(blocks, multipliers, strict=True):
@@ -147,17 +108,18 @@ def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Arr
         table.append((heights.row, heights.col, heights.data, slack[heights.row].astype(float)))
         np.add.at(sums, heights.col, heights.data * z[heights.row].astype(float))
         np.minimum.at(least, heights.col, table[-1][3])
-    silent = ~(sums > 0)
     for _, column, factor, slack in table:
         np.add.at(shares, column, factor * (slack <= least[column]))
+    scale = costs / np.where(sums > 0, sums, 1.0)
+    missing = np.where(sums > 0, 0.0, costs / np.maximum(shares, 1e-300))
+    found = []
     for block, z, (row, column, _, slack) in zip(blocks, multipliers, table, strict=True):
         given = np.array(z)
         if block.kind == NONNEGATIVE:
-            given[row] = np.where(silent[column], 0.0, z[row] * (costs / np.where(silent, 1.0, sums))[column])
+            given[row] *= scale[column]
         elif len(column):
-            given = given * (0.0 if silent[column[0]] else costs[column[0]] / sums[column[0]])
-        tight = silent[column] & (slack <= least[column])
-        given[row[tight]] = (costs / np.maximum(shares, 1e-300))[column[tight]]
+            given = given * scale[column[0]]
+        given[row] += np.where(slack <= least[column], missing[column], 0.0)
         found.append(block.dual(given))
     return found
 
@@ -173,17 +135,19 @@ def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tu
     rows = np.concatenate([equations, block.matrix.toarray()])
     tight = (z > 0) & (block.at(x).astype(float) <= near * (1 + size))
     chosen = np.flatnonzero(np.concatenate([np.ones(count, dtype=bool), tight]))
-    free = np.flatnonzero(~region.fixed)
-    inverse = np.linalg.pinv(rows[chosen][:, free], rcond=1e-12)
-    slopes, offsets = whole(rows, WHOLE), whole(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE)
-    point, inner = (whole(np.where(region.fixed, region.lower, y.astype(float)), FINE) for y in (x, region.inside))
+    inverse = np.linalg.pinv(rows[chosen], rcond=1e-12)
+    slopes, offsets = (
+        multiples(rows, WHOLE),
+        multiples(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE),
+    )
+    point, inner = (multiples(y.astype(float), FINE) for y in (x, region.inside))
 
     def left(at: Any) -> Array:
         """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
         return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
 
     for _ in range(8):
-        point[free] += whole(-inverse @ left(point)[chosen], FINE)
+        point += multiples(-inverse @ left(point)[chosen], FINE)
     slack = left(point)[count:]
     if (slack < 0).any():
         depth = left(inner)[count:]
@@ -199,7 +163,7 @@ def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tu
     return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
 
 
-def whole(numbers: Array, bits: int) -> Any:
+def multiples(numbers: Array, bits: int) -> Any:
     """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
     found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
     return found.reshape(np.shape(numbers))

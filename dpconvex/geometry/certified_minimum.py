@@ -192,10 +192,8 @@ def model(
     """
     dim = region.dim
     equations, values = region.system
-    fixed = np.flatnonzero(region.fixed)
-    matrices = [sp.csr_array(equations), sp.csr_array(np.eye(dim)[fixed])]
-    offsets = [values - equations @ x, region.lower[fixed] - x[fixed]]
-    cones: list[tuple[str, int]] = [("zero", len(values) + len(fixed))]
+    matrices, offsets = [sp.csr_array(equations)], [values - equations @ x]
+    cones: list[tuple[str, int]] = [("zero", len(values))]
     extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
     start, columns = 0, []
     for block in blocks:
@@ -319,9 +317,7 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
     rest = goal - sum((space.row for space in spaces), np.zeros(dim))
     fixed = region.system[0].any(axis=0)
     # What equations and fixed coordinates have of the rest is everywhere what it is at the point.
-    loose = np.where(
-        fixed, region.free @ (region.free.T @ np.where(fixed, rest, 0.0)), np.where(region.fixed, 0.0, rest)
-    )
+    loose = np.where(fixed, region.free @ (region.free.T @ np.where(fixed, rest, 0.0)), rest)
     used = fixed | (goal != 0)
     for block, space in zip(blocks, spaces, strict=True):
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0

@@ -14,8 +14,7 @@ from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.blocks import SEMIDEFINITE
-from dpconvex.geometry.certified_distance import SquaredDistance
-from dpconvex.geometry.certified_minimum import minimum, reaches
+from dpconvex.geometry.certified_minimum import reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
 from dpconvex.geometry.convex_sets import AxisHull, Interval, Piece, Spectral
 from dpconvex.geometry.quadratics import affine_map
@@ -24,8 +23,6 @@ from dpconvex.geometry.region import Region
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# Without a closed form, points of K that are so near to the nearest one, relatively, serve.
-NEAREST = 1e-6
 # Bounds of single coordinates are looked for up to this many of them.
 MOST_BOUNDED = 400
 # Room for the rounding of a shift's eigenvalues, and of a norm.
@@ -57,11 +54,6 @@ class FeasibleSet:
     @property
     def is_space(self) -> bool:
         return self.has_projection and not self.pieces
-
-    @property
-    def by_multipliers(self) -> bool:
-        """Whether answers are certified by multipliers of conditions in cones: there is no projection in closed form."""
-        return not self.has_projection
 
     @property
     def reason(self) -> str:
@@ -98,17 +90,13 @@ class FeasibleSet:
         return *self._around, Interval(used, *reaches(self.region, used, (lower[used], upper[used])))
 
     @cached_property
-    def _bounds(self) -> tuple[Array, Array]:
-        """Bounds below and above for each coordinate, shape (dim,), possibly infinite."""
-        return bounds_of(self._known, self.space.dim)
-
-    @property
     def lower(self) -> Array:
-        return self._bounds[0]
+        """Bounds below for each coordinate, shape (dim,), possibly infinite."""
+        return bounds_of(self._known, self.space.dim)[0]
 
-    @property
+    @cached_property
     def upper(self) -> Array:
-        return self._bounds[1]
+        return bounds_of(self._known, self.space.dim)[1]
 
     @property
     def hulls(self) -> tuple[AxisHull, ...]:
@@ -191,8 +179,8 @@ class FeasibleSet:
             raise NotConverged(self.obstacle)
         y = np.array(theta, dtype=float)
         if not self.has_projection:
-            near = NEAREST * (1 + float(np.linalg.norm(y)))
-            return minimum(SquaredDistance(y), self.region, y, near).point
+            near = self.region.conic.minimise(np.eye(len(y)), -y)
+            return self.region.bring_in(y if near is None else near).astype(float)
         for group in self._alike:
             coordinates = np.stack([piece.coordinates for piece in group])
             y[coordinates] = Spectral.project_all(group, y[coordinates])

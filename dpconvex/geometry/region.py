@@ -20,7 +20,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, ROOM, Block
-from dpconvex.geometry.conditions import Conditions, has_kinks
+from dpconvex.geometry.conditions import Conditions, has_kinks, stacked
 from dpconvex.geometry.convex_sets import UNIT
 
 # Of double or extended precision.
@@ -37,25 +37,18 @@ class Region(Conditions):
 
     @cached_property
     def system(self) -> tuple[Array, Array]:
-        """The equations of coordinates that are not fixed."""
-        parts = [matrix.toarray() for matrix, _ in self.equations]
-        matrix = np.concatenate([np.zeros((0, self.dim)), *parts])
-        value = -np.concatenate([np.zeros(0), *(offset for _, offset in self.equations)])
-        value = value - matrix[:, self.fixed] @ self.lower[self.fixed]
-        matrix[:, self.fixed] = 0.0
-        return matrix, value
+        """All equations, those of fixed coordinates included."""
+        unit = sp.csr_array(sp.eye_array(self.dim))[self.fixed]
+        matrix, offset = stacked([*self.equations, (unit, -self.lower[self.fixed])])
+        return matrix.toarray(), -offset
 
     @cached_property
     def hull(self) -> tuple[Array, Array, float]:
         """A pseudo-inverse of the equations, a basis of what they leave free, and the least singular value that is not 0."""
-        matrix, _ = self.system
-        loose = np.eye(self.dim)[:, ~self.fixed]
-        if not len(matrix):
-            return np.zeros((self.dim, 0)), loose, 1.0
-        left, singular, right = np.linalg.svd(matrix @ loose)
-        rank = int((singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT).sum())
-        inverse = loose @ (right[:rank].T / singular[:rank]) @ left[:, :rank].T
-        return inverse, loose @ right[rank:].T, float(singular[:rank].min(initial=1.0))
+        left, singular, right = np.linalg.svd(self.system[0])
+        rank = int((singular > singular.max(initial=0.0) * self.dim * UNIT).sum())
+        inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
+        return inverse, right[rank:].T, float(singular[:rank].min(initial=1.0))
 
     @property
     def free(self) -> Array:
@@ -64,9 +57,8 @@ class Region(Conditions):
 
     def on_hull(self, x: Array) -> Array:
         """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""
-        y = np.array(x, dtype=np.longdouble)
-        y[self.fixed] = self.lower[self.fixed]
         matrix, value = self.system
+        y = np.where(self.fixed, self.lower, np.asarray(x, dtype=np.longdouble))
         for _ in range(2 if len(matrix) else 0):
             y = y - self.hull[0] @ (matrix @ y - value)
         return y

@@ -158,7 +158,7 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     say.
     """
     form = analysis.form
-    plain = quadratic(form.template.regularizer, form.space) is not None and not form.feasible.by_multipliers
+    plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH_UNWHITENED
 
 

@@ -74,7 +74,7 @@ def largest_floor(
         return 2 * error + math.sqrt(2) * dual_floor(region, mu, radius, gradient, pulls, room)
     if feasible.obstacle is not None:
         return math.inf
-    if feasible.by_multipliers:
+    if not feasible.has_projection:
         return error + dual_floor(feasible.region, mu, radius, 2 * gradient, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     # No point is certified by one gradient.

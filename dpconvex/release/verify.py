@@ -227,7 +227,7 @@ def outlook(analysis: Analysis) -> str:
     if analysis.obstacle is not None:
         return f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}"
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
-    return conic if analysis.form.feasible.by_multipliers else ""
+    return "" if analysis.form.feasible.has_projection else conic
 
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:

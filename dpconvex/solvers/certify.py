@@ -31,7 +31,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
-    if problem.feasible.by_multipliers or problem.epigraph is not None:
+    if not problem.feasible.has_projection or problem.epigraph is not None:
         return by_duals(problem, start, tolerance)
     return by_projections(problem, start, tolerance, max_steps)
 

@@ -1,6 +1,7 @@
 """The feasible set: what is recognised, points of it and their certificates against a solver, bounds, and what is refused."""
 
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 import dpconvex as dp
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.geometry.certified_distance import SquaredDistance
+from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.geometry.certified_distance import certified_distance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.conditions import Affine, Conditions
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
@@ -59,7 +60,39 @@ CONIC: dict[str, Case] = {
     "between two matrices": ([S], [S >> -0.1 * CONE, S << CONE]),
     "one matrix for all, in bounds": ([P, Q], [P == Q, P << 0.7 * np.eye(3), cp.trace(Q) <= 1]),
     "sum of norms": ([X], [cp.norm(X, 2) + cp.norm(X[1:], 2) <= 1]),
+    "log_sum_exp": ([X], [cp.log_sum_exp(X) <= 1]),
+    "p-norm and bounds": ([X], [cp.norm(X, 3) <= 1, X >= 0]),
+    "entropy on a simplex": ([X], [cp.sum(X) == 1, cp.sum(cp.entr(X)) >= 1.2]),
+    "logarithms": ([X], [cp.sum(cp.log(X)) >= -4, cp.sum(X) <= 3]),
+    "two curved ones": ([X], [cp.quad_form(X, np.diag([1.0, 2, 3, 4])) <= 1, cp.exp(X[0]) + cp.square(X[1]) <= 1.5]),
+    "a cone": ([X], [cp.SOC(X[0] + 2 * X[1], X[1:]), cp.norm(X, 4) <= 1]),
+    "a maximum": ([X], [cp.maximum(cp.sum_squares(X), cp.exp(X[0])) <= 1.2]),
+    "exponential cone": ([X], [cp.ExpCone(X[0], cp.Constant(1.0), X[1] + 2), cp.norm(X, 2) <= 2]),
+    "spectrum": ([P], [cp.trace(P) == 1, P << 0.6 * np.eye(3), P[0, 0] >= P[1, 1]]),
+    "largest eigenvalue": ([P], [cp.lambda_max(P) <= P[0, 0] + 0.2, cp.trace(P) <= 2]),
+    "log_det": ([P], [cp.log_det(P) >= -3, cp.trace(P) <= 2]),
 }
+
+
+class SquaredDistance:
+    """Half the squared distance from a point, whose minimum over K is a projection."""
+
+    modulus, costs = 1.0, np.zeros(0)
+
+    def __init__(self, center: np.ndarray) -> None:
+        self.center = center
+
+    def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        return 0.5 * float(np.sum((x - self.center) ** 2)), x - self.center
+
+    def hessian(self, x: np.ndarray) -> np.ndarray:
+        return np.eye(len(x))
+
+    def gradient_error(self, x: np.ndarray, gradient: np.ndarray) -> float:
+        return float(np.finfo(float).eps * (np.linalg.norm(gradient) + np.linalg.norm(x)))
+
+    def lowered(self, x: np.ndarray) -> np.ndarray:
+        return x
 
 
 def set_of(case: Case) -> FeasibleSet:
@@ -80,7 +113,8 @@ def violation(feasible: FeasibleSet, case: Case, point: np.ndarray) -> float:
     for v in case[0]:
         v.save_value(feasible.space.unpack(point)[v.name()])
     with np.errstate(all="ignore"):
-        return max([0.0, *(float(np.max(c.violation())) for c in case[1])])
+        known = [c for c in case[1] if not isinstance(c, cp.constraints.ExpCone)]  # CVXPY asks a solver
+        return max([0.0, *(float(np.max(c.violation())) for c in known)])
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
@@ -103,6 +137,7 @@ def test_projections(name: str) -> None:
             answer = minimum(SquaredDistance(x), feasible.region, x, 1e-12)
             p, error = answer.point, answer.distance
             assert error <= 1e-6 * size
+            assert max(feasible.region.excess(p).max(), feasible.region.off_hull(p)) <= 1e-12
             assert np.linalg.norm(feasible.project(x) - p) <= 1e-5 * size
         assert np.linalg.norm(p - reference(feasible, case, x)) <= 2e-4 * size
         assert violation(feasible, case, p) <= 1e-9
@@ -122,6 +157,56 @@ def test_there_is_a_point_of_the_set_for_every_point(name: str, scale: float) ->
     x = scale * np.random.default_rng(9).normal(size=feasible.space.dim)
     for point in (feasible.project(x), feasible.some_point(x)):
         assert violation(feasible, CONIC[name], point) <= 1e-9 * max(1.0, float(np.linalg.norm(point)))
+
+
+def test_matrices_with_wide_kernels_that_share_a_block_are_certified() -> None:
+    """Eight eigenvalues and more of each matrix vanish, and multipliers are not unique."""
+    parts = [cp.Variable((12, 12), PSD=True, name=f"Q{k}") for k in range(2)]
+    rng = np.random.default_rng(5)
+    region = set_of((parts, [parts[0][:11, :11] == parts[1][:11, :11], parts[0] << 2 * np.eye(12)])).region
+    center = rng.normal(size=region.dim) + region.on_hull(np.zeros(region.dim)).astype(float)
+    center -= 0.8 * np.concatenate([np.eye(12)[np.triu_indices(12)]] * 2)
+    found = minimum(SquaredDistance(center), region, center, 1e-6 * float(np.linalg.norm(center)))
+    values = region.leaves(found.point).values()
+    assert sum(int((np.linalg.eigvalsh(value.astype(float)) < 1e-6).sum()) for value in values) >= 14
+    assert found.distance <= 1e-6 * np.linalg.norm(center)
+    assert region.excess(found.point).max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", CONIC)
+def test_bounds_hold_whatever_the_multipliers_are(name: str) -> None:
+    """At points that are far off, for a function and for half-spaces that contain K."""
+    region = set_of(CONIC[name]).region
+    rng = np.random.default_rng(4)
+    center = 2 * rng.normal(size=region.dim)
+    function = SquaredDistance(center)
+    exact = minimum(function, region, center, 1e-12)
+    members = [region.bring_in(rng.normal(size=region.dim)).astype(float) for _ in range(12)]
+    for share in (0.0, 0.3, 0.9):
+        point = region.bring_in((1 - share) * exact.point + share * region.inside)
+        blocks = [*region.blocks, *region.cuts(point)]
+        for draw in (np.zeros, lambda n: rng.exponential(size=n), lambda n: rng.normal(size=n)):
+            multipliers = [draw(len(block.offset)) for block in blocks]
+            gradient = (point - center).astype(float)
+            bound = certified_distance(function, region, point, gradient, blocks, multipliers)
+            assert np.linalg.norm(point.astype(float) - exact.point) <= bound + exact.distance
+            for block, z in zip(blocks, multipliers, strict=True):
+                half = block.half_space(z, point)
+                assert all(half.row @ (y - point) <= half.gap + 1e-12 * (1 + np.abs(half.row).sum()) for y in members)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "error", "message"),
+    [
+        ([cp.log_sum_exp(X) <= 1, X >= 3], TemplateError, "no point satisfies all constraints"),
+        ([cp.norm(X, 3) <= 1, X >= 1], TemplateError, "no point satisfies all constraints"),
+        ([cp.exp(X[0]) <= 1, X[0] >= 0], NotConverged, "hold strictly"),
+    ],
+)
+def test_a_set_without_a_point_inside_is_refused(constraints: Any, error: type[Exception], message: str) -> None:
+    region = set_of(([X], constraints)).region
+    with pytest.raises(error, match=message):
+        region.check()
 
 
 def test_attributes() -> None:
