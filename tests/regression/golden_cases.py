@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn import datasets
 
 import dpconvex as dp
@@ -20,16 +19,13 @@ from benchmarks import public_data as loaders
 from dpconvex.datasets import breast_cancer as load_breast_cancer, unit_ball
 from dpconvex.mechanisms.base import Mechanism
 
-Array = NDArray[np.float64]
 Find = Callable[[str], Path]
 
 # Every third record is for testing; the sets that are sorted by class keep their mix that way.
 TEST_EVERY = 3
 Data = Mapping[str, Any]
-Columns = Callable[["Dataset"], Data]
 
 PURE = dp.Privacy(1.0)
-WEAK = dp.Privacy(10.0)  # on a hundred records nothing stronger leaves anything to learn
 APPROXIMATE = dp.Privacy(1.0, 1e-6)
 ADD_REMOVE = dp.Privacy(1.0, 1e-6, "add-remove")
 
@@ -38,41 +34,42 @@ ADD_REMOVE = dp.Privacy(1.0, 1e-6, "add-remove")
 class Dataset:
     """Records in the unit ball, shape (n, d), numbers of their classes, and the columns in their own units."""
 
-    x: Array
-    y: NDArray[np.int64]
-    raw: Array
+    x: np.ndarray
+    y: np.ndarray
+    raw: np.ndarray
 
-    @cached_property
-    def test(self) -> NDArray[np.bool_]:
+    @property
+    def test(self) -> np.ndarray:
         """Which records are for testing, shape (n,)."""
         return np.arange(len(self.y)) % TEST_EVERY == TEST_EVERY - 1
-
-    def every(self, step: int) -> Dataset:
-        """Return each `step`-th record, for tests that have little time."""
-        return Dataset(self.x[::step], self.y[::step], self.raw[::step])
-
-
-def scaled(raw: Array, lower: object, upper: object, y: Array) -> Dataset:
-    """Scale by public bounds; a record outside them is an error."""
-    return Dataset(unit_ball(raw, lower, upper), np.asarray(y, dtype=np.int64), raw)  # type: ignore[arg-type]
 
 
 def iris(find: Find) -> Dataset:
     """Four lengths in cm: 150 records, 3 classes."""
     bunch = datasets.load_iris()
-    return scaled(bunch.data, 0, 10, bunch.target)
+    return Dataset(unit_ball(bunch.data, 0, 10), bunch.target.astype(np.int64), bunch.data)
 
 
 def breast_cancer(find: Find) -> Dataset:
     """Wisconsin, original: 683 records, nine gradings from 1 to 10; class 1 is malignant."""
     raw, labels = load_breast_cancer()
-    return scaled(raw, 1, 10, labels == "malignant")
+    return Dataset(unit_ball(raw, 1, 10), (labels == "malignant").astype(np.int64), raw)
 
 
 def adult(find: Find) -> Dataset:
     """UCI Adult: 45,222 records, 105 columns, each record divided by its own norm; class 1 earns more than 50,000."""
     table = loaders.adult(find("adult.csv.gz"))
     return Dataset(table.design(unit=True).toarray(), (table.y > 0).astype(np.int64), table.numeric)
+
+
+def thinned(data: Callable[[Find], Dataset], step: int) -> Callable[[Find], Dataset]:
+    """Take each `step`-th record, for tests that have little time."""
+
+    def some(find: Find) -> Dataset:
+        found = data(find)
+        return Dataset(found.x[::step], found.y[::step], found.raw[::step])
+
+    return some
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,52 +90,35 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A learner on a data set.
-
-    `columns` makes the fields of the records from the data.
-    The conic backend is asked for the objective too where it is the `oracle`.
-    """
+    """A learner on a data set, whose fields `columns` makes; the conic backend is asked for the objective, too."""
 
     golden: str
     data: Callable[[Find], Dataset]
     name: str
     problem: str
-    columns: Columns
+    columns: Callable[[Dataset], Data]
     options: Mapping[str, Any] = field(default_factory=dict)
     fits: tuple[Fit, ...] = (Fit(),)
     oracle: bool = True
     slow: bool = False
     shared: bool = False
 
-    @property
-    def id(self) -> str:
-        """Name in test reports."""
-        return f"{self.golden}-{self.name}".replace(" ", "-")
-
 
 def classes(d: Dataset) -> Data:
-    """Features and the number of the class."""
     return {"x": d.x, "y": d.y}
 
 
-def one_against_rest(positive: int) -> Columns:
-    """Features, and 1 for one class and -1 for the others."""
-    return lambda d: {"x": d.x, "y": np.where(d.y == positive, 1, -1)}
+def virginica(d: Dataset) -> Data:
+    return {"x": d.x, "y": np.where(d.y == 2, 1, -1)}
 
 
 def signs(d: Dataset) -> Data:
-    """Two classes as -1 and 1."""
     return {"x": d.x, "y": 2 * d.y - 1}
 
 
 def components(d: Dataset) -> Data:
     """The number of the class, and a component by a public rule: is the first feature above the middle of its range."""
     return {"x": d.x, "y": d.y, "m": (d.x[:, 0] > 0).astype(int)}
-
-
-def locations(d: Dataset) -> Data:
-    """Features alone."""
-    return {"x": d.x}
 
 
 def pairs(d: Dataset) -> Data:
@@ -152,46 +132,40 @@ def petal_width(d: Dataset) -> Data:
     return {"x": d.x[:, :3], "y": (d.raw[:, 3] - 1.5) / 1.5}
 
 
-def thinned(data: Callable[[Find], Dataset], step: int) -> Callable[[Find], Dataset]:
-    """Take each `step`-th record."""
-    return lambda find: data(find).every(step)
-
-
+WEAK = Fit(dp.Privacy(10.0))  # on a hundred records nothing stronger leaves anything to learn
 WEAK_GAUSSIAN = Fit(dp.Privacy(10.0, 1e-6), dp.ObjectivePerturbation("gaussian"))
 OUTPUT = Fit(mechanism=dp.OutputPerturbation())
 GAUSSIAN = Fit(APPROXIMATE, dp.ObjectivePerturbation("gaussian"))
 DESCENT = Fit(APPROXIMATE, dp.NoisyGradientDescent(steps=30))
 TENTH = Fit(dp.Privacy(0.1))
 MATRIX = Fit(dp.Privacy(10.0, adjacency="add-remove"), dp.ObjectivePerturbation("matrix"))
-SMALL = {"regularization": 1e-3}
 THREE: dict[str, Any] = {"classes": 3, "regularization": 0.01}
 SOFT = THREE | {"competitors": "soft"}
-SUMMED = THREE | {"competitors": "summed"}
+BOTH = (WEAK, WEAK_GAUSSIAN)
 
-
-on_iris = partial(Case, "iris", iris, fits=(Fit(WEAK),))
+on_iris = partial(Case, "iris", iris, fits=(WEAK,))
 on_original = partial(Case, "breast_cancer", breast_cancer)
-on_shared = partial(Case, shared=True, oracle=False)
+on_adult = partial(Case, "adult", adult, shared=True, oracle=False, slow=True)
 
 CASES: tuple[Case, ...] = (
-    on_iris("softmax", "softmax_regression", classes, options=THREE, fits=(Fit(WEAK), WEAK_GAUSSIAN, MATRIX)),
-    on_iris(
-        "large-margin Gaussians, soft", "large_margin_gaussian", classes, options=SOFT, fits=(Fit(WEAK), WEAK_GAUSSIAN)
-    ),
-    on_iris("large-margin Gaussians, summed", "large_margin_gaussian", classes, options=SUMMED),
-    on_iris("large-margin mixture, soft", "large_margin_gaussian_mixture", components, options=SOFT),
-    on_iris("logistic, virginica", "logistic_regression", one_against_rest(2), fits=(Fit(WEAK), Fit(ADD_REMOVE))),
+    on_iris("softmax", "softmax_regression", classes, THREE, fits=(*BOTH, MATRIX)),
+    on_iris("large-margin Gaussians, soft", "large_margin_gaussian", classes, SOFT, fits=BOTH),
+    on_iris("large-margin Gaussians, summed", "large_margin_gaussian", classes, THREE | {"competitors": "summed"}),
+    on_iris("large-margin mixture, soft", "large_margin_gaussian_mixture", components, SOFT),
+    on_iris("logistic, virginica", "logistic_regression", virginica, fits=(WEAK, Fit(ADD_REMOVE))),
     on_iris("Huber regression of petal width", "huber_regression", petal_width),
-    on_iris("quantile regression of petal width", "quantile_regression", petal_width, options={"quantile": 0.8}),
-    on_iris("ridge regression of petal width", "ridge_regression", petal_width, fits=(Fit(WEAK), DESCENT)),
-    on_iris("robust location", "robust_location", locations, fits=(Fit(WEAK), DESCENT)),
-    on_iris("metric", "metric_learning", pairs, options={"radius": 2.0}),
+    on_iris("quantile regression of petal width", "quantile_regression", petal_width, {"quantile": 0.8}),
+    on_iris("ridge regression of petal width", "ridge_regression", petal_width, fits=(WEAK, DESCENT)),
+    on_iris("robust location", "robust_location", lambda d: {"x": d.x}, fits=(WEAK, DESCENT)),
+    on_iris("metric", "metric_learning", pairs, {"radius": 2.0}),
     on_original("logistic", "logistic_regression", signs, fits=(Fit(), OUTPUT, GAUSSIAN)),
     on_original("Huber machine", "huber_svm", signs, fits=(Fit(), Fit(ADD_REMOVE))),
     on_original("hinge machine", "hinge_svm", signs, fits=(OUTPUT, DESCENT)),
-    on_original("large-margin Gaussians", "large_margin_gaussian", classes, options=SMALL, fits=(Fit(), GAUSSIAN)),
+    on_original(
+        "large-margin Gaussians", "large_margin_gaussian", classes, {"regularization": 1e-3}, fits=(Fit(), GAUSSIAN)
+    ),
     on_original("elastic net", "elastic_net_logistic", signs),
-    on_original("smooth hinge machine", "smooth_hinge_svm", signs, oracle=False, fits=(Fit(),)),
+    on_original("smooth hinge machine", "smooth_hinge_svm", signs, oracle=False),
     Case(
         "breast_cancer",
         thinned(breast_cancer, 4),
@@ -199,17 +173,9 @@ CASES: tuple[Case, ...] = (
         "large_margin_gaussian_mixture",
         components,
     ),
-    on_shared("adult", thinned(adult, 10), "logistic, every tenth", "logistic_regression", signs, oracle=True),
-    on_shared(
-        "adult",
-        adult,
-        "logistic",
-        "logistic_regression",
-        signs,
-        fits=(TENTH, Fit(ADD_REMOVE)),
-        slow=True,
-    ),
-    on_shared("adult", adult, "Huber machine", "huber_svm", signs, fits=(TENTH,), slow=True),
+    Case("adult", thinned(adult, 10), "logistic, every tenth", "logistic_regression", signs, shared=True),
+    on_adult("logistic", "logistic_regression", signs, fits=(TENTH, Fit(ADD_REMOVE))),
+    on_adult("Huber machine", "huber_svm", signs, fits=(TENTH,)),
 )
 
 # Problems whose certificates are kept: each with its defaults, what depends on the number of classes with more of them, and

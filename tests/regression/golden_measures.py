@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from itertools import product
 from typing import Any
 
 import cvxpy as cp
@@ -28,43 +29,30 @@ REGULARIZATION = 0.01
 PROBES = 3
 
 CONSTANTS = (
-    *(
-        "gradient_bound",
-        "sensitivity",
-        "strong_convexity",
-        "added",
-        "hessian_bound",
-        "jacobian_epsilon",
-        "noise_epsilon",
-    ),
-    *("noise_dimension", "noise_scale", "expected_noise", "predicted_risk", "tolerance"),
+    *("gradient_bound", "sensitivity", "strong_convexity", "added", "hessian_bound", "jacobian_epsilon"),
+    *("noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "predicted_risk", "tolerance"),
 )
 CHOICE = ("mechanism", "added", "strong_convexity", "noise_scale", "predicted_risk")
 
 # Certificates of the gallery need no data.  The quadratic is given, so that every constant is determined to rounding; it is
 # small, so that curvature costs something.
-GALLERY_FEATURES = 3
-GALLERY_SIZE = 100
-GALLERY_EPSILON = 3.0
-ADDED = 2.0
-PURE_MECHANISMS: tuple[Any, ...] = (
-    None,
-    dp.ObjectivePerturbation("gamma", added=ADDED),
-    dp.ObjectivePerturbation("matrix", added=ADDED),
-    dp.OutputPerturbation("gamma", added=ADDED),
-)
-APPROXIMATE_MECHANISMS: tuple[Any, ...] = (
-    None,
-    dp.ObjectivePerturbation("gaussian", added=ADDED),
-    dp.OutputPerturbation("gaussian", added=ADDED),
-    dp.NoisyGradientDescent(),
-)
-# Problems that only this mechanism takes, and its variants for promises with and without delta.
-STATISTICS = {"least_squares_classifier", "linear_regression"}
-STATISTICS_MECHANISMS = {
-    noise: (None, dp.SufficientStatistics(noise), dp.SufficientStatistics(noise, weight=0.5, residuals=True))
-    for noise in ("gamma", "gaussian")
+GALLERY_FEATURES, GALLERY_SIZE, GALLERY_EPSILON, ADDED = 3, 100, 3.0, 2.0
+MECHANISMS: dict[float, tuple[Any, ...]] = {
+    0.0: (
+        None,
+        dp.ObjectivePerturbation("gamma", added=ADDED),
+        dp.ObjectivePerturbation("matrix", added=ADDED),
+        dp.OutputPerturbation("gamma", added=ADDED),
+    ),
+    1e-6: (
+        None,
+        dp.ObjectivePerturbation("gaussian", added=ADDED),
+        dp.OutputPerturbation("gaussian", added=ADDED),
+        dp.NoisyGradientDescent(),
+    ),
 }
+# Problems that only statistics are released for.
+STATISTICS = {"least_squares_classifier", "linear_regression"}
 
 
 def constants(certificate: dp.Certificate, given: bool = False) -> Numbers:
@@ -83,7 +71,6 @@ def constants(certificate: dp.Certificate, given: bool = False) -> Numbers:
 
 
 def walk(step: Any) -> Any:
-    """Yield a derivation's steps."""
     yield step
     for child in step.children:
         yield from walk(child)
@@ -94,30 +81,28 @@ def certificates(name: str) -> Numbers:
     problem, options = GALLERY[name]
     template = dp.load(problem, features=GALLERY_FEATURES, **options)
     found = {}
-    for adjacency in ("replace-one", "add-remove"):
-        for delta, mechanisms in ((0.0, PURE_MECHANISMS), (1e-6, APPROXIMATE_MECHANISMS)):
-            privacy = dp.Privacy(GALLERY_EPSILON, delta, adjacency)
-            if problem in STATISTICS:
-                mechanisms = STATISTICS_MECHANISMS["gaussian" if delta else "gamma"]
-            for mechanism in mechanisms:
-                given = getattr(mechanism, "added", None) is not None
-                try:
-                    numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism, whitening=False), given)
-                except (dp.NotPrivate, dp.TemplateError):  # no promise, or no step size of its own
-                    numbers = {"mechanism": "refused"}
-                # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
-                short = {name: numbers[name] for name in CHOICE if name in numbers}
-                name = Fit(privacy, mechanism).name + (
-                    ", with residuals" if getattr(mechanism, "residuals", False) else ""
-                )
-                found[name] = short if mechanism is None else numbers
+    for adjacency, (delta, mechanisms) in product(("replace-one", "add-remove"), MECHANISMS.items()):
+        privacy = dp.Privacy(GALLERY_EPSILON, delta, adjacency)
+        if problem in STATISTICS:
+            noise = "gaussian" if delta else "gamma"
+            residuals = dp.SufficientStatistics(noise, weight=0.5, residuals=True)
+            mechanisms = None, dp.SufficientStatistics(noise), residuals
+        for mechanism in mechanisms:
+            given = getattr(mechanism, "added", None) is not None
+            try:
+                numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism, whitening=False), given)
+            except (dp.NotPrivate, dp.TemplateError):  # no promise, or no step size of its own
+                numbers = {"mechanism": "refused"}
+            # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
+            short = {name: numbers[name] for name in CHOICE if name in numbers}
+            case = Fit(privacy, mechanism).name + ", with residuals" * getattr(mechanism, "residuals", False)
+            found[case] = short if mechanism is None else numbers
     return found
 
 
 def probes(theta: Array) -> list[float]:
     """Return inner products of a vector with fixed unit vectors, which no vector of another direction shares."""
-    index = np.arange(1, len(theta) + 1)
-    directions = [np.cos(index * (k + 1) + k) for k in range(PROBES)]
+    directions = [np.cos(np.arange(1, len(theta) + 1) * (k + 1) + k) for k in range(PROBES)]
     return [float(theta @ d / np.linalg.norm(d)) for d in directions]
 
 
@@ -145,7 +130,6 @@ class Measured:
             projector=form.projection,
         )
         self.kinked = analysis.kink is not None
-        self.theta: Array | None = None
 
     def minimum(self) -> Numbers:
         """Fit without privacy.
@@ -156,17 +140,10 @@ class Measured:
         if self.kinked:  # no first-order certificate; the conic backend speaks alone
             return {"records": self.size, "objective": self.oracle()}
         solution = backends.solve(self.problem, None, TOLERANCE)
-        self.theta = solution.theta
         gap = self.problem.strong_convexity * solution.distance_bound**2 / 2 / self.size
-        objective = self.problem.value(self.theta) / self.size
-        assert gap <= 1e-10 * abs(objective), f"{self.case.id}: the objective is certified only to {gap:.2g}"
-        found = {
-            "records": self.size,
-            "distance": TOLERANCE,
-            "objective": objective,
-            "norm": float(np.linalg.norm(self.theta)),
-        }
-        return found | {"probes": probes(self.theta)} | self.quality(self.theta)
+        objective = self.problem.value(solution.theta) / self.size
+        assert gap <= 1e-10 * abs(objective), f"{self.case.name}: the objective is certified only to {gap:.2g}"
+        return {"records": self.size, "distance": TOLERANCE, "objective": objective} | self.quality(solution.theta)
 
     def oracle(self) -> float:
         """Return the optimal mean objective as the conic solver states it, over CVXPY's own evaluation of the losses."""
@@ -186,20 +163,17 @@ class Measured:
         assert release.certificate is not None
         theta = self.problem.space.pack(dict(release.items()))
         found: Numbers = {"seed": fit.seed, "certificate": constants(release.certificate)}
-        found["objective"] = self.problem.value(theta) / self.size
-        found["norm"] = float(np.linalg.norm(theta))
-        return found | {"probes": probes(theta)} | self.quality(theta)
+        return found | {"objective": self.problem.value(theta) / self.size} | self.quality(theta)
 
     def quality(self, theta: Array) -> Numbers:
-        """Return mistakes on the test records, or for other than labels the mean absolute error."""
+        """Return what parameters are, and mistakes on the test records, or for other than labels the mean absolute error."""
         parameters = self.problem.space.unpack(theta)
+        found: Numbers = {"norm": float(np.linalg.norm(theta)), "probes": probes(theta)}
         assert self.template.predict is not None
         answer = self.template.predict(parameters, self.test["x"].astype(float))
-        if "y" not in self.test:
-            return {"test_error": float(np.mean(answer))}
         if self.template.record.discrete:
-            return {"test_mistakes": int((answer != self.test["y"]).sum()), "test_records": len(self.test["y"])}
-        return {"test_error": float(np.mean(np.abs(answer - self.test["y"])))}
+            return found | {"test_mistakes": int((answer != self.test["y"]).sum()), "test_records": len(self.test["y"])}
+        return found | {"test_error": float(np.mean(np.abs(answer - self.test["y"]) if "y" in self.test else answer))}
 
     def everything(self) -> Numbers:
         """Return all that the golden file holds about the case."""
