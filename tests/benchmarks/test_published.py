@@ -1,28 +1,60 @@
-"""The published mechanism is what the papers print, and is refused for each of its defects by itself."""
+"""Published mechanisms are what the papers print; those of Pathak & Raj are refused for each of their defects, and attacked."""
+
+import math
+from collections.abc import Callable, Mapping
 
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy import stats
 
 import dpconvex as dp
+from benchmarks.published.chaudhuri import objective_calibration, output_calibration
 from benchmarks.published.noise_coverage import check_coverage
 from benchmarks.published.pathak_raj import PublishedPerturbation
-from benchmarks.published.reproduce import NoMinimiser, reproduce
-from dpconvex.errors import NotPrivate
-from dpconvex.mechanisms.certificate import Certificate
+from benchmarks.published.reproduce import NoMinimiser, reproduce, reproduce_chaudhuri
+from benchmarks.published.stationarity_attack import explain, tell_apart
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 
-PROMISE = dp.Privacy(epsilon=1.0)
+Data = Mapping[str, np.ndarray]
+PROMISE = dp.Privacy(1.0)
+PUBLISHED = PublishedPerturbation.of(2012)
 
 
-def two_groups(size: int, features: int, classes: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+def two_groups(size: int, features: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Overlapping classes in the unit ball."""
     rng = np.random.default_rng(seed)
-    y = np.arange(size) % classes
+    y = np.arange(size) % 2
     x = rng.normal(size=(size, features)) * 0.25
-    x[:, 0] += np.linspace(-0.4, 0.4, classes)[y]
+    x[:, 0] += np.where(y == 0, -0.4, 0.4)
     return {"x": x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), "y": y}
+
+
+# Chaudhuri, Monteleoni and Sarwate: to the letter, and never private
+
+
+def test_calibrations_of_chaudhuri() -> None:
+    found = output_calibration(0.1, 45_222, 10**-2.5)
+    assert (found.rate, found.added) == (pytest.approx(45_222 * 10**-2.5 * 0.1 / 2), 0)
+    enough = objective_calibration(0.1, 45_222, 10**-2.5, 0.25)
+    assert enough.left == pytest.approx(0.1 - 2 * math.log1p(0.25 / (45_222 * 10**-2.5)))
+    assert (enough.rate, enough.added) == (pytest.approx(enough.left / 2), 0)
+    little = objective_calibration(0.1, 1000, 1e-10, 0.25)
+    assert little.left == pytest.approx(0.05)
+    assert little.added == pytest.approx(0.25 / (1000 * math.expm1(0.025)) - 1e-10)
+
+
+def test_the_noise_of_algorithm_1_has_its_law() -> None:
+    template = dp.load("huber_svm", features=3, regularization=0.01)
+    data = {"x": np.zeros((40, 3)), "y": np.tile([-1, 1], 20)}
+    drawn = np.array([reproduce_chaudhuri(template, data, 1.0, 1, seed=s)["w"] for s in range(60)])
+    assert "as published" in reproduce_chaudhuri(template, data, 1.0, 2, seed=1).not_private_because
+    rate = output_calibration(1.0, 40, 0.01).rate
+    assert stats.kstest(np.linalg.norm(drawn, axis=1) * rate, stats.gamma(3).cdf).pvalue > 1e-3
+
+
+# Pathak and Raj
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e3])
@@ -31,22 +63,21 @@ def two_groups(size: int, features: int, classes: int = 2, seed: int = 0) -> dic
     ("name", "mechanism"),
     [
         ("pathak_raj_2010", PublishedPerturbation.of(2010)),
-        ("pathak_raj_2012", PublishedPerturbation.of(2012)),
+        ("pathak_raj_2012", PUBLISHED),
         ("pathak_raj_2012_mixture", PublishedPerturbation.of(2012, fitted=("m",))),
     ],
 )
 def test_the_papers_are_refused_at_every_epsilon(
     name: str, mechanism: PublishedPerturbation, adjacency: str, epsilon: float
 ) -> None:
-    template = dp.load(name, features=3)
-    with pytest.raises(NotPrivate, match="does not cover the sensitive subspace"):
-        dp.verify(template, dp.Privacy(epsilon, adjacency=adjacency), 583, mechanism)
+    with pytest.raises(dp.NotPrivate, match="does not cover the sensitive subspace"):
+        dp.verify(dp.load(name, features=3), dp.Privacy(epsilon, adjacency=adjacency), 583, mechanism)
 
 
 def test_noise_on_one_class_misses_a_part_of_the_sensitive_subspace() -> None:
     form = analyse(dp.load("large_margin_gaussian", features=1)).form
     first = np.eye(form.space.dim)[:, form.space.blocks["Phi_0"].slice]
-    with pytest.raises(NotPrivate, match=r"(?s)does not cover the sensitive subspace.*Phi_1"):
+    with pytest.raises(dp.NotPrivate, match=r"(?s)does not cover the sensitive subspace.*Phi_1"):
         check_coverage(form, first, "noise on the first class alone")
 
 
@@ -54,7 +85,7 @@ def test_a_variant_with_every_premise_repaired_is_certified_and_runs() -> None:
     template = dp.load("pathak_raj_2012", features=2, rescale=True)
     mechanism = PublishedPerturbation(shared=False)
     certificate = mechanism.certify(analyse(template), PROMISE, 40)
-    assert isinstance(certificate, Certificate)
+    assert isinstance(certificate, dp.Certificate)
     assert certificate.noise_scale == pytest.approx(40.0)
     assert certificate.noise_dimension == 2 * 3**2
     assert certificate.noise_epsilon + certificate.jacobian_epsilon < 1.0
@@ -68,16 +99,13 @@ def test_a_variant_with_every_premise_repaired_is_certified_and_runs() -> None:
 def test_the_noise_has_the_printed_law(shared: bool) -> None:
     # ||b|| ~ Gamma(m, s) with mean square m (m + 1) s^2, spread evenly over the m entries; only the symmetric part acts.
     space = analyse(dp.load("pathak_raj_2012", features=1)).form.space
-    mechanism = PublishedPerturbation(shared=shared)
-    rng = seeded_generator(7)
+    mechanism, rng = PublishedPerturbation(shared=shared), seeded_generator(7)
     draws = np.array([mechanism.noise(space, 3.0, rng) for _ in range(8000)]).reshape(-1, 2, 3)
     entries = 4 if shared else 8
     square = entries * (entries + 1) * 9.0 / entries * 3  # three symmetric directions in each class
     assert np.mean(np.sum(draws**2, axis=2)) == pytest.approx(square, rel=0.05)
-    if shared:
-        np.testing.assert_array_equal(draws[:, 0], draws[:, 1])
-    else:
-        assert abs(np.corrcoef(draws[:, 0, 0], draws[:, 1, 0])[0, 1]) < 0.05
+    assert np.array_equal(draws[:, 0], draws[:, 1]) is shared
+    assert shared or abs(np.corrcoef(draws[:, 0, 0], draws[:, 1, 0])[0, 1]) < 0.05
 
 
 @pytest.mark.slow
@@ -92,8 +120,7 @@ def test_a_reproduction_minimises_the_printed_objective() -> None:
     Phi = [cp.Variable((d + 1, d + 1), PSD=True) for _ in range(2)]
     z = np.column_stack([data["x"], np.ones(n)])
     distance = [cp.sum(cp.multiply(z @ P, z), axis=1) for P in Phi]
-    own = data["y"] == 0
-    violation = 1 + cp.multiply(np.where(own, 1, -1), distance[0] - distance[1])
+    violation = 1 + cp.multiply(np.where(data["y"] == 0, 1, -1), distance[0] - distance[1])
     split, over = cp.Variable(n), cp.Variable(n, nonneg=True)
     objective = cp.sum(cp.square(split) / (4 * h) + over) / n + sum(
         gamma * cp.trace(P[:d, :d]) + lam * cp.sum_squares(P) + cp.sum(cp.multiply(b, P)) for P in Phi
@@ -105,9 +132,63 @@ def test_a_reproduction_minimises_the_printed_objective() -> None:
 
 
 def test_2010_has_no_minimiser_for_nearly_all_draws() -> None:
+    # A 4 x 4 matrix of the Gaussian orthogonal ensemble is positive definite with probability 0.0025.
     template, data = dp.load("pathak_raj_2010", features=3, trace=0.01 / 80), two_groups(80, 3)
-    for seed in range(
-        3
-    ):  # a 4 x 4 matrix of the Gaussian orthogonal ensemble is positive definite with probability 0.0025
+    for seed in range(3):
         with pytest.raises(NoMinimiser, match=r"no minimiser for this draw of b.* nothing is released"):
             reproduce(template, data, PROMISE, PublishedPerturbation.of(2010), seed=seed)
+
+
+# The attack tells neighbours apart where noise misses a direction, and is held to epsilon where it covers them all.
+
+
+def successes(
+    template: dp.Template,
+    adjacency: str,
+    fit: Callable[[Data, int], dp.Release],
+    runs: int,
+    mechanism: PublishedPerturbation | None = None,
+) -> int:
+    """Count how often the attack names the data set that a release was made from, from the released numbers alone."""
+    data, found = two_groups(80, 3), 0
+    data["x"][0] = [1.0, 0.0, 0.0]
+    other = {"x": data["x"][1:], "y": data["y"][1:]}
+    if adjacency == "replace-one":
+        other = {"x": data["x"], "y": np.append(1, data["y"][1:])}
+    for seed in range(runs):
+        release = fit((data, other)[seed % 2], seed)
+        if mechanism is not None:
+            numbers = {name: value.copy() for name, value in release.items()}
+            release = dp.Release(numbers, not_private_because="copied by hand")
+        found += tell_apart(release, template, (data, other), mechanism) == seed % 2
+    return found
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_published_releases_are_told_apart_and_repaired_ones_are_not(adjacency: str) -> None:
+    template = dp.load("pathak_raj_2012", features=3, regularization=0.1, trace=0.01, width=0.5)
+    privacy = dp.Privacy(1.0, adjacency=adjacency)
+    fit = lambda data, seed: reproduce(template, data, PROMISE, PUBLISHED, seed=seed)  # noqa: E731
+    assert successes(template, adjacency, fit, 12, PUBLISHED) >= 11
+    repaired = dp.load("large_margin_gaussian", features=3, regularization=0.1, trace=0.01)
+    fit = lambda data, seed: dp.solve(repaired, data, privacy, size=80, seed=seed)  # noqa: E731
+    likely = math.e / (1 + math.e)  # outside this range once in a thousand, at most
+    least, most = stats.binom.ppf(1e-3, 30, 1 - likely), stats.binom.ppf(1 - 1e-3, 30, likely)
+    assert most < 30
+    assert least <= successes(repaired, adjacency, fit, 30) <= most
+
+
+def test_noise_that_is_needed_is_the_noise_that_was_drawn() -> None:
+    # Without an active constraint the stationarity condition gives the noise back.
+    template = dp.load("logistic_regression", features=2, regularization=0.1)
+    x = np.random.default_rng(1).uniform(-0.5, 0.5, size=(30, 2))
+    data = {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+    release = dp.solve(template, data, PROMISE, seed=4)
+    assert release.certificate is not None
+    explanation = explain(release, template, data)
+    assert explanation.residual < 1e-9
+    # sum form: grad losses + size * 0.1 * w + added * w + b = 0
+    w, sign = release["w"], data["y"]
+    slope = -(x * (sign / (1 + np.exp(sign * (x @ w))))[:, None]).sum(axis=0)
+    b = -(slope + (30 * 0.1 + release.certificate.added) * w)
+    assert explanation.noise == pytest.approx(np.linalg.norm(b), rel=1e-4)
