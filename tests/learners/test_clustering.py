@@ -34,22 +34,6 @@ def test_clusters_are_found(privacy: dp.Privacy) -> None:
     assert places.centers.shape == (3, 2, 3)
 
 
-def test_every_form_of_the_records_gives_the_same_centres(tmp_path: Path) -> None:
-    x, y, _ = blobs(900)
-    x = np.round(x, 2)
-    np.save(tmp_path / "x.npy", x)
-    forms = [
-        x,
-        sp.csr_array(x),
-        np.load(tmp_path / "x.npy", mmap_mode="r"),
-        dp.Chunks([x[:1], x[1:500], x[500:]]),
-        np.asfortranarray(x),
-    ]
-    centers = [dp.cluster(RECORD, {"x": form, "y": y}, PROMISE, seed=0).centers for form in forms]
-    for other in centers[1:]:
-        np.testing.assert_array_equal(other, centers[0])
-
-
 @pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: dp.Chunks([x]), lambda x: x.astype(np.float32)])
 def test_a_record_is_rounded_by_itself(form: Any) -> None:
     # One record far outside makes a clipped column be projected; it must not move any other record by a single step.
@@ -90,14 +74,6 @@ def test_every_record_goes_to_the_nearest_centre_of_its_class() -> None:
     np.testing.assert_array_equal(
         np.concatenate([places.assign(x[i : i + 1], y[i : i + 1]) for i in range(50)]), found[:50]
     )
-
-
-def test_declared_centres_cost_nothing_and_learnt_ones_say_what() -> None:
-    declared, private = dp.Components(CENTERS, classes=("a", "b")), drawn_places()
-    assert (declared.declared, declared.spent, private.declared, private.spent) == (True, None, False, PROMISE)
-    assert "declared without data" in repr(declared) == str(declared)
-    assert "classes 2, centres each 2, features 2; spent: epsilon = 4" in repr(private)
-    assert "composition of all rounds" in str(private)
 
 
 @pytest.mark.parametrize(

@@ -30,17 +30,6 @@ def test_a_strong_promise_counts_about_right() -> None:
     assert alike.records == pytest.approx(200, abs=3)
 
 
-def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
-    """Worst case: predictions at one end and targets at the other, and predictions beyond the bounds."""
-    far = dp.Release({"w": [100.0, 0.0]}, not_private_because="a test", predictor=HUBER.predict)
-    data = {"x": np.array([[1.0, 0.0]]), "y": np.array([-1.0])}
-    largest, top = error_bound(HUBER, "x", "y")
-    batch = HUBER.record.validate(data)
-    [errors] = Errors(HUBER.record, far, "x", "y", alone=False).each(batch)
-    assert errors[0] / largest * top == pytest.approx(4.0)
-    assert 0 <= errors[0] <= largest
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("template", "model"), [(LOGISTIC, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
 def test_all_noise_together_is_for_what_one_record_moves(

@@ -63,21 +63,6 @@ def test_an_evaluation_has_the_bits_of_one_in_memory(
         assert dp.evaluate(template, model, form, promise, seed=3) == expected
 
 
-def test_an_evaluation_is_paid_once_and_names_the_partition() -> None:
-    budget = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
-        dp.evaluate(LEARNER, MODEL, dp.Partitions([{"x": X}]), dp.Privacy(0.5), budget=budget)
-    assert not budget.entries
-    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
-        dp.evaluate(LEARNER, MODEL, spoilt(), dp.Privacy(0.5), budget=budget)
-    assert len(budget.entries) == 1
-    dp.evaluate(LEARNER, MODEL, cut(), dp.Privacy(0.5), budget=budget)
-    assert [entry.privacy for entry in budget.entries] == [dp.Privacy(0.5)] * 2
-    shapes = dp.Release({"w": [0.0] * 3}, not_private_because="a test", predictor=lambda p, x: np.ones((len(x), 1)))
-    with pytest.raises(dp.TemplateError, match="one value for each record"):
-        dp.evaluate(LEARNER, shapes, cut(), dp.Privacy(0.5))
-
-
 @pytest.mark.parametrize(
     ("privacy", "options"),
     [(P, {}), (ADDED, {"size": 700}), (P, {"split": False}), (Q, {"whitening": True})],

@@ -7,8 +7,6 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.learners.tune import planned, tune_repeated
-from dpconvex.mechanisms.grid import laplace_count
-from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
 
@@ -39,31 +37,6 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
     assert "the best of 6 runs on average of objective perturbation" in text
     assert "Nobody learns how many runs there were" in text
     assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate
-
-
-def test_scores_are_as_private_as_they_should_be() -> None:
-    laplace = laplace_count(0.05)
-    k = np.arange(-4000, 4001)
-    law = np.exp(-np.abs(k) / laplace.scale)
-    assert np.abs(np.log(law[1:] / law[:-1])).max() == pytest.approx(0.05, rel=1e-12)
-    assert laplace.scale >= 1 / 0.05
-
-
-def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = dp.Budget(dp.Privacy(1.0))
-    monkeypatch.setattr(dp.Repetitions, "draw", lambda self, rng: 3)
-    real, calls = Fit.run, []
-
-    def stopped(*arguments: Any, **options: Any) -> dp.Release:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(Fit, "run", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        tune_repeated(grid(0.1), data(100), dp.Privacy(1.0), budget=ledger)
-    assert float(ledger.remaining.epsilon) == 0.0
 
 
 def test_the_cost_is_recorded_before_the_data_are_read() -> None:

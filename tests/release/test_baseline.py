@@ -61,23 +61,6 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case: str) -> Non
     assert fit.distance < 1e-3 or case in ("logistic, lasso", "nothing added", "exponential")
 
 
-def test_a_gap_is_an_honest_bound() -> None:
-    """A better point than the least one that the gap allows does not exist: tried with one-dimensional searches."""
-    template, data = dp.load("hinge_svm", features=1, regularization=0.3), records(30, 1)
-    fit = dp.minimize(template, data)
-    margins = data["y"] * data["x"][:, 0]
-
-    def value(w: Any) -> Any:
-        return np.maximum(1 - np.multiply.outer(w, margins), 0).mean(axis=-1) + 0.15 * np.square(w)
-
-    grid = np.linspace(-4, 4, 400_001)
-    best = grid[np.argmin(value(grid))]
-    grid = best + np.linspace(-1e-4, 1e-4, 400_001)
-    assert fit.gap is not None
-    assert value(fit["w"])[0] - value(grid).min() <= fit.gap + 1e-14
-    assert abs(fit["w"][0] - grid[np.argmin(value(grid))]) <= fit.distance + 1e-8
-
-
 @pytest.mark.parametrize(
     ("regularizer", "constraints", "reason"),
     [

@@ -121,15 +121,6 @@ def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
     assert found.fit()["w"] == pytest.approx(w.value, abs=0.02)
 
 
-@pytest.mark.parametrize("adjacency", [pytest.param("replace-one", marks=pytest.mark.slow), "add-remove"])
-def test_an_audit_of_the_whole_promise(adjacency: Any) -> None:
-    privacy = dp.Privacy(1.0, 1e-5, adjacency)
-    report = dp.audit(linear(), privacy, size=500, **FIRST)
-    assert report.holds
-    both = next(attack for attack in report.attacks if "whitening" in attack.part)
-    assert both.found_delta >= 0.9 * both.delta  # levels are used up
-
-
 def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices() -> None:
     data, options = linear_table(900), {"size": 900, "seed": 3, **FIRST}
     exact = dp.statistics(linear(), data, PROMISE, **options).values
