@@ -1,10 +1,9 @@
 """Noisy k-means: a few centres for every class, from counts and sums that carry noise.
 
 Each round assigns every record to the nearest centre of its class, and releases, for every cell (class and centre), how many
-records there are and what they add up to, with noise.  Everything else is computed from these releases.  A record is in one cell,
-so all cells together have the sensitivity of one record, and the rounds are an adaptive composition (docs/theory.md, section 16).
-Noisy sums and counts are Blum, Dwork, McSherry & Nissim's scheme (2005), studied in numbers by Su, Cao, Li, Bertino & Jin
-("Differentially private k-means clustering", 2016).
+records there are and what they add up to, with noise.  A record is in one cell, so all cells together have the sensitivity of one
+record, and the rounds are an adaptive composition (docs/theory.md, section 16; Blum, Dwork, McSherry & Nissim 2005; Su, Cao, Li,
+Bertino & Jin, "Differentially private k-means clustering", 2016).
 
 Records are rounded towards zero to a public grid first.  So sums are exact integers, and an integer plus rounded noise is the
 rounded sum of the two: no digit of a record can show through.
@@ -27,7 +26,6 @@ from dpconvex.noise.samplers import SPHERICAL, Spherical, seeded_generator
 Array = NDArray[np.float64]
 Statistics = Callable[[Array], tuple[Array, Array]]
 
-GAUSSIAN, GAMMA = "gaussian", "gamma"
 # The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.
 FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
 # Noise of more radii than this on a sum leaves nothing to cluster.
@@ -36,7 +34,7 @@ LARGEST_NOISE = 2.0**26
 SLACK = 1 + 1e-12
 # Numbers in the centres, at most.
 LARGEST = 10**7
-# By default.  More rounds come closer to the k-means of the data, and bear more noise.
+# By default, and for a pure promise.  More rounds come closer to the k-means of the data, and bear more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.
 CANDIDATES = 2000
@@ -46,9 +44,9 @@ ASSUMED = (
     "the law of a rounded ideal one."
 )
 COMPOSED = {
-    GAUSSIAN: "adaptive Gaussian releases add up in squares (Dong, Roth & Su 2022, corollary 3.3); exact profile of the "
+    "gaussian": "adaptive Gaussian releases add up in squares (Dong, Roth & Su 2022, corollary 3.3); exact profile of the "
     "Gaussian mechanism (Balle & Wang 2018, theorem 8)",
-    GAMMA: "the density of each cell's noise is log-Lipschitz in its norm; rounds add up (Dwork & Roth 2014, section 3.5)",
+    "gamma": "the density of each cell's noise is log-Lipschitz in its norm; rounds add up (Dwork & Roth 2014, section 3.5)",
 }
 
 
@@ -57,12 +55,11 @@ class ClusteringNoise:
     """Noise on counts and sums of records, for a private clustering that a fit builds on.
 
     `noise` is the law: "gaussian", independent normal entries, or "gamma", for every cell a vector b with density
-    proportional to exp(-||b||/scale); `epsilon` and `delta` are its share of the promise.  Counts and sums are
-    released in `rounds` rounds, for `classes` classes with `components` centres in `features` dimensions, of records
-    of norm at most `radius`; a count is released as if it were one more entry of the sum, times `weight`.
-    `sensitivity` is that of one round, in the Euclidean norm for Gaussian noise, else in the sum over cells of
-    Euclidean norms; `scale` is the deviation of each entry or 1/beta.  Records and noise are rounded to a grid of
-    step `step`, a power of two, before they are added up.
+    proportional to exp(-||b||/scale); `epsilon` and `delta` are its share of the promise.  Counts and sums are released in
+    `rounds` rounds, for `classes` classes with `components` centres in `features` dimensions, of records of norm at most
+    `radius`; a count as if it were one more entry of the sum, times `weight`.  `sensitivity` is that of one round, in the
+    Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms; `scale` is the deviation of each entry or
+    1/beta.  Records and noise are rounded to a grid of step `step`, a power of two, before they are added up.
     """
 
     noise: str
@@ -84,7 +81,7 @@ class ClusteringNoise:
 
     @property
     def composed(self) -> float:
-        """Sensitivity of all rounds together: rounds add up in squares for Gaussian noise, else plainly."""
+        """Sensitivity of all rounds together."""
         return self.law.composed(self.sensitivity, self.rounds)
 
     @property
@@ -94,7 +91,6 @@ class ClusteringNoise:
         return math.sqrt(self.law.square(p, self.scale) / p)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (constant, value, where it comes from)."""
         many = f"{self.rounds} rounds of {self.classes} x {self.components} counts and sums"
         yield "clustering sensitivity", f"{self.sensitivity:.6g}", f"of one round; {self.composed:.6g} for all: {many}"
         said = f"{self.law.name}; {self.deviation / self.weight:.6g} records on a count"
@@ -149,16 +145,16 @@ class NoisyKMeans:
         shape = (rounds, int(classes), int(components), int(features), float(radius))
 
         def noise(law: str, weight: float) -> ClusteringNoise:
-            once = (block_sensitivity if law == GAMMA else euclidean_sensitivity)(privacy.adjacency, radius, weight)
+            once = (block_sensitivity if law == "gamma" else euclidean_sensitivity)(privacy.adjacency, radius, weight)
             whole = SPHERICAL[law].composed(once, rounds) * SLACK
             scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
             step = 2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale)))
             return ClusteringNoise(law, privacy.epsilon, privacy.delta, *shape, weight, once, scale, step)
 
         balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
-        chosen = noise(GAMMA, balanced)
+        chosen = noise("gamma", balanced)
         if not privacy.pure:  # under replace-one, counts with the weight of the radius cost nothing
-            other = noise(GAUSSIAN, balanced if privacy.adjacency == "add-remove" else float(radius))
+            other = noise("gaussian", balanced if privacy.adjacency == "add-remove" else float(radius))
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
             raise NotPrivate(
@@ -197,31 +193,26 @@ class NoisyKMeans:
 
     def derive(self, noise: ClusteringNoise, adjacency: str) -> Derivation:
         """Return the step of a certificate's derivation that proves the clustering private."""
-        one = Derivation(
-            "one record's share in counts and sums",
-            "",
-            {"radius": noise.radius, "weight of a count": noise.weight, "of one round": noise.sensitivity},
-            f"a record is in one cell; {SOURCE}, {adjacency}",
-        )
-        together = Derivation(
-            "composition of all rounds",
-            "",
-            {"rounds": float(noise.rounds), "of all rounds": noise.composed, noise.law.symbol: noise.scale},
-            COMPOSED[noise.noise],
+        record = {"radius": noise.radius, "weight of a count": noise.weight, "of one round": noise.sensitivity}
+        why = f"a record is in one cell; {SOURCE}, {adjacency}"
+        rounds = {"rounds": float(noise.rounds), "of all rounds": noise.composed, noise.law.symbol: noise.scale}
+        steps = (
+            Derivation("one record's share in counts and sums", "", record, why),
+            Derivation("composition of all rounds", "", rounds, COMPOSED[noise.noise]),
         )
         claims = {"epsilon": noise.epsilon} | ({"delta": noise.delta} if noise.delta else {})
-        return Derivation("noisy k-means", "", claims, SOURCE, (one, together))
+        return Derivation("noisy k-means", "", claims, SOURCE, steps)
 
 
 def euclidean_sensitivity(adjacency: str, radius: float, weight: float) -> float:
-    """Return how far the sums and weighted counts of all cells move between neighbours, in the Euclidean norm."""
+    """Return how far the sums and weighted counts of all cells move between neighbours."""
     if adjacency == "add-remove":
         return math.hypot(radius, weight)
     return max(2 * radius, math.sqrt(2) * math.hypot(radius, weight))  # a record turned around, or in another cell
 
 
 def block_sensitivity(adjacency: str, radius: float, weight: float) -> float:
-    """Return the same for the sum over cells of the Euclidean norms."""
+    """Return the same for the sum over cells of Euclidean norms."""
     return (1 if adjacency == "add-remove" else 2) * math.hypot(radius, weight)
 
 

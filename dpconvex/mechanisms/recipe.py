@@ -1,9 +1,14 @@
 """The recipe: what fits best with how many records, from public sizes; what is used where nobody names a mechanism.
 
 Clipped steps on whitened records learn more from few records for each parameter than any exact minimiser does; with many, the two
-do the same.  Where between lies is measured on synthetic data, not proved (docs/choosing.md): with mu the level of the Gaussian
-mechanism for the promise, n records and p free parameters, exact minimisers are worth choosing where ``n mu / p`` is above about
-300, and next to clipped steps on records as they are, above about 10.  A quadratic loss is best released as its statistics.
+do the same.  With mu the level of the Gaussian mechanism for the promise, n records and p free parameters, exact minimisers are
+worth choosing where ``n mu / p`` is above about 300, and next to clipped steps on records as they are, above about 10; that is
+measured, not proved (docs/choosing.md).  A quadratic loss is best released as its statistics.
+
+Of mechanisms that end near a minimiser, the one is taken whose excess risk is foreseen to be smallest: for noise on the objective
+``added r^2/2 + E||b||^2/(2 mu)`` at most, for noise on the output what the curvature or the slopes of all records can make of it,
+for noise on gradients R B/sqrt(T) (docs/theory.md).  These bounds are not equally loose: each is multiplied with what its
+mechanism really did on synthetic data (`foreseen`).
 """
 
 import math
@@ -32,6 +37,8 @@ from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
+Array = NDArray[np.float64]
+Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 Whitened = PrivateWhitening | bool | Literal["auto"] | None
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
@@ -46,7 +53,9 @@ SEEN = 0.5
 MOST_STATISTICS = 25_000
 # Promises beyond these are not chosen for: levels of some are beyond floating-point numbers.
 LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
-
+# A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
+# in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
+CLEARLY = 0.85
 
 Way = tuple[Mechanism, PrivateWhitening | None]
 
@@ -119,17 +128,13 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
     """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
         first = "" if whitening is None else ", of whitened records (`SufficientStatistics()` by name leaves that out)"
-        return (
-            "Chosen because the loss is quadratic: what it takes from the data is released once"
-            f"{first}. Name a mechanism for another."
-        )
+        return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
     bound, first = (ENOUGH, "after whitening, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
     return (
         f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (records, level of the promise, parameters), and below "
-        f"{bound:g}, {first}clipped steps learn more than exact minimisers do. They end at no minimiser; `whitening=False` asks "
-        "for a mechanism that is near one."
+        f"{bound:g}, {first}clipped steps learn more than exact minimisers do; `whitening=False` asks for one that ends near one."
     )
 
 
@@ -208,14 +213,6 @@ def clipped_steps(analysis: Analysis) -> NoisyGradientDescent:
     return NoisyGradientDescent(clip=PART * analysis.gradient_bound)
 
 
-Array = NDArray[np.float64]
-Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
-
-# A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
-# in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
-CLEARLY = 0.85
-
-
 @dataclass(frozen=True)
 class Automatic:
     """Whichever certified mechanism is foreseen to have the smallest excess risk; what `verify` and `solve` use by default."""
@@ -262,13 +259,8 @@ class Automatic:
             if foreseen(certificate) < CLEARLY * foreseen(best):
                 best = certificate
         compared = "; ".join(f"{c.mechanism} {foreseen(c):.4g}" for c in sorted(certificates, key=foreseen))
-        return replace(
-            best,
-            advice=(
-                *best.advice,
-                f"Compared by the excess risk that is foreseen, where a clear gain decides: {compared}.",
-            ),
-        )
+        said = f"Compared by the excess risk that is foreseen, where a clear gain decides: {compared}."
+        return replace(best, advice=(*best.advice, said))
 
     def chosen(self, certificate: Certificate) -> Candidate:
         """Return the mechanism that a certificate is for."""

@@ -3,11 +3,8 @@
 The sum of the losses ``theta' Q_z theta / 2 - <q_z, theta>`` is known when the sums of Q_z and q_z are.  They are linear in the
 distinct moments of the record (`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set
 and strength of regularization is post-processing.  The noise is calibrated to how far the moments of one record are apart from
-those of another (or from nothing), which `dpconvex.calculus.moment_sensitivity` bounds.  Nothing need be bounded in the
-parameters, and nothing strongly convex (docs/theory.md, section 18).
-
-The sums are computed in floating point; their distance from the exact ones, and what drawing noise in floating point adds, is
-bounded for all data and covered by integer noise of its own, as for every other mechanism (docs/release.md).
+those of another (or from nothing), which `dpconvex.calculus.moment_sensitivity` bounds (docs/theory.md, section 18).  What
+rounding does to the sums is covered by integer noise, as for every other mechanism (docs/release.md).
 """
 
 from __future__ import annotations
@@ -163,9 +160,7 @@ class SufficientStatistics:
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         """Refuse: statistics are released as they are, and fitted afterwards; `solve` does both."""
-        raise TemplateError(
-            "SufficientStatistics: use dp.solve or dp.statistics; there is no answer without the statistics."
-        )
+        raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics.")
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
@@ -176,8 +171,7 @@ def summation_error(moments: Moments, length: float, records: float) -> float:
     """Bound the Euclidean distance of computed sums over so many records from the exact ones.
 
     A product of k factors errs by k roundings of itself, a sum of n terms, in any order, by n roundings of the sum of their
-    absolute values (Higham, "Accuracy and stability of numerical algorithms", section 4.2); the absolute values of one record's
-    moments are as long as the moments.
+    absolute values (Higham 2002, section 4.2); the absolute values of one record's moments are as long as the moments.
     """
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
     degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
@@ -190,9 +184,8 @@ class WeightedStatistics(SufficientStatistics):
     """The moments of whitened records, the second stage after private whitening; `field` is what was whitened.
 
     Whitened features ``z = r A x / max(L, ||A x||)`` lie in the same ball, and weights ``u = L / max(L, ||A x||)`` between 0 and
-    1.  What is released are the moments of z, in which those of a lower degree take u once or twice: the statistics of a weighted
-    loss, whose minimiser is that of the loss itself where the model holds.  Directions in which records hardly vary are then as
-    long as all others, beside noise that is round (docs/theory.md, section 18).
+    1.  Released are the moments of z, in which those of a lower degree take u once or twice: the statistics of a weighted loss,
+    whose minimiser is that of the loss itself where the model holds (docs/theory.md, section 18).
     """
 
     field: str = ""

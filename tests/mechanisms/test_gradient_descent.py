@@ -213,13 +213,6 @@ def test_more_records_than_planned_get_more_noise() -> None:
             assert float(gaussian_delta(paid[0], 2 * rounding[1] / own)) <= paid[1]
 
 
-def test_an_audit_finds_what_is_claimed_of_samples() -> None:
-    mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=0.2, steps=20)
-    found = dp.audit(logistic(), ADD, mechanism, size=100, effort=0.05, seed=0)
-    assert found.holds
-    assert found["noisy gradients"].ratio > 0.94
-
-
 def test_noise_of_samples_does_not_grow_with_records_that_take_no_part() -> None:
     for records, rate in ((1000, 0.01), (10**6, 1e-4), (50, 0.9), (10**5, 0.3)):
         for probability in (1e-3, 1e-12, 2.0**-100):
@@ -252,19 +245,6 @@ class Quadratic:
 
     def project(self, theta: Array) -> Array:
         return theta * min(1.0, self.radius / max(float(np.linalg.norm(theta)), 1e-300))
-
-
-def test_it_averages_projected_iterates() -> None:
-    analysis = analyse(bounded(features=2))
-    mechanism = dp.NoisyGradientDescent(steps=50)
-    certificate = mechanism.certify(analysis, dp.Privacy(1.0, 1e-6), 100)
-    engine = Quadratic(np.array([5.0, 0.0]), 2.0)
-    theta = mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
-    assert len(engine.seen) == 50
-    assert (engine.seen[0] == 0).all()
-    assert max(np.linalg.norm(t) for t in engine.seen) <= 2 * (1 + 1e-12)
-    last = 51 * theta - sum(engine.seen[1:], engine.seen[0])
-    assert np.linalg.norm(last) <= 2 * (1 + 1e-9)  # the average is of 51 points, and the last one lies in K too
 
 
 def test_noise_comes_before_what_is_public() -> None:

@@ -71,14 +71,6 @@ def test_what_it_cannot_do_is_refused() -> None:
         dp.verify(logistic(), promise, 100, DESCENT, whitening=0.1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_an_audit_finds_both_stages(adjacency: str) -> None:
-    promise = dp.Privacy(1.0, 1e-5, adjacency)
-    found = dp.audit(logistic(2), promise, DESCENT, size=100, effort=0.05, seed=0, whitening=dp.PrivateWhitening())
-    assert found.holds
-    assert found["whitening and noise together"].ratio > 0.99
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_in_a_ledger_of_gaussian_shifts_it_costs_what_it_is(adjacency: dp.Adjacency) -> None:
     found = dp.verify(logistic(), dp.Privacy(1.0, 1e-6, adjacency), 2000, whitening=True)

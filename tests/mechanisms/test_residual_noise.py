@@ -299,7 +299,7 @@ def bounded() -> dp.Template:
     return dp.Template(dp.Record(x=dp.Ball(3)), loss, 1e-3 * cp.sum_squares(w), [cp.norm(w, 2) <= 5])
 
 
-@pytest.mark.parametrize("times", [0, 1, 200, 2000])
+@pytest.mark.parametrize("times", [0, 2000])
 @pytest.mark.parametrize(
     ("mechanism", "delta"),
     [(GAMMA, 0.0), (dp.OutputPerturbation(), 0.0), (dp.OutputPerturbation("gaussian"), 1e-6)],

@@ -8,8 +8,10 @@ import copy
 import os
 import pickle
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,9 +20,14 @@ from scipy import stats
 
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms import private_selection
+from dpconvex.noise import samplers
 from dpconvex.noise.samplers import (
     ROUNDS,
     NoiseSource,
+    accepts,
+    below,
+    coin,
     gamma_direction,
     gaussian,
     in_subspace,
@@ -137,7 +144,7 @@ def test_noise_beyond_the_floats_is_an_error_and_not_infinity(draw: Draw) -> Non
 
 
 def test_the_words_are_those_of_chacha20() -> None:
-    """RFC 8439, section 2.3.2 and appendix A.1, test vector 1 (the key stream of an all-zero key)."""
+    """RFC 8439, appendix A.1, test vector 1 (the key stream of an all-zero key)."""
     zero = ChaCha(key=0, counter=0, rounds=ROUNDS).random_raw(8)
     assert (
         zero.astype("<u8")
@@ -145,15 +152,6 @@ def test_the_words_are_those_of_chacha20() -> None:
         .hex()
         .startswith("76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7")
     )
-    # The counter is in units of 4-byte words; block 1 and the nonce of the standard make up the upper 128 bits.
-    nonce = bytes.fromhex("000000090000004a00000000")
-    counter = int.from_bytes((1).to_bytes(4, "little") + nonce, "little")
-    stream = ChaCha(key=int.from_bytes(bytes(range(32)), "little"), counter=0, rounds=ROUNDS)
-    state = stream.state
-    state["state"]["ctr"] = np.array([(counter << 4) % 2**64, (counter << 4) >> 64 & (2**64 - 1)], dtype=np.uint64)
-    stream.state = state
-    block = stream.random_raw(8).astype("<u8").tobytes().hex()
-    assert block.startswith("10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e")
 
 
 def test_the_key_comes_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +201,79 @@ def test_a_fork_draws_no_noise_from_what_it_copied() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(draws)
     for draw in draws:
         draw()
+
+
+DEPTH = 40
+
+
+def law(program: Callable[[], object], patch: pytest.MonkeyPatch, where: object = samplers) -> dict[object, Fraction]:
+    """Return the exact probability of each outcome, by running a program down all paths of coins; deep ones are left out."""
+    found: dict[object, Fraction] = {}
+    paths: list[tuple[bool, ...]] = [()]
+    while paths:
+        path, taken, weight = paths.pop(), 0, Fraction(1)
+
+        def flip(probability: Fraction, rng: object = None, path: tuple[bool, ...] = path) -> bool:
+            nonlocal taken, weight
+            if not 0 < probability < 1:
+                return probability == 1
+            if taken == len(path):
+                raise StopIteration
+            heads = path[taken]
+            taken, weight = taken + 1, weight * (probability if heads else 1 - probability)
+            return heads
+
+        patch.setattr(samplers, "coin", flip)
+        try:
+            outcome = program()
+            found[outcome] = found.get(outcome, Fraction(0)) + weight
+        except StopIteration:
+            if len(path) < DEPTH:
+                paths += [(*path, True), (*path, False)]
+    return found
+
+
+@pytest.mark.parametrize("exponent", [Fraction(0), Fraction(1, 7), Fraction(0.3), Fraction(1)])
+def test_a_coin_of_an_exponential_is_exact(exponent: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = law(lambda: accepts(exponent, None), monkeypatch)
+    assert sum(found.values()) > 1 - Fraction(1, 10**30)
+    with mpmath.workdps(60):
+        exact = mpmath.exp(-mpmath.mpf(exponent.numerator) / exponent.denominator)
+        assert abs(mpmath.mpf(found[True].numerator) / found[True].denominator - exact) < 1e-30
+
+
+def test_whole_numbers_are_equally_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = dict.fromkeys(range(5), 0)
+
+    class Bytes:
+        def __init__(self, value: int) -> None:
+            self.values = [value, 0]
+
+        def bytes(self, count: int) -> bytes:
+            return self.values.pop(0).to_bytes(count, "little")
+
+    for value in range(8):
+        source = Bytes(value)
+        drawn = below(5, source)  # type: ignore[arg-type]
+        counts[drawn] += len(source.values) == 1  # not drawn again
+    assert set(counts.values()) == {1}
+    assert all(0 <= below(3, None) < 3 for _ in range(50))
+    monkeypatch.setattr(samplers, "below", lambda limit, rng: limit - 1)
+    assert not coin(Fraction(2**80 - 1, 2**80), None)
+
+
+@pytest.mark.parametrize("how", private_selection.SELECTIONS)
+@pytest.mark.parametrize("mistakes", [(0, 1492), (1, 1491), (4, 2, 3)])
+def test_a_choice_asks_for_the_exact_probabilities(
+    how: str, mistakes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts that no uniform double tells apart: 2^-54 and 0 would be an infinite ratio."""
+    epsilon, fewest = 2 * 37.5 / 1491, min(mistakes)
+    asked: set[Fraction] = set()
+    monkeypatch.setattr(private_selection, "accepts", lambda exponent, rng: asked.add(exponent) or exponent == 0)
+    for first in range(len(mistakes)):
+        best = mistakes.index(fewest)
+        places = iter([first, *([best] if how == "exponential" else [0] * len(mistakes))])
+        monkeypatch.setattr(private_selection, "below", lambda limit, rng, places=places: next(places))
+        assert mistakes[private_selection.select(mistakes, epsilon, "replace-one", None, how)] == fewest
+    assert set(asked) == {Fraction(epsilon / 2) * (count - fewest) for count in mistakes}
