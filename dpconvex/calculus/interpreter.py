@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Scalar, Term, Together
+from dpconvex.core.abstract_values import Interval, Scalar, Term
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
@@ -93,7 +93,7 @@ class Walker:
         check_finite(values, expression)
         array = None
         if self.length is not None and len(rows) > 1:
-            array = Together(partial(self.length, polynomial, rows))
+            array = partial(self.length, polynomial, rows)
         entries = [
             Scalar(value, (Term(row[None, :]),), together=None if array is None else (array, k))
             for k, (value, row) in enumerate(zip(values, rows, strict=True))

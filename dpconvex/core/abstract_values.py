@@ -1,15 +1,14 @@
 """What the calculus knows about one scalar subexpression of a loss: its range, its gradients and its curvature.
 
-The values are abstract: each is a superset of what can happen over the record's domain and all parameters in K.  Gradients
-are sets in generator coordinates (see `gram`), so that sums of terms that share rows of `A_z` keep their exact geometry.
+Each is a superset of what can happen over the record's domain and all parameters in K.  Gradients are sets in generator
+coordinates (see `gram`), so that sums of terms that share rows of `A_z` keep their exact geometry.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,6 @@ class Interval:
 
     An end that is not a number, after an overflow, is infinite: nothing is known.
 
-    Examples
-    --------
     >>> Interval(1e16, 1e16) + Interval(1.0, 1.0)
     Interval(low=9999999999999998.0, high=1.0000000000000002e+16)
     >>> Interval(-1.0, 2.0) * Interval(3.0, 3.0)
@@ -60,16 +57,9 @@ class Interval:
         return Interval(min(low for low, _ in corners), max(high for _, high in corners))
 
     def rounded(self, magnitude: float = 0.0, count: int = 8) -> Interval:
-        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of.
-
-        >>> Interval(0.0, 1.0).rounded().low
-        0.0
-        """
+        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of."""
         low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
-        return Interval(
-            self.low - low if math.isfinite(self.low) else self.low,
-            self.high + high if math.isfinite(self.high) else self.high,
-        )
+        return Interval(self.low - low, self.high + high)
 
     def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
         """Intersect two intervals that contain one number, both computed with rounding."""
@@ -82,9 +72,7 @@ class Interval:
         return Interval(high, low)
 
     def power(self, exponent: int) -> Interval:
-        """Raise to a whole power."""
-        if exponent == 0:
-            return Interval(1.0, 1.0)
+        """Raise to a positive whole power."""
         even = exponent % 2 == 0 and self.low < 0
         base = Interval(0.0 if self.high > 0 else -self.high, max(-self.low, self.high)) if even else self
         result = base
@@ -120,12 +108,10 @@ class Term:
 
     rows: Array  # (k, generators)
     ball: bool = False
-    mass: Array | None = (
-        None  # (generators,) if rows are sums, in which terms may have cancelled: bounds the absolute terms
-    )
-    merged: int = (
-        0  # vertices left out because a row has the same coordinates: they may differ by less than a last digit
-    )
+    # (generators,) if rows are sums, in which terms may have cancelled: bounds the absolute terms.
+    mass: Array | None = None
+    # Vertices left out because a row has the same coordinates: they may differ by less than a last digit.
+    merged: int = 0
 
     @property
     def masses(self) -> Array:
@@ -138,10 +124,9 @@ class Term:
 
     def scaled(self, factor: Interval) -> Term:
         """Multiply by any number of an interval."""
-        largest = max(abs(factor.low), abs(factor.high))
-        mass = None if self.mass is None else self.mass * largest
+        mass = None if self.mass is None else self.mass * factor.size
         if self.ball:
-            return Term(self.rows * largest, True, mass)
+            return Term(self.rows * factor.size, True, mass)
         if factor.low == factor.high:
             return Term(self.rows * factor.low, mass=mass, merged=self.merged)
         return merged_hull(np.concatenate([self.rows * factor.low, self.rows * factor.high]), mass, 2 * self.merged)
@@ -178,21 +163,6 @@ class Kink:
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
-    """The entries of one array, and how the Euclidean norm of some of them is bounded if that is asked for."""
-
-    find: Callable[[list[int]], float]
-    known: dict[tuple[int, ...], float] = field(default_factory=dict)
-
-    def norm(self, places: Sequence[int]) -> float:
-        """Bound the Euclidean norm of the entries at some places."""
-        key = tuple(places)
-        if key not in self.known:
-            self.known[key] = self.find(list(places))
-        return self.known[key]
-
-
-@dataclass(frozen=True, eq=False)
 class Scalar:
     """A scalar subexpression: gradients in the sum of `terms`, and, without a kink, Hessians times `sign` below `pieces`."""
 
@@ -208,7 +178,8 @@ class Scalar:
     # (scale, c) of ``scale * ||(c', m)||``, up to a constant, with m affine and c' of norm c > 0 at least without parameters.
     floor: tuple[float, float] | None = None
     behind: Scalar | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
-    together: tuple[Together, int] | None = None  # the array that this is an entry of, and its place there
+    # Of an entry of an array: what bounds the Euclidean norm of the array's entries at some places, and its own place.
+    together: tuple[Callable[[list[int]], float], int] | None = None
 
     def __post_init__(self) -> None:
         # A hull of constants has no generators to speak of.
@@ -222,15 +193,10 @@ class Scalar:
         sign = other.sign if self.is_affine else self.sign
         if not self.is_affine and not other.is_affine and self.sign != other.sign:
             raise MissingRule("a convex and a concave term are added", None, "keep every term of a loss convex")
+        terms, pieces = self.terms + other.terms, self.pieces + other.pieces
+        kept = self if not other.terms else other if not self.terms else Scalar(self.value)
         return Scalar(
-            self.value + other.value,
-            self.terms + other.terms,
-            self.pieces + other.pieces,
-            sign,
-            self.kink or other.kink,
-            self.logit if not other.terms else other.logit if not self.terms else None,
-            self.lead if not other.terms else other.lead if not self.terms else None,
-            self.floor if not other.terms else other.floor if not self.terms else None,
+            self.value + other.value, terms, pieces, sign, self.kink or other.kink, kept.logit, kept.lead, kept.floor
         )
 
     def scaled(self, factor: Interval) -> Scalar:
@@ -241,16 +207,19 @@ class Scalar:
                 None,
                 "declare the factor's field non-negative",
             )
-        size = max(abs(factor.low), abs(factor.high))
+        size = factor.size
+        if not size:
+            return Scalar(self.value * factor)
+        keeps = factor.low >= 0
         return Scalar(
             self.value * factor,
-            tuple(term.scaled(factor) for term in self.terms) if size else (),
-            tuple(piece.scaled(size) for piece in self.pieces) if size else (),
+            tuple(term.scaled(factor) for term in self.terms),
+            tuple(piece.scaled(size) for piece in self.pieces),
             self.sign if factor.high > 0 else -self.sign,
-            self.kink if size else None,
-            None if self.logit is None or factor.low < 0 else (self.logit[0], size * self.logit[1], *self.logit[2:]),
+            self.kink,
+            (self.logit[0], size * self.logit[1], *self.logit[2:]) if self.logit and keeps else None,
             None if self.lead is None else size * self.lead,
-            None if self.floor is None or factor.low < 0 else (size * self.floor[0], self.floor[1]),
+            (size * self.floor[0], self.floor[1]) if self.floor and keeps else None,
         )
 
     def through(
@@ -264,16 +233,14 @@ class Scalar:
                 None,
                 "apply the function to an affine expression, or to a term whose sign follows from its parts",
             )
-        size = max(abs(slope.low), abs(slope.high))
-        pieces = tuple(piece.scaled(size) for piece in self.pieces)
-        lead = None
-        if curvature > 0:
-            own = covariance_of_gradient(self)
-            apart = (*pieces, Piece(self.terms, curvature))
-            pieces = apart if own is None else (Piece(own.terms, curvature, size * own.spread),)
-            lead = None if own is None else size
+        pieces = tuple(piece.scaled(slope.size) for piece in self.pieces)
+        own = covariance_of_gradient(self) if curvature > 0 else None
+        if own is not None:
+            pieces = (Piece(own.terms, curvature, slope.size * own.spread),)
+        elif curvature > 0:
+            pieces = (*pieces, Piece(self.terms, curvature))
         scaled = tuple(term.scaled(slope) for term in self.terms)
-        return Scalar(value, scaled, pieces, sign, self.kink or kink, lead=lead)
+        return Scalar(value, scaled, pieces, sign, self.kink or kink, lead=None if own is None else slope.size)
 
     def with_value(self, value: Interval) -> Scalar:
         """Return the same with a sharper range."""
@@ -326,22 +293,9 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
     return merged_hull(rows, np.max(masses, axis=0) if masses else None, merged)
 
 
-def mixed_pieces(scalars: Sequence[Scalar]) -> tuple[Piece, ...]:
-    """Return pieces whose bounds hold for every convex combination of the scalars' Hessians: those that look alike are one."""
-    found: dict[Hashable, Piece] = {}
-    for scalar in scalars:
-        own: Counter[Hashable] = Counter()
-        for piece in scalar.pieces:
-            rows = tuple((term.rows.tobytes(), term.ball, bytes(term.masses)) for term in piece.terms)
-            look = piece.outer, piece.spread, rows
-            key, own[look] = (look, own[look]), own[look] + 1
-            known = found.get(key)
-            if known is not None and piece.terms:  # its rank counts
-                first = piece.terms[0]
-                merged = known.terms[0].merged + len(first.rows) + first.merged
-                known = Piece((replace(first, merged=merged), *piece.terms[1:]), piece.outer, piece.spread)
-            found[key] = piece if known is None else known
-    return tuple(found.values())
+def pieces_of(scalars: Sequence[Scalar]) -> tuple[Piece, ...]:
+    """Return pieces whose bounds hold for every convex combination of the scalars' Hessians: all of them."""
+    return tuple(piece for scalar in scalars for piece in scalar.pieces)
 
 
 def merged_hull(rows: Array, mass: Array | None, merged: int) -> Term:

@@ -1,9 +1,8 @@
 """A user's own atom: a function with declared constants, which what runs has by construction.
 
-The calculus derives constants for atoms that it knows.  For a function of one variable that it does not know, the user may
-declare them.  No search can prove such a claim, so the user's function is not what runs: its slopes are read off, by
-differences, at some thousand points, and what runs is the convex function whose slopes are linear between them: everything is in
-the table.  Its constants are the declared ones, or it is refused; the certificate says so.
+No search can prove such a claim, so the user's function is not what runs: its slopes are read off, by differences, at some
+thousand points, and what runs is the convex function whose slopes are linear between them.  Its constants are the declared ones,
+or it is refused; the certificate says so.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class PiecewiseQuadratic:
     @cached_property
     def _pieces(self) -> tuple[Array, Array, Array, Array]:
         """Anchor, value, slope and curvature of each piece: the left tail, those between nodes, the right tail."""
-        parts = (np.append(part[:1], part) for part in (self.nodes, self.values, self.slopes))
-        anchor, value, slope = parts
+        anchor, value, slope = (np.append(part[:1], part) for part in (self.nodes, self.values, self.slopes))
         return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
 
     def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
@@ -110,10 +108,9 @@ class Atom:
             raise TemplateError(f"Atom {self.name!r}: function must be callable.")
         given = self.slope
         slope = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-        numbers = (*slope, self.curvature, self.lower)
-        if len(slope) != 2 or not all(is_real(number) for number in numbers):
+        if len(slope) != 2 or not all(is_real(number) for number in (*slope, self.curvature, self.lower)):
             raise TemplateError(f"Atom {self.name!r}: slope must be two numbers, curvature and lower one each.")
-        lowest, highest, curvature, lower = (float(number) for number in numbers)
+        lowest, highest, curvature, lower = (float(number) for number in (*slope, self.curvature, self.lower))
         for fits, what, value in (
             (-LARGEST <= lowest <= highest <= LARGEST, "slope must be two finite numbers, the lower first", given),
             (0 <= curvature <= LARGEST, "curvature must be finite and not negative", self.curvature),
@@ -121,15 +118,14 @@ class Atom:
         ):
             if not fits:
                 raise TemplateError(f"Atom {self.name!r}: {what}, not {value!r}.")
-        for name, value in (("slope", (lowest, highest)), ("curvature", curvature), ("lower", lower)):
-            object.__setattr__(self, name, value)  # whatever was given may change later
+        # Whatever was given may change later.
+        self.__dict__.update(slope=(lowest, highest), curvature=curvature, lower=lower)
 
     def __call__(self, expression: Any) -> DeclaredAtom:
-        """Return the function of an expression, entry by entry."""
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)
 
     def apply(self, value: Any) -> Any:
-        """Apply the function that runs entry by entry to a JAX array (or a tracer), of any shape."""
+        """Apply the function that runs, entry by entry, to a JAX array."""
         import jax.numpy as jnp
 
         return self.running.evaluate(value, 0, jnp)
@@ -221,29 +217,24 @@ def built(atom: Atom) -> tuple[PiecewiseQuadratic, dict[str, float]]:
     rising = np.clip(np.maximum.accumulate(slopes), *slope)
     atom._refuse((rising - slopes).max() > room, "is not convex: its derivative decreases somewhere")
     widths = np.diff(nodes)
-    bends = np.diff(rising) / widths
+    steepening = float((np.diff(rising) / widths).max(initial=0.0))
+    bounded_below = bool(np.isfinite(lower))
+    if bounded_below:  # the outermost slopes reach 0
+        below = values.min() < lower - ACCURACY * (abs(lower) + steepest * unit) or not slope[0] <= 0 <= slope[1]
+        atom._refuse(below, f"takes the value {values.min():.6g}, below the declared lower bound {lower:.6g}")
+        rising[0], rising[-1] = min(rising[0], 0.0), max(rising[-1], 0.0)
     bound = rising.copy()
     for k, width in enumerate(widths):
         bound[k + 1] = min(bound[k + 1], bound[k] + curvature * width)
-    kinked = (rising - bound).max() > room
-    atom._refuse(kinked, f"has curvature {bends.max():.6g}, above the declared {curvature:.6g}, or a kink")
+    kinked = (rising - bound).max() > room or (bounded_below and bound[-1] < 0)
+    atom._refuse(kinked, f"has curvature {steepening:.6g}, above the declared {curvature:.6g}, or a kink")
     found = integrated(atom, nodes, bound)
     size = steepest * (np.abs(nodes) + unit) + np.abs(values)
     jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
     atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
-    if np.isfinite(lower):
-        first, last = curvature * widths[[0, -1]]
-        level = -room <= bound[-1] and bound[0] <= room and bound[1] <= first and -bound[-2] <= last
-        one_sign = not (slope[0] <= 0 <= slope[1] and level)
-        atom._refuse(one_sign, "is not bounded below, as declared: its slopes have one sign")
-        below = values.min() < lower - ACCURACY * (abs(lower) + steepest * unit)
-        atom._refuse(below, f"takes the value {values.min():.6g}, below the declared lower bound {lower:.6g}")
-        # The outermost slopes reach 0, so that the function is bounded below.
-        bound[0], bound[-1] = min(bound[0], 0.0), max(bound[-1], 0.0)
-        found = raised(integrated(atom, nodes, bound), lower)
-    return found, {
+    return raised(found, lower) if bounded_below else found, {
         "slope, observed/declared": min(max(abs(seen[0]), abs(seen[1])) / steepest, 1.0) if steepest else 1.0,
-        "curvature, observed/declared": min(float(bends.max(initial=0.0)) / curvature, 1.0) if curvature else 1.0,
+        "curvature, observed/declared": min(steepening / curvature, 1.0) if curvature else 1.0,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Scalar, Together
+from dpconvex.core.abstract_values import Interval, Scalar
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
@@ -78,8 +78,11 @@ class Expander:
         found = [Scalar(Interval(float(low), float(high))) for low, high in zip(*ends, strict=True)]
         if polynomial is None:
             return found
-        array = Together(lambda places: self.bases.norm(polynomial.gathered(np.array(places))))
-        return [replace(entry, together=(array, k)) for k, entry in enumerate(found)]
+
+        def length(places: list[int]) -> float:
+            return self.bases.norm(polynomial.gathered(np.array(places)))
+
+        return [replace(entry, together=(length, k)) for k, entry in enumerate(found)]
 
     def check_symmetric(self, expression: Expression) -> None:
         """Refuse eigenvalues of a matrix that is not symmetric: the atom's domain would be a constraint on the data."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of, mixed_pieces
+from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of, pieces_of
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
@@ -240,9 +240,7 @@ def softmax_rule(expression: Expression, group: Entries) -> Scalar:
                 return still + logistic_rule(expression, other + still.scaled(rules.MINUS))
     hull = hull_of(group)
     spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
-    return Scalar(
-        soft_maximum(*rules.entry_ends(group)), (hull,), spread + mixed_pieces(group), 1, rules.kink_of(group)
-    )
+    return Scalar(soft_maximum(*rules.entry_ends(group)), (hull,), spread + pieces_of(group), 1, rules.kink_of(group))
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Kink, Scalar, hull_of, mixed_pieces
+from dpconvex.core.abstract_values import Interval, Kink, Scalar, hull_of, pieces_of
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
@@ -41,7 +41,7 @@ def largest(expression: Expression, group: Entries) -> Scalar:
         constants = [entry for entry in alive if not entry.terms]
         against_zero = len(constants) == 1 and constants[0].value == rules.ZERO
         return replace(hinge, behind=curved[0]) if against_zero else hinge
-    return Scalar(value, (hull_of(alive),), mixed_pieces(alive), 1, rules.kink_of(alive) or kink)
+    return Scalar(value, (hull_of(alive),), pieces_of(alive), 1, rules.kink_of(alive) or kink)
 
 
 def tie(expression: Expression, hinge: bool = False) -> Kink:

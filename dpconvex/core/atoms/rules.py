@@ -229,4 +229,4 @@ def length_of(entries: Sequence[Scalar]) -> float:
     found = [entry.together for entry in entries if entry.together is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
         return float(np.inf)
-    return found[0][0].norm([place for _, place in found])
+    return found[0][0]([place for _, place in found])
