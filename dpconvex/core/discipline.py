@@ -1,21 +1,14 @@
 """Disciplined convexity of core expressions: signs and curvatures by the composition rule, from what each atom says of itself."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
+from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.runtime import once
 
 
+@once
 def sign(expression: Expression) -> int:
     """Return 1 if no entry is ever negative, -1 if none is ever positive, 0 if neither is known."""
-    known = expression.__dict__.get("_sign")
-    if known is None:
-        known = expression.__dict__["_sign"] = _sign(expression)
-    return int(known)
-
-
-def _sign(expression: Expression) -> int:
     if isinstance(expression, Constant):
         return 1 if (expression.dense >= 0).all() else -1 if (expression.dense <= 0).all() else 0
     if isinstance(expression, Field):
@@ -44,32 +37,21 @@ def is_concave(expression: Expression) -> bool:
     return -1 in curvatures(expression)
 
 
+@once
 def curvatures(expression: Expression) -> frozenset[int]:
     """Return the curvatures that are known: 1 for convex, -1 for concave; both for affine expressions."""
-    known = expression.__dict__.get("_curvatures")
-    if known is None:
-        known = expression.__dict__["_curvatures"] = _curvatures(expression)
-    return frozenset(known)
-
-
-def _curvatures(expression: Expression) -> frozenset[int]:
     if expression.is_affine:
         return frozenset({1, -1})
     atom = expression.atom
     assert atom is not None
     signs = [sign(argument) for argument in expression.args]
     straight = {1, -1} if atom.keeps_affine(expression.args) else set()
-    own = {atom.curve(expression)} - {0} if atom.affine == "curved" else straight
-    return frozenset(curve for curve in own if _composes(expression, curve, signs))
-
-
-def _composes(expression: Expression, curve: int, signs: Sequence[int]) -> bool:
-    """Whether every argument is affine, or curved in a way that the atom's slope keeps."""
-    assert expression.atom is not None
-    for k, argument in enumerate(expression.args):
-        if not argument.is_affine and curve * expression.atom.slope(expression, k, signs) not in curvatures(argument):
-            return False
-    return True
+    own = {atom.curve(expression)} if atom.affine == "curved" else straight
+    # Every argument is affine, or curved in a way that the atom's slope keeps.
+    bent = [(k, curvatures(a)) for k, a in enumerate(expression.args) if not a.is_affine]
+    return frozenset(
+        curve for curve in own if all(curve * atom.slope(expression, k, signs) in known for k, known in bent)
+    )
 
 
 def obstacle(expression: Expression) -> Expression:
@@ -86,37 +68,23 @@ def obstacle(expression: Expression) -> Expression:
     return expression
 
 
-def direction(expression: Expression, leaf: Expression) -> int | None:
-    """Return 1 if every occurrence of a leaf makes no entry fall, -1 if none makes one grow, 0 if neither is known.
+@once
+def direction(expression: Expression, leaf: Field) -> int | None:
+    """Return 1 if every occurrence of a field makes no entry fall, -1 if none makes one grow, 0 if neither is known.
 
-    None means that the leaf does not occur.  All other leaves may have any values that their declared signs allow.
+    None means that it does not occur.  All other leaves may have any values that their declared signs allow.  Slopes are those in
+    an atom's domain: it must never be left, or a solver keeps to it and it grows with the field.
     """
-    found: dict[Expression, int | None] = {}
-    for node in postorder([expression]):
-        if node is leaf:
-            found[node] = 1
-            continue
-        signs, atom = [sign(argument) for argument in node.args], node.atom
-        ways = {
-            way * atom.slope(node, k, signs)
-            for k, argument in enumerate(node.args)
-            if atom is not None and (way := found[argument]) is not None
-        }
-        found[node] = None if not ways else ways.pop() if len(ways) == 1 else 0
-        if atom is not None and any(found[a] is not None for a in node.args):
-            asked = zip(atom.domain(node), node.args, strict=True)
-            if not all(found[a] is None or _kept(domain, a, found[a]) for domain, a in asked):
-                found[node] = 0
-    return found[expression]
-
-
-def _kept(domain: str | None, argument: Expression, way: int | None) -> bool:
-    """Whether slopes are those in an atom's domain: it is never left, or a solver keeps to it and it grows with the leaf.
-
-    Of an argument without variables nobody asks whether it is in the domain, and outside of it values mean nothing.
-    """
-    if domain is None:
-        return True
-    if domain not in ("positive", "not negative"):
-        return False
-    return sign(argument) == 1 or (way == 1 and bool(argument.variables))
+    if expression is leaf:
+        return 1
+    atom = expression.atom
+    if atom is None or leaf not in expression.fields:
+        return None
+    ways, signs = set(), [sign(argument) for argument in expression.args]
+    for k, (argument, domain) in enumerate(zip(expression.args, atom.domain(expression), strict=True)):
+        way = direction(argument, leaf)
+        if way is not None:
+            inside = sign(argument) == 1 or (way == 1 and bool(argument.variables))
+            kept = domain is None or (domain in ("positive", "not negative") and inside)
+            ways.add(way * atom.slope(expression, k, signs) if kept else 0)
+    return ways.pop() if len(ways) == 1 else 0

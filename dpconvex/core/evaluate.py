@@ -18,9 +18,6 @@ STEP = 1e-200
 def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:
     """Evaluate an expression; NaN or infinite outside its domain.
 
-    Examples
-    --------
-    >>> from dpconvex.core.expression import Variable
     >>> w = Variable.of((2,), "w", 1)
     >>> float(evaluate((w * w)[0] + 1, {"w": [3.0, 0.0]}))
     10.0
@@ -84,13 +81,7 @@ def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: E
 
 
 def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variable, Array]:
-    """Return a subgradient of a scalar expression by each of its variables.
-
-    >>> from dpconvex.core.expression import Variable
-    >>> w = Variable.of((2,), "w", 1)
-    >>> subgradient((w * w)[0] + w[1], {w: [3.0, 0.0]})[w]
-    array([6., 1.])
-    """
+    """Return a subgradient of a scalar expression by each of its variables."""
     found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
     with np.errstate(all="ignore"):
         known = slopes(list(found), found, root)
@@ -98,13 +89,7 @@ def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variab
 
 
 def bent(root: Expression, leaves: Mapping[Variable, Array], moves: Mapping[Variable, Array]) -> dict[Variable, Array]:
-    """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth.
-
-    >>> from dpconvex.core.atoms.powers import power
-    >>> w = Variable.of((), "w", 1)
-    >>> bent(power(w, 3), {w: np.array(2.0)}, {w: np.array([1.0, 10.0])})[w]
-    array([ 12., 120.])
-    """
+    """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth."""
     found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
     with np.errstate(all="ignore"):
         known = slopes(list(found), found, root)

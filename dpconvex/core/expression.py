@@ -1,8 +1,7 @@
 """The language that everything after the reader speaks: immutable real arrays with explicit shapes, equal expressions one node.
 
 An expression is a leaf (a constant, a variable, a field of the record) or an atom of expressions.  Nothing in it refers to
-CVXPY or to anything that can change, and two expressions that are written alike are the same object, so proofs and programs
-remember what they found about a node by the node itself.
+CVXPY or to anything that can change, and two expressions that are written alike are the same object.
 """
 
 from __future__ import annotations
@@ -97,16 +96,19 @@ class Expression:
         return frozen(np.broadcast_to(np.asarray(found, dtype=float)[..., 0], self.shape))
 
     @cached_property
+    def weight(self) -> float:
+        """Number of parts when it is written, where shared ones are written again."""
+        return 1.0 + sum(argument.weight for argument in self.args)
+
+    @cached_property
     def _text(self) -> str:
-        return text(self)
+        return leveled(self)[0]
 
     def __str__(self) -> str:
         return self._text
 
     def __repr__(self) -> str:
-        return f"<{self._text}, shape {self.shape}>"
-
-    # Arithmetic, so that code that builds expressions reads like mathematics.
+        return f"<{self}, shape {self.shape}>"
 
     __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
     __mul__, __rmul__ = _operator("multiply"), _operator("multiply", swapped=True)
@@ -143,9 +145,8 @@ class Variable(Expression):
 
     key: int
     name: str
-    attributes: Mapping[
-        str, Any
-    ]  # that restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on
+    # That restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on.
+    attributes: Mapping[str, Any]
 
     @classmethod
     def of(cls, shape: Shape, name: str, key: int, attributes: Mapping[str, Any] | None = None) -> Variable:
@@ -200,9 +201,8 @@ def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
 
 
 def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
-    key = (atom.name, tuple(id(argument) for argument in args), options, shape)
-
     def build() -> Expression:
+        affine = all(argument.is_affine for argument in args) and atom.keeps_affine(args)
         return Expression(
             atom=atom,
             args=tuple(args),
@@ -210,11 +210,10 @@ def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hasha
             shape=shape,
             variables=frozenset().union(*(argument.variables for argument in args)),
             fields=frozenset().union(*(argument.fields for argument in args)),
-            is_affine=not any(argument.variables for argument in args)
-            or (all(argument.is_affine for argument in args) and atom.keeps_affine(args)),
+            is_affine=affine or not any(argument.variables for argument in args),
         )
 
-    made: Expression = _interned(key, build)
+    made: Expression = _interned((atom.name, tuple(map(id, args)), options, shape), build)
     return made
 
 
@@ -293,17 +292,6 @@ def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) 
 # Texts: infix, with the names that CVXPY's users know.
 
 
-def text(expression: Expression) -> str:
-    """Write an expression.
-
-    >>> from dpconvex.core.atoms.exponentials import logistic
-    >>> w, x = Variable.of((2,), "w", 1), Field.of((2,), "x")
-    >>> print(logistic(1 - (x @ w) / 2))
-    logistic(1 - x @ w / 2)
-    """
-    return leveled(expression)[0]
-
-
 def leveled(expression: Expression) -> tuple[str, int]:
     """Return the text and how tightly its outermost operator binds."""
     if isinstance(expression, Constant):
@@ -320,33 +308,18 @@ def leveled(expression: Expression) -> tuple[str, int]:
 
 def write(expression: Expression, level: int) -> str:
     """Write an argument, in parentheses if it binds less tightly than `level`; one of very many parts is left out."""
-    if weight(expression) > LONG:
+    if expression.weight > LONG:
         return "..."
     words, own = leveled(expression)
     return words if own >= level else f"({words})"
 
 
-def weight(expression: Expression) -> float:
-    """Number of parts of an expression when it is written, where shared ones are written again."""
-    known = expression.__dict__.get("_weight")
-    if known is None:
-        for part in postorder([expression]):
-            if "_weight" not in part.__dict__:
-                part.__dict__["_weight"] = 1.0 + sum(argument.__dict__["_weight"] for argument in part.args)
-        known = expression.__dict__["_weight"]
-    return float(known)
-
-
 def numbers(expression: Constant) -> tuple[str, int]:
     """Write constants: a number if all are the same, few in full, many by their shape."""
     array = expression.dense
-    if not array.size:
-        return f"zeros{list(array.shape)}", ATOM
     if array.size == 1:
-        value = float(array.ravel()[0])
-        return f"{value:.6g}", SIGN if value < 0 else ATOM
-    if array.size <= MANY:
-        return np.array2string(array, separator=", ", formatter={"float_kind": lambda v: f"{v:.6g}"}).replace(
-            "\n", ""
-        ), ATOM
+        return f"{array.item():.6g}", SIGN if array.item() < 0 else ATOM
+    if 0 < array.size <= MANY:
+        words = np.array2string(array, separator=", ", formatter={"float_kind": lambda v: f"{v:.6g}"})
+        return words.replace("\n", ""), ATOM
     return f"constant[{' x '.join(str(n) for n in array.shape)}]", ATOM

@@ -4,8 +4,8 @@ Every leaf of a loss, ``A_z theta + c_z``, is such an array: its entries are sum
 
     coefficient * (a monomial in the record's scalars) * (one coordinate of theta, or 1).
 
-Keeping the terms explicitly makes `A_z` exact and independent of how the user wrote it; the norms of `A_z` over the
-record's domain and the subspace that its rows span are then read off the coefficients.
+So `A_z` is exact, however it was written; its norms over the record's domain and the span of its rows are read off the
+coefficients.
 """
 
 from __future__ import annotations
@@ -53,28 +53,16 @@ class Polynomial:
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
-    def is_record_only(self) -> bool:
-        """Whether no coordinate of theta occurs."""
-        return bool((self.coordinate < 0).all())
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether neither theta nor the record occurs."""
-        return self.is_record_only and bool((self.monomial < 0).all())
-
     @classmethod
     def constant(cls, value: Any) -> Polynomial:
-        """Return a numeric array as a polynomial."""
         if sp.issparse(value):
             row, column, numbers = sp.find(value)
-            entry, shape = row + value.shape[0] * column.astype(np.int64), value.shape
+            entry = row + value.shape[0] * column.astype(np.int64)
         else:
-            array = np.asarray(value, dtype=float)
-            flat, shape = array.reshape(-1, order="F"), array.shape
+            flat = np.asarray(value, dtype=float).reshape(-1, order="F")
             entry = np.flatnonzero(flat)
             numbers = flat[entry]
-        return cls(shape, entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), numbers)
+        return cls(np.shape(value), entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), numbers)
 
     @classmethod
     def stacked(cls, parts: Sequence[Polynomial]) -> Polynomial:
@@ -102,36 +90,31 @@ class Polynomial:
         return replace(self, shape=shape)
 
     def scaled(self, factor: float) -> Polynomial:
-        """Multiply every entry by a number."""
         product, error = rounded_product(self.coefficient, np.full(len(self.coefficient), float(factor)))
         return replace(self, coefficient=product, error=error + abs(factor) * self.error)
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        """Add two arrays of equal shape."""
         return concatenate([self, other], self.shape, [self.entry, other.entry]).collected()
 
     def linear(self, matrix: Any, shape: tuple[int, ...]) -> Polynomial:
         """Apply a constant linear map: entry k becomes ``sum_j matrix[k, j] * entry j``."""
-        columns = sp.csc_array(matrix)
-        count = np.diff(columns.indptr)[self.entry]
-        source = np.repeat(np.arange(len(self.entry)), count)
-        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        place = np.repeat(columns.indptr[:-1][self.entry], count) + within
-        factor = np.asarray(columns.data[place], dtype=float)
-        product, error = rounded_product(self.coefficient[source], factor)
-        entry, error = columns.indices[place].astype(np.int64), error + np.abs(factor) * self.error[source]
-        return Polynomial(shape, entry, self.coordinate[source], self.monomial[source], product, error).collected()
+        table = sp.coo_array(matrix)
+        row, column = table.coords
+        i, j = join(self.entry, column)
+        factor = np.asarray(table.data[j], dtype=float)
+        product, error = rounded_product(self.coefficient[i], factor)
+        error = error + np.abs(factor) * self.error[i]
+        entry = row[j].astype(np.int64)
+        return Polynomial(shape, entry, self.coordinate[i], self.monomial[i], product, error).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
-        """Return the array whose entries are those of this one at `index` (entry numbers; -1 gives zero)."""
+        """Return the array whose entries are those of this one at `index`: entry numbers."""
         index = np.asarray(index, dtype=np.int64)
-        flat = index.reshape(-1, order="F")
-        out = np.flatnonzero(flat >= 0)
-        matrix = sp.csc_array((np.ones(len(out)), (out, flat[out])), shape=(flat.size, self.size))
-        return self.linear(matrix, index.shape)
+        places = np.arange(index.size), index.reshape(-1, order="F")
+        return self.linear(sp.csc_array((np.ones(index.size), places), shape=(index.size, self.size)), index.shape)
 
     def numbers(self) -> Index:
-        """Entry numbers laid out as the array is, for `gathered`: apply any rearrangement to them first."""
+        """Return entry numbers laid out as the array is, to be rearranged for `gathered`."""
         return np.arange(self.size).reshape(self.shape, order="F")
 
     def product(
@@ -152,7 +135,6 @@ class Polynomial:
         return Polynomial(shape, entry, coordinate, monomial, product, error).collected()
 
     def times(self, other: Polynomial) -> Polynomial:
-        """Multiply two arrays of equal shape entry by entry."""
         pairs = join(self.entry, other.entry)
         return self.product(other, pairs, self.entry[pairs[0]], self.shape)
 
@@ -164,7 +146,7 @@ class Polynomial:
         return result
 
     def matmul(self, other: Polynomial, shape: tuple[int, ...]) -> Polynomial:
-        """Matrix product ``self @ other`` of one- or two-dimensional arrays, with the result's shape given."""
+        """Matrix product of one- or two-dimensional arrays, with the result's shape given."""
         rows = 1 if len(self.shape) == 1 else self.shape[0]
         inner = other.shape[0]
         pairs = join(self.entry // rows, other.entry % inner)
@@ -188,29 +170,31 @@ class Polynomial:
         new[0] = True
         for key in keys:
             new[1:] |= np.diff(key[order]) != 0
-        first = order[new]
-        if new.all():
-            total, error = self.coefficient[order], self.error[order]
-        else:
-            total, error = rounded_sums(self.coefficient[order], np.flatnonzero(new))
-            error += np.bincount(np.cumsum(new) - 1, weights=self.error[order])
+        total, error = rounded_sums(self.coefficient[order], np.flatnonzero(new))
+        error += np.bincount(np.cumsum(new) - 1, weights=self.error[order])
         vanished = (total == 0) & (error > 0)
         total, error = np.where(vanished, error, total), np.where(vanished, 2 * error, error)
         keep = total != 0
-        first = first[keep]
-        place = self.entry[first], self.coordinate[first], monomial[first]
-        return Polynomial(self.shape, *place, total[keep], error[keep])
+        first = order[new][keep]
+        return Polynomial(
+            self.shape, self.entry[first], self.coordinate[first], monomial[first], total[keep], error[keep]
+        )
 
     @property
     def touched(self) -> Index:
-        """The coordinates of theta that occur, in order."""
         return np.flatnonzero(np.bincount(self.coordinate + 1)[1:])
 
     def part(self, with_theta: bool) -> Polynomial:
         """Return the terms that contain a coordinate of theta, or those that do not."""
         keep = (self.coordinate >= 0) == with_theta
-        parts = (self.entry, self.coordinate, self.monomial, self.coefficient, self.error)
-        return Polynomial(self.shape, *(part[keep] for part in parts))
+        return Polynomial(
+            self.shape,
+            self.entry[keep],
+            self.coordinate[keep],
+            self.monomial[keep],
+            self.coefficient[keep],
+            self.error[keep],
+        )
 
     @property
     def is_symmetric(self) -> bool:
@@ -229,28 +213,15 @@ class Polynomial:
 def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Index]) -> Polynomial:
     """Put the terms of several arrays into one, each with the entry numbers given for it."""
     degree = max((part.monomial.shape[1] for part in parts), default=0)
-
-    def padded(monomial: Index) -> Index:
-        missing = degree - monomial.shape[1]
-        return np.pad(monomial, ((0, 0), (missing, 0)), constant_values=-1) if missing else monomial
-
-    return Polynomial(
-        shape,
-        np.concatenate(entries),
-        np.concatenate([part.coordinate for part in parts]),
-        np.concatenate([padded(part.monomial) for part in parts]),
-        np.concatenate([part.coefficient for part in parts]),
-        np.concatenate([part.error for part in parts]),
-    )
+    padded = [
+        np.pad(part.monomial, ((0, 0), (degree - part.monomial.shape[1], 0)), constant_values=-1) for part in parts
+    ]
+    columns = [(part.coordinate, wide, part.coefficient, part.error) for part, wide in zip(parts, padded, strict=True)]
+    return Polynomial(shape, np.concatenate(entries), *map(np.concatenate, zip(*columns, strict=True)))
 
 
 def numbered_rows(table: Index) -> tuple[Index, Index]:
-    """Return the distinct rows of a table of whole numbers, in lexicographic order, and for each row its number among them.
-
-    >>> numbered_rows(np.array([[3, -1], [0, 5], [3, -1]]))
-    (array([[ 0,  5],
-           [ 3, -1]]), array([1, 0, 1]))
-    """
+    """Return the distinct rows of a table of whole numbers, in lexicographic order, and for each row its number among them."""
     if table.shape[1] == 0 or len(table) == 0:
         return table[:1], np.zeros(len(table), dtype=np.int64)
     order = np.lexsort(table.T[::-1])
@@ -315,14 +286,9 @@ def interval_sums(entry: Index, low: Array, high: Array, size: int) -> tuple[Arr
 
 
 def join(left: Index, right: Index) -> tuple[Index, Index]:
-    """Return all pairs (i, j) with ``left[i] == right[j]``.
-
-    >>> join(np.array([1, 2]), np.array([2, 1, 2]))
-    (array([0, 1, 1]), array([1, 0, 2]))
-    """
+    """Return all pairs (i, j) with ``left[i] == right[j]``."""
     order = np.argsort(right, kind="stable")
-    ordered = right[order]
-    low, high = np.searchsorted(ordered, left, "left"), np.searchsorted(ordered, left, "right")
+    low, high = np.searchsorted(right, left, "left", order), np.searchsorted(right, left, "right", order)
     count = high - low
     i = np.repeat(np.arange(len(left)), count)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)

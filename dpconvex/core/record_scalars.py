@@ -41,8 +41,7 @@ class Base:
     @cached_property
     def squared(self) -> tuple[float, float]:
         """Range of the squared Euclidean norm."""
-        crosses = (self.lower <= 0) & (self.upper >= 0)
-        near = np.where(crosses, 0.0, np.minimum(np.abs(self.lower), np.abs(self.upper)))
+        near = np.maximum(np.maximum(self.lower, -self.upper), 0.0)
         ends = interval_product((near, near), (near, near))[0], interval_product(*[(self.extent, self.extent)] * 2)[1]
         low, high = interval_sums(np.zeros(self.size, dtype=np.int64), *ends, 1)
         return float(low[0]), min(float(high[0]), self._square)
@@ -50,8 +49,8 @@ class Base:
     @cached_property
     def _square(self) -> float:
         """The square of the bound on the norm, rounded up."""
-        norm = np.array([self.norm])
-        return float(interval_product((norm, norm), (norm, norm))[1][0])
+        norm = np.array(self.norm)
+        return float(interval_product((norm, norm), (norm, norm))[1])
 
     @cached_property
     def paired(self) -> tuple[float, float]:
