@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms import ATOMS
-from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
+from dpconvex.core.atoms.arrangement import reshape, together, vec
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.expression import Constraint, Expression, Field, Variable, constant
 from dpconvex.core.normal_form import normal
@@ -123,48 +123,38 @@ class Reader:
         entries = value.data if sp.issparse(value) else np.asarray(value)
         if np.iscomplexobj(entries):
             if np.imag(entries).any():
-                raise NotPrivate(
-                    f"{self._what} contains a complex number",
-                    node,
-                    "write real and imaginary parts apart, with real constants",
-                )
+                remedy = "write real and imaginary parts apart, with real constants"
+                raise NotPrivate(f"{self._what} contains a complex number", node, remedy)
             value = value.real
         try:
             array = value if sp.issparse(value) else np.array(value, dtype=float).reshape(node.shape, order="F")
         except (TypeError, ValueError) as error:
             raise TemplateError(f"{self._what} contains a constant that is not made of numbers ({error}).") from error
         if not np.isfinite(array.data if sp.issparse(array) else array).all():
-            raise NotPrivate(
-                f"{self._what} contains a number that is not finite",
-                node,
-                "use finite constants; check where it came from",
-            )
+            remedy = "use finite constants; check where it came from"
+            raise NotPrivate(f"{self._what} contains a number that is not finite", node, remedy)
         return constant(array)
 
     def constraint(self, node: Any) -> Constraint:
         """Return a constraint in the core language."""
         self._what, self._root = "a constraint", node
-        kind = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
-        if kind not in CONSTRAINTS:
+        name = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
+        if name not in CONSTRAINTS:
             raise NotPrivate(
                 f"{type(node).__name__} is not a constraint that is known to make a closed convex set",
                 node,
                 "state it by equations, inequalities between convex and concave expressions, cones or semidefinite bounds",
             )
-        arguments = [self._known(argument) for argument in node.args]
-        zero = constant(0.0)
-        if kind in ("zero.Equality", "nonpos.Inequality"):
-            return Constraint(CONSTRAINTS[kind], tuple(together(*arguments)))
-        if kind in ("zero.Zero", "nonpos.NonPos"):
-            return Constraint(CONSTRAINTS[kind], (arguments[0], repeated(zero, arguments[0].shape)))
-        if kind == "nonpos.NonNeg":
-            return Constraint("inequality", (repeated(zero, arguments[0].shape), arguments[0]))
+        kind, arguments = CONSTRAINTS[name], [self._known(argument) for argument in node.args]
+        if kind in ("equality", "inequality"):  # with zero, if there is one argument
+            sides = arguments if len(arguments) == 2 else [*arguments, constant(0.0)]
+            return Constraint(kind, tuple(together(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))
         options: tuple[Any, ...] = ()
-        if kind == "second_order.SOC":
+        if kind == "second-order cone":
             options = (int(node.axis),)
-        if kind == "power.PowCone3D":
+        if kind == "power cone":
             options = tuple(np.asarray(node.alpha.value, dtype=float).ravel().tolist())
-        return Constraint(CONSTRAINTS[kind], tuple(arguments), options)
+        return Constraint(kind, tuple(arguments), options)
 
 
 # Constraints whose meaning is a closed convex set for convex (concave, affine) arguments.
@@ -182,7 +172,7 @@ CONSTRAINTS = {
 
 
 def read(root: Any, fields: Iterable[cp.Parameter] = ()) -> Expression:
-    """Read one expression; for tests and examples.
+    """Read one expression.
 
     >>> w, x = cp.Variable(2, name="w"), cp.Parameter(2, name="x")
     >>> print(read(cp.sum_squares(w) / 2 + cp.pos(1 - x @ w), [x]))
@@ -220,17 +210,8 @@ def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) 
         raise MissingRule("the matrix of a quadratic form depends on the record", node, "write it as a sum of squares")
     found = square_root(matrix.number)
     if found is None:
-        if type(node.args[1]).__name__ == "psd_wrap":
-            raise NotPrivate(
-                "the matrix of a quadratic form is not positive semidefinite, as it is said to be",
-                node,
-                "use a convex quadratic",
-            )
-        raise NotPrivate(
-            f"{what} is not convex: the matrix of a quadratic form has a negative eigenvalue",
-            node,
-            "use a positive semidefinite matrix",
-        )
+        why = f"{what} is not convex: the matrix of a quadratic form has a negative eigenvalue"
+        raise NotPrivate(why, node, "use a positive semidefinite matrix")
     sign, root = found
     squares = sum_squares(constant(root) @ vec(inner))
     return reshape(squares if sign > 0 else -squares, node.shape)

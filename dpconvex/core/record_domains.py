@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.core.runtime import frozen
 from dpconvex.errors import NotPrivate, TemplateError
 
 Array = NDArray[np.float64]
@@ -64,7 +65,7 @@ class Ball:
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        """Coordinatewise lower and upper bounds, each of shape (dim,)."""
+        """Lower and upper bounds, each of shape (dim,)."""
         upper = np.full(self.shape, float(self.radius))
         return -upper, upper
 
@@ -99,14 +100,10 @@ class Ball:
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
             if self.norm != 2 or self.radius <= SMALL:
                 return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
-            excess = np.einsum("ij,ij->i", rows, rows)
-        np.sqrt(excess, out=excess)
-        excess /= self.radius
-        excess -= 1.0
-        return np.asarray(excess)
+            return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)) / self.radius - 1.0)
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
-        """Draw records for tests, shape (size, dim): half of them on the sphere, some along axes and corners."""
+        """Draw records, shape (size, dim): half of them on the sphere, some along axes and corners."""
         values = rng.normal(size=(size, self.dim))
         kind = rng.integers(0, 3, size=size)
         axis = np.eye(self.dim)[rng.integers(0, self.dim, size=size)] * rng.choice([-1.0, 1.0], size=(size, 1))
@@ -139,7 +136,7 @@ class Box:
 
     def __post_init__(self) -> None:
         try:
-            lower, upper = np.array(self.lower, dtype=float), np.array(self.upper, dtype=float)
+            lower, upper = np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float)
         except (TypeError, ValueError, OverflowError) as error:
             raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
         if lower.shape != upper.shape:
@@ -149,15 +146,9 @@ class Box:
         if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
             raise TemplateError("Box: every lower bound must be a number not above its upper bound.")
         if np.isinf(lower).any() or np.isinf(upper).any():
-            place, remedy = (
-                f"Box({self.lower}, {self.upper})",
-                "declare finite public bounds, and clip the records to them",
-            )
-            raise NotPrivate(UNBOUNDED, place, remedy)
-        lower.setflags(write=False)
-        upper.setflags(write=False)
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
+            remedy = "declare finite public bounds, and clip the records to them"
+            raise NotPrivate(UNBOUNDED, f"Box({self.lower}, {self.upper})", remedy)
+        self.__dict__.update(lower=frozen(lower), upper=frozen(upper))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -166,7 +157,7 @@ class Box:
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        """Coordinatewise lower and upper bounds, each of the field's shape."""
+        """Lower and upper bounds, each of the field's shape."""
         return self.lower, self.upper
 
     @property
@@ -191,7 +182,7 @@ class Box:
         return over.reshape(len(values), self.lower.size).max(axis=1)
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
-        """Draw values for tests, shape (size, *shape): half of the coordinates lie on a bound."""
+        """Draw values, shape (size, *shape): half of the coordinates lie on a bound."""
         inner = rng.random((size, *self.shape))
         corner = rng.integers(0, 2, size=(size, *self.shape)).astype(float)
         unit = np.where(rng.random((size, *self.shape)) < 0.5, corner, inner)
@@ -236,6 +227,4 @@ class Fields(Protocol):
     """What the core reads of a record."""
 
     @property
-    def continuous(self) -> Mapping[str, Ball | Box]:
-        """Name of each field with numbers, to its domain."""
-        ...
+    def continuous(self) -> Mapping[str, Ball | Box]: ...

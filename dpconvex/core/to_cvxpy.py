@@ -23,9 +23,8 @@ Array = NDArray[np.float64]
 class Writer:
     """Writes expressions in shared variables; equal nodes become one CVXPY expression."""
 
-    leaves: dict[Expression, Any] = field(
-        default_factory=dict
-    )  # what stands for variables and fields; missing ones are made
+    # What stands for variables and fields; missing ones are made.
+    leaves: dict[Expression, Any] = field(default_factory=dict)
     _memory: dict[Expression, Any] = field(default_factory=dict)
 
     def expression(self, root: Expression) -> Any:
@@ -36,20 +35,16 @@ class Writer:
     def _write(self, node: Expression) -> Any:
         if isinstance(node, Constant):
             return cp.Constant(node.value)
-        if node in self.leaves:
-            return self.leaves[node]
-        if isinstance(node, Variable):
-            self.leaves[node] = variable_like(node)
-            return self.leaves[node]
-        if isinstance(node, Field):
-            self.leaves[node] = cp.Parameter(node.shape, name=node.name)
+        if isinstance(node, Variable | Field):
+            if node not in self.leaves:
+                made = variable_like(node) if isinstance(node, Variable) else cp.Parameter(node.shape, name=node.name)
+                self.leaves[node] = made
             return self.leaves[node]
         atom = node.atom
         assert atom is not None
         if atom.writes is None:
-            raise MissingRule(
-                f"{atom.name} has no conic form", node, "solve with the first-order backend, which needs none"
-            )
+            remedy = "solve with the first-order backend, which needs none"
+            raise MissingRule(f"{atom.name} has no conic form", node, remedy)
         return atom.writes(cp, node, [self.expression(argument) for argument in node.args])
 
     def constraint(self, constraint: Constraint) -> cp.Constraint:
@@ -88,7 +83,7 @@ def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable,
 
 @dataclass(frozen=True, eq=False)
 class ConicForm:
-    """A public program in the form of conic solvers: ``offset - matrix x`` in Clarabel's cones; goals are added later."""
+    """A public set in the form of conic solvers: ``offset - matrix x`` in Clarabel's cones."""
 
     matrix: sp.csc_array
     offset: Array
