@@ -1,4 +1,4 @@
-"""A template's program over a whole batch as one CVXPY problem, without a loop over records.
+"""A template's program over a whole batch as one CVXPY problem, without a loop over records; and a template out of such a one.
 
 The maximal affine subexpressions of a loss (its leaves) become matrices with a row for each record.  The atoms above them are
 written on *columns*: one CVXPY vector with an entry for each record, for each entry of the original.
@@ -24,6 +24,7 @@ from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.rows import split
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
+from dpconvex.language.columns import dense
 from dpconvex.language.record import Record
 
 Array = NDArray[np.float64]
@@ -66,7 +67,7 @@ class Rebuilder:
 
     def __init__(self, problem: Any, rows: NDArray[np.int64], entries: cp.Expression) -> None:
         self.problem, self.entries, self.count = problem, entries, len(rows)
-        self.fields = {name: records_last(values[rows]) for name, values in problem.batch.fields.items()}
+        self.fields = {name: np.moveaxis(dense(values[rows]), 0, -1) for name, values in problem.batch.fields.items()}
         self.lift = entries_matrix(problem.space)
         blocks = problem.space.blocks
         sizes = np.cumsum([0, *(block.variable.size for block in blocks.values())]).tolist()
@@ -163,10 +164,6 @@ class Rebuilder:
             raise missing(expression) from error
 
 
-def records_last(values: Any) -> Array:
-    return np.moveaxis(np.asarray(values.toarray() if sp.issparse(values) else values), 0, -1)
-
-
 def missing(expression: Expression) -> MissingRule:
     name = expression.atom.name if expression.atom is not None else str(expression)
     return MissingRule(
@@ -174,21 +171,16 @@ def missing(expression: Expression) -> MissingRule:
     )
 
 
-def batched_loss(problem: Any, entries: cp.Expression) -> cp.Expression:
-    total: Any = cp.Constant(0.0)
-    for group, loss in enumerate(problem.template.losses):
-        rows = problem.batch.rows(group)
-        if len(rows):
-            total = total + cp.sum(Rebuilder(problem, rows, entries).vector(loss))
-    return total
-
-
 def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem:
     """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
     writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
     entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
     lift = entries_matrix(problem.space)
-    objective = batched_loss(problem, entries) + problem.size * writer.expression(problem.template.regularizer)
+    objective = problem.size * writer.expression(problem.template.regularizer)
+    for group, loss in enumerate(problem.template.losses):
+        rows = problem.batch.rows(group)
+        if len(rows):
+            objective = objective + cp.sum(Rebuilder(problem, rows, entries).vector(loss))
     if problem.added:
         objective = objective + problem.added / 2 * cp.sum_squares(entries)
     if problem.linear is not None and problem.linear.any():
@@ -197,7 +189,7 @@ def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem
 
 
 def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]:
-    """Return the arguments that make a `Template` of a problem; `records` maps data parameters, or names, to domains of a row."""
+    """Return the arguments that make a `Template` of a problem over all records; see `Template.from_problem`."""
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"from_problem: expected a cvxpy.Problem, not {type(problem).__name__}.")
     symbols, count = data_symbols(problem, records)
@@ -234,8 +226,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
 def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tuple[Any, Domain]], int]:
     if not isinstance(records, Mapping) or not records:
         raise TemplateError(
-            "from_problem: records must map each parameter that holds data (or its name) to the public domain of one of its "
-            "rows, such as {X: dp.Ball(3)}."
+            "from_problem: records must map each data parameter to the domain of a row: {X: dp.Ball(3)}."
         )
     known = {parameter.name(): parameter for parameter in problem.parameters()}
     symbols: list[tuple[Any, Domain]] = []
@@ -246,8 +237,8 @@ def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tupl
         row = () if isinstance(domain, Choice) else domain.shape
         if not symbol.shape or symbol.shape[1:] != row or symbol.shape[0] < 2:
             raise TemplateError(
-                f"from_problem: the parameter {symbol.name()!r} has shape {symbol.shape}, and must have a row of the shape {row} "
-                f"of the declared domain {domain!r} for each of at least two records."
+                f"from_problem: the parameter {symbol.name()!r} has shape {symbol.shape}, and must have rows of the shape {row}, "
+                f"two at least, each in {domain!r}."
             )
         symbols.append((symbol, domain))
     counts = {symbol.name(): int(symbol.shape[0]) for symbol, _ in symbols}
@@ -260,6 +251,4 @@ def symbol_or_label(value: Any) -> Any:
     try:
         return value if isinstance(value, cp.Expression) else cp.Constant(float(value))
     except (TypeError, ValueError) as error:
-        raise TemplateError(
-            f"from_problem: a label that the objective computes with is a number, not {value!r}."
-        ) from error
+        raise TemplateError(f"from_problem: labels are numbers to compute with, not {value!r}.") from error

@@ -35,7 +35,7 @@ class Chunks:
     ----------
     source : sequence of array_like, or callable
         The pieces, each with its records along the first axis; or a function without arguments that returns a fresh
-        iterable over them, which is called once for each pass over the data.
+        iterable over them for each pass over the data.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def itself(block: Any) -> Any:
 
 
 def part(column: Any, start: int, stop: int) -> Any:
-    """Consecutive records; of a CSR matrix without a search through its indices."""
+    """Return consecutive records; of a CSR matrix without a search through its indices."""
     if not sp.issparse(column):
         return column[start:stop]
     low, high = column.indptr[start], column.indptr[stop]

@@ -6,7 +6,7 @@ computes.  Dask is not imported where nobody uses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,14 +27,11 @@ from dpconvex.language.workers import workers
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """What a partition is before it is read: columns by name, a table or its path, a function, or an object of Dask.
-
-    Where they are known: its number of records, and its columns, or such without any records.
-    """
+    """What a partition is before it is read: columns by name, a table or its path, a function, or an object of Dask."""
 
     value: Any
-    size: int | None = None
-    form: Mapping[str, Any] | None = None
+    size: int | None = None  # where it is known
+    form: Mapping[str, Any] | None = None  # its columns, or such without any records
     local: bool = False  # it, or a part of it, is in this process's memory
 
 
@@ -121,16 +118,13 @@ class Partitions:
         local = not all(isinstance(column, FileRows) for column in columns.values())
         return Source(columns, size_of(None, columns), columns, local)
 
-    def forms(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
-        if self.schema is None and not self.turns:
-            yield from ((number, source.form) for number, source in enumerate(self.sources) if source.form is not None)
+    def forms(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """Return numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
+        known = self.sources if self.schema is None and not self.turns else []
+        return [(number, source.form) for number, source in enumerate(known) if source.form is not None]
 
     def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Partitions:
-        """Return the same partitions, of which a function makes columns, of these names, whenever they are read.
-
-        The function keeps the number of records, and treats every record by itself.
-        """
+        """Return the same partitions, of which a function makes columns, record by record, whenever they are read."""
         made = copy(self)
         made.turns, made.fields = (*self.turns, function), None if fields is None else list(fields)
         return made
@@ -157,10 +151,7 @@ class Partitions:
         return tuple(known)
 
     def width(self, field: str, known: int | None = None) -> int:
-        """Return the number of features in a field, which all partitions that can be looked at must have.
-
-        Of partitions that have to be read for that, the first is.
-        """
+        """Return the number of features in a field, of the first partition if need be; others that are not read must have it."""
         if known is None and self.schema is not None:
             known = len(self.schema.feature_names)
         if known is None:
@@ -254,10 +245,7 @@ def is_column(value: Any) -> bool:
 
 
 def has_partitions(data: Any) -> bool:
-    """Whether data are a frame of Dask, or a dictionary with columns in partitions.
-
-    Other mappings are not looked into: to ask them for a column may be to read it.
-    """
+    """Whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
     return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
 
 

@@ -31,11 +31,6 @@ class Privacy:
         Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
         under "add-remove" one record is added or taken away, and the number of records is itself protected.
 
-    Raises
-    ------
-    TemplateError
-        If an amount is no number or out of range, or the adjacency is unknown.
-
     Examples
     --------
     >>> print(Privacy(epsilon=1))
@@ -97,7 +92,6 @@ class Privacy:
 
 
 def check_privacy(owner: str, privacy: object) -> None:
-    """Raise `TemplateError` unless an argument is a `Privacy`."""
     if not isinstance(privacy, Privacy):
         raise TemplateError(f"{owner}: privacy must be a Privacy, not {type(privacy).__name__}.")
 

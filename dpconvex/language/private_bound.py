@@ -93,24 +93,16 @@ class BoundedProgram:
         if not isinstance(problem, cp.Problem):
             raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
         if not self.bounds or not all(isinstance(bound, PrivateBound) for bound in self.bounds):
-            raise TemplateError(
-                f"expected the PrivateBounds of the problem, not their names, and at least one, not {bounds!r}."
-            )
+            raise TemplateError(f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
         known = {id(parameter): parameter for parameter in problem.parameters()}
         for bound in self.bounds:
             if known.pop(id(bound.parameter), None) is None:
-                raise TemplateError(
-                    f"the problem does not mention the private bound {bound.name!r}, or it is given twice."
-                )
-        for parameter in known.values():
-            if parameter.value is None:
-                raise TemplateError(
-                    f"the parameter {parameter.name()!r} is no private bound and has no value; give it its public value."
-                )
+                raise TemplateError(f"the private bound {bound.name!r} is not in the problem, or is given twice.")
+        unset = [parameter.name() for parameter in known.values() if parameter.value is None]
+        if unset:
+            raise TemplateError(f"{unset[0]!r} is no private bound and has no value; give it its public value.")
         if problem.is_mixed_integer():
-            raise TemplateError(
-                "integer variables cannot be moved by a little into private bounds; use real variables."
-            )
+            raise TemplateError("integer variables cannot be moved into private bounds; use real variables.")
         if not problem.is_dcp():
             raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
         self.objective, self.constraints = problem.objective, list(problem.constraints)
@@ -130,16 +122,13 @@ class BoundedProgram:
     def check_signs(self) -> None:
         """Raise unless the discipline proves that every occurrence of every bound makes the feasible set shrink when it falls."""
         for bound in self.mentioned(self.objective):
-            raise NotPrivate(
-                f"the objective mentions the private bound {bound.name!r}, and would be another one after the noise",
-                self.objective.args[0],
-                "keep the objective public; bounds stand in constraints",
-            )
+            why = f"the objective mentions the private bound {bound.name!r}, and would be another one after the noise"
+            raise NotPrivate(why, self.objective.args[0], "keep the objective public; bounds stand in constraints")
         for variable in self.variables:
             ends = variable.attributes.get("bounds") or ()
             if any(isinstance(end, cp.Expression) and self.mentioned(end) for end in ends):
                 raise NotPrivate(
-                    "an attribute of a variable mentions a private bound", variable, "write it as a constraint"
+                    "a variable's attribute mentions a private bound", variable, "write it as a constraint"
                 )
         reader = Reader([bound.parameter for bound in self.bounds])
         for constraint in self.constraints:
@@ -147,12 +136,11 @@ class BoundedProgram:
             for bound in self.mentioned(constraint):
                 core = None if beyond is None else reader.expression(beyond, "a constraint")
                 if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
-                    raise NotPrivate(
-                        f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less",
-                        constraint,
-                        "write the bound where raising it allows more, such as A @ x <= bound.parameter, in every place where "
-                        "it occurs",
+                    why = f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less"
+                    remedy = (
+                        "write it where raising it allows more, such as A @ x <= bound.parameter, wherever it occurs"
                     )
+                    raise NotPrivate(why, constraint, remedy)
 
     def prepare(self, solver: str | None) -> None:
         """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
@@ -160,8 +148,8 @@ class BoundedProgram:
         status = self.attempt(least, solver)
         if status != cp.OPTIMAL:
             raise TemplateError(
-                f"the problem has no answer where every private bound is at its minimum (status: {status}), so for some data it "
-                "might have none. Raise the minimum, if it is higher for all data, or allow what is missing at a price."
+                f"the problem has no answer where every private bound is at its minimum (status: {status}). Raise the minimum, "
+                "if it is higher for all data, or allow what is missing at a price."
             )
         self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         room = cp.Variable(name="room")
@@ -175,8 +163,8 @@ class BoundedProgram:
             self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         if not np.isfinite(self.allowed):
             raise TemplateError(
-                "with every private bound at its minimum, a constraint has no finite value at the best point that was found. "
-                "Raise the minimum, if it is higher for all data, or write the constraint without dividing by a bound."
+                "where every private bound is at its minimum, a constraint has no finite value. Raise the minimum, if it is "
+                "higher for all data, or write the constraint without dividing by a bound."
             )
 
     def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:

@@ -185,9 +185,8 @@ class Template(Sealed):
 
         Raises
         ------
-        NotPrivate, TemplateError, MissingRule
-            As for `Template`; if a term of the objective mixes records, which it shows, or a constraint mentions data; if the
-            declared domains do not fit the parameters.
+        NotPrivate
+            If a term of the objective mixes records, which it shows, or a constraint mentions data.
 
         Examples
         --------
@@ -217,21 +216,19 @@ class Template(Sealed):
 
         Parameters
         ----------
-        data : mapping of str to array_like
-            One entry per field of the record.
+        data, clip
+            As for `Record.validate`.
         noise : mapping of str to array_like, optional
             For each variable, by name, an array of its shape; those that are missing get none.
         added : float
             Modulus of the added quadratic, such as a certificate's ``added``.
         size : float, optional
             The public number of records; by default those that there are.
-        clip : bool
-            Project records onto their declared domain instead of raising.
 
         Raises
         ------
-        DomainError, MissingRule, TemplateError
-            If a record is outside its declared domain, an atom cannot be written over a batch, or the noise does not fit.
+        MissingRule
+            If an atom cannot be written over a batch; names it.
 
         Examples
         --------
@@ -305,8 +302,6 @@ def scalar(what: str, value: Any) -> cp.Expression:
 
 # What was read of a template is compared with what its user wrote, in values at public points, by CVXPY's own arithmetic.
 
-Valued = tuple[Array, float]  # a value, and the largest number that occurs in computing it
-
 # What was read may differ in value by this fraction of the largest number that occurs in computing it.
 READING = 1e-9
 # With more expressions than this, the many labels' own are like each other, and one point for each is enough.
@@ -325,12 +320,12 @@ def check_reading(
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
         leaves |= {variable: public_point(variable, rng, positive) for variable in reader.variables.values()}
-        ours, known = evaluations([own for _, own in pairs], leaves), dict[int, Valued]()
+        ours, known = evaluations([own for _, own in pairs], leaves), dict[int, Array]()
         for original, own in pairs:
-            (one, first), (two, second) = cvxpy_value(original, reader, leaves, known), ours[own]
+            one, (two, size) = cvxpy_value(original, reader, leaves, known), ours[own]
             with np.errstate(invalid="ignore"):  # both are infinite outside the domain
                 apart = np.abs(one - two)
-            if (np.isfinite(one) & ~(apart <= READING * max(first, second))).any():
+            if (np.isfinite(one) & ~(apart <= READING * size)).any():
                 raise TemplateError(
                     f"Template: {original} was read as an expression of other values, which differ by {np.nanmax(apart):.3g}. "
                     "Please report it; write it in another way."
@@ -347,17 +342,16 @@ def pairs_of(original: Any, read: Expression | Constraint) -> list[tuple[Any, Ex
     return list(zip(original.args, args, strict=True))
 
 
-def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Valued]) -> Valued:
+def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Array]) -> Array:
     """Return the value of a CVXPY tree, NaN where CVXPY has none, with nobody's variables set; each node is computed once."""
     if id(node) not in known:
-        parts = [cvxpy_value(argument, reader, leaves, known) for argument in node.args]
-        read, values = reader.read_already(node), [part for part, _ in parts]
-        value: Any = leaves.get(read, node.value) if not parts else np.full(node.shape, np.nan)
-        if parts and not odd(node, read, values):
+        values = [cvxpy_value(argument, reader, leaves, known) for argument in node.args]
+        read = reader.read_already(node)
+        value: Any = np.full(node.shape, np.nan) if values else leaves.get(read, node.value)
+        if values and not odd(node, read, values):
             with suppress(ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):
                 value = node.numeric(values)
-        value = np.asarray(value.toarray() if sp.issparse(value) else value)
-        known[id(node)] = value, max([0.0, float(np.abs(value).max(initial=0.0)), *(size for _, size in parts)])
+        known[id(node)] = np.asarray(value.toarray() if sp.issparse(value) else value)
     return known[id(node)]
 
 
