@@ -202,7 +202,6 @@ def test_a_constant_is_a_last_feature_and_makes_records_longer() -> None:
     np.testing.assert_array_equal(X, [[-1.0, 0.5], [1.0, 0.5]])
     np.testing.assert_array_equal(schema.encode(rows, sparse=True)[0].toarray(), X)
     assert schema.record.validate({"x": X, "y": y}).size == 2
-    assert schema.radius == np.sqrt(1.25)
     assert Schema.from_dict(schema.to_dict()) == schema != plain
     assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
     with pytest.raises(TemplateError, match="constant must be a finite number"):

@@ -20,19 +20,6 @@ def loss(x: Any, y: Any, weight: Any, group: Any) -> cp.Expression:
     return weight * cp.logistic((1 if y == "yes" else -1) * (x @ w) + group * b)
 
 
-def test_the_loss_is_called_once_for_every_combination() -> None:
-    calls = []
-
-    def recorded(**fields: Any) -> Any:
-        calls.append((fields["y"], fields["group"]))
-        return loss(**fields)
-
-    template = dp.Template(RECORD, recorded)
-    assert calls == [(c["y"], c["group"]) for c in RECORD.combinations]
-    assert len(template.losses) == 6
-    assert all(expression.is_scalar for expression in template.losses)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
