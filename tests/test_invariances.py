@@ -32,7 +32,7 @@ def constants(template: dp.Template) -> Constants:
     }
     if analysis.kink is not None:
         return found
-    found["J"] = analysis.log_det(analysis.moduli(SIZE, 0.0))[0]
+    found["J"] = analysis.log_det(analysis.strong_convexity(SIZE, 0.0))[0]
     found["Hessian"] = analysis.hessian_bound
     for noise, adjacency in LAWS:
         privacy = dp.Privacy(2.0, 1e-6 if noise == "gaussian" else 0.0, adjacency)

@@ -245,8 +245,8 @@ def costs(analysis: Analysis, certificate: Certificate) -> Claims:
     """Return the same of what objective perturbation pays."""
     if not isinstance(certificate, ObjectiveCertificate) or analysis.kink is not None:
         return {}
-    moduli = analysis.moduli(certificate.size, certificate.added)
-    goals = {"log_det": (analysis.log_det(moduli)[0], Goal({"log_det": 1.0}))}
+    mu = analysis.strong_convexity(certificate.size, certificate.added)
+    goals = {"log_det": (analysis.log_det(mu)[0], Goal({"log_det": 1.0}))}
     if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
         paid = certificate.noise_epsilon + certificate.jacobian_epsilon
         goals["epsilon"] = paid, Goal({move_of(certificate): 1.0 / certificate.noise_scale, "log_det": 1.0})

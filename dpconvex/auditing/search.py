@@ -360,10 +360,9 @@ def promising(goal: Goal, parts: Mapping[str, Array]) -> NDArray[np.int64]:
 
 def diagonal(analysis: Analysis, size: int, added: float) -> Array:
     """Return the certified curvature of the rest of the objective, coordinate by coordinate, shape (dim,)."""
-    moduli = analysis.moduli(size, added)
     result = np.zeros(analysis.form.space.dim)
-    for block, ratio in zip(analysis.form.space.blocks.values(), moduli.ratios, strict=True):
-        result[block.slice] = moduli.least / ratio
+    for block, modulus in zip(analysis.form.space.blocks.values(), analysis.block_moduli, strict=True):
+        result[block.slice] = size * modulus + added
     return result
 
 

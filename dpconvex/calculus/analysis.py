@@ -17,8 +17,7 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.joint_supremum import HingeJoint, Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
+from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.core.abstract_values import Interval, Kink, Scalar
 from dpconvex.core.derivation import Derivation
@@ -58,18 +57,6 @@ class LossBounds:
         return self.step.written()
 
 
-@dataclass(frozen=True)
-class Moduli:
-    """Strong convexity of the public part of an objective, in sum form.
-
-    `least` is mu, the modulus over the whole space, `ratios` for each variable `least` over its own modulus, 1 or less: a
-    variable with a larger modulus feels less curvature.
-    """
-
-    least: float
-    ratios: tuple[float, ...]
-
-
 class Analysis:
     """All constants of a template.
 
@@ -89,7 +76,6 @@ class Analysis:
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)
-        self._weighted: dict[tuple[float, ...], list[Curvature]] = {}
         count = 0 if unbounded is not None else len(form.losses)
         self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
@@ -185,46 +171,33 @@ class Analysis:
         """Largest eigenvalue of one record's Hessian."""
         return max(loss.curvature.eigenvalue for loss in self.losses)
 
-    def log_det(self, moduli: Moduli) -> tuple[float, LossBounds]:
-        """Bound J = sup log det(I + M^(-1/2) H M^(-1/2)) over records and theta, with the loss that attains it.
-
-        M is the constant curvature of the rest of the objective, bounded below variable by variable.
-        """
-        values = self.log_dets(moduli)
+    def log_det(self, mu: float) -> tuple[float, LossBounds]:
+        """Bound J = sup log det(I + H/mu) over records and theta, and say where; mu is the modulus of the rest."""
+        values = self.log_dets(mu)
         return float(values.max()), self.losses[first_largest(values)]
 
-    def log_dets(self, moduli: Moduli) -> Array:
-        """Bound ``sup log det(I + M^(-1/2) H M^(-1/2))`` for each of the losses, shape (losses,)."""
-        ratios = moduli.ratios if min(moduli.ratios, default=1.0) < 1.0 else ()
-        if ratios not in self._weighted:
-            curvatures = [loss.curvature for loss in self.losses]
-            if ratios:  # in coordinates where every variable has the smallest modulus
-                gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
-                curvatures = [curvature_bound(loss.scalar.pieces, gram, loss.dimension) for loss in self.losses]
-            self._weighted[ratios] = curvatures
-        alike = {curvature: curvature.log_det(moduli.least) for curvature in set(self._weighted[ratios])}
-        found = np.array([alike[curvature] for curvature in self._weighted[ratios]])
+    def log_dets(self, mu: float) -> Array:
+        """Bound ``sup log det(I + H/mu)`` for each of the losses, shape (losses,)."""
+        known = {curvature: curvature.log_det(mu) for curvature in {loss.curvature for loss in self.losses}}
+        found = np.array([known[loss.curvature] for loss in self.losses])
         for k, loss in enumerate(self.losses):
             if isinstance(loss.joint, HingeJoint):
-                found[k] = min(found[k], loss.joint.loss(0.0, moduli.least))
+                found[k] = min(found[k], loss.joint.loss(0.0, mu))
         return found
 
-    def moduli(self, size: float, added: float) -> Moduli:
-        """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""
-        values = [size * modulus + added for modulus in self.block_moduli]
-        least = min(values, default=added)
-        return Moduli(least, tuple(float(min(1.0, least / value)) if value > 0 else 1.0 for value in values))
+    def strong_convexity(self, size: float, added: float) -> float:
+        """Return the modulus mu of ``size * regularizer + (added/2) ||theta||^2``."""
+        return size * self.modulus + added
 
-    def perturbation_cost(self, beta: float, moduli: Moduli, adjacency: str) -> tuple[float, str]:
+    def perturbation_cost(self, beta: float, mu: float, adjacency: str) -> tuple[float, str]:
         """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""
-        mu = moduli.least
         replace = adjacency == "replace-one"
         sensitivity = self.replacement_bound if replace else self.gradient_bound
-        apart = beta * sensitivity + self.log_det(moduli)[0]
+        apart = beta * sensitivity + self.log_det(mu)[0]
         if all(loss.joint is None for loss in self.losses):
             return apart, "suprema of gradient and curvature apart"
         other = beta * self.gradient_bound if replace else 0.0
-        joint, curved = 0.0, self.log_dets(Moduli(mu, ()))
+        joint, curved = 0.0, self.log_dets(mu)
         # The largest counts: what is no larger than a bound found before needs no sharper one.
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
             loss = self.losses[k]

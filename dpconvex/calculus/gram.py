@@ -10,7 +10,6 @@ Sums that cancel are bounded outward: an error is relative to what was added up,
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,15 +167,6 @@ class Gram:
             if bound.sum() < np.trace(self.upper[np.ix_(members, members)]):
                 self.upper[members], self.upper[:, members] = 0.0, 0.0
                 self.upper[members, members] = bound
-
-    def reweighted(self, weights: Array) -> Gram:
-        """Return the same with rows multiplied by a factor for each variable, shape (variables,)."""
-        factor = weights[self.blocks]
-        result = copy(self)
-        result.forms = [replace(form, weight=factor[:, None] * form.weight * factor) for form in self.forms]
-        result.upper, result.rounding = (factor[:, None] * part * factor for part in (self.upper, self.rounding))
-        result.errors = factor * self.errors
-        return result
 
     def row_rank(self, rows: Array) -> int:
         """Bound the dimension that some rows of one record's `A_z` span: only what is exactly dependent counts as that."""

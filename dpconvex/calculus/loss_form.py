@@ -1,24 +1,24 @@
-"""Splits a template into what the proofs speak of.
+"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and a public set K.
 
-That is: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and a public feasible set.
-
-What cannot be split this way, or depends on data where it must not, is refused here, with the place and a remedy.
+What cannot be split this way, depends on data where it must not, or has numbers beyond double precision is refused.
 """
 
 import math
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.label_symmetry import Exchange, exchange_of
-from dpconvex.calculus.record_sums import longest_product, longest_sum
 from dpconvex.calculus.sensitive_subspace import Part, Projection, is_invariant, joined, sensitive_parts
-from dpconvex.core.atoms.arrangement import BROADCAST
+from dpconvex.core.atoms.arithmetic import ADD, MATMUL
+from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
+from dpconvex.core.atoms.extremes import MAX
 from dpconvex.core.discipline import is_concave, is_convex, obstacle
 from dpconvex.core.expansion import Expander
-from dpconvex.core.expression import Constraint, Expression
+from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
@@ -28,6 +28,12 @@ from dpconvex.geometry.conditions import implicit_constraints
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
+
+# Coefficients and bounds of records: squares of products of two of them are ordinary numbers.
+LEAST, MOST = 1e-75, 1e75
+# Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
+WIDEST = STEEPEST = 1e100
+REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
 
 class LossForm:
@@ -52,10 +58,10 @@ class LossForm:
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = feasible_set(self.space, self.constraints)
-        exchange = exchange_of(template.losses) if self.feasible.is_space else None
+        exchange = exchange_of(template.losses, self.space) if self.feasible.is_space else None
         if exchange is not None:
             self._examine(exchange.representatives)
-            if is_invariant(self._parts, exchange.generators(self.space)):
+            if is_invariant(self._parts, exchange.orders):
                 self.exchange = exchange
         if self.exchange is None:
             self._examine(tuple(range(len(template.losses))))
@@ -102,13 +108,14 @@ class LossForm:
     @cached_property
     def lengths(self) -> Lengths:
         """How long the sums are that make a gradient of the objective."""
+        products, sums = longest_sums(self.template.losses)
         projected = 0.0 if self.projection is None else self.projection.reach
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
         regularizer = quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
         degree = max(self.polynomial(leaf).monomial.shape[1] for group in self.leaves for leaf in group)
-        scalars = max(math.comb(self.bases.count + degree, degree) - 1, longest_product(self.template.losses))
-        return Lengths(scalars, entries, row, projected, longest_sum(self.template.losses))
+        scalars = max(math.comb(self.bases.count + degree, degree) - 1, products)
+        return Lengths(scalars, entries, row, projected, sums)
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:
@@ -182,3 +189,62 @@ def why_not_convex(place: Expression) -> tuple[str, str]:
         "CVXPY's rules do not prove it",
         "compose as the rules ask: a convex non-decreasing function of a convex one, or a convex function of an affine one",
     )
+
+
+def check_magnitudes(form: LossForm) -> None:
+    """Refuse coefficients, bounds of records and bounds of parameters whose squares double precision does not hold."""
+    for base in form.bases.bases:
+        check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
+    extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
+    for leaf in {leaf: None for group in form.leaves for leaf in group}:
+        polynomial = form.polynomial(leaf)
+        coefficients = np.abs(polynomial.coefficient)
+        monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)
+        for products in (monomials, coefficients * monomials):
+            check_sizes(products, LEAST**2, MOST**2, "an expression has products of fields", leaf)
+        check_sizes(coefficients, LEAST, MOST, "an expression has coefficients", leaf)
+    bounds = np.abs(np.concatenate([form.feasible.lower, form.feasible.upper]))
+    check_sizes(bounds[np.isfinite(bounds)], 0.0, WIDEST, "the parameters have bounds", form.feasible.describe())
+
+
+def check_sizes(sizes: np.ndarray, least: float, most: float, what: str, where: Expression | str) -> None:
+    """Refuse a size other than 0 that is not between two others, or is no number."""
+    sizes = sizes[sizes != 0]
+    outside = sizes[~((sizes >= least) & (sizes <= most))]
+    if len(outside):
+        raise NotPrivate(f"{what} of size {outside[0]:.3g}, too far from 1 for double precision", where, REMEDY)
+
+
+def check_steepness(sizes: Sequence[float], loss: Expression) -> None:
+    """Refuse slopes and curvatures whose squares overflow; what is no number is refused too."""
+    if not all(size <= STEEPEST for size in sizes):
+        raise NotPrivate("the loss is so steep that its constants overflow", loss, "scale the loss or the fields down")
+
+
+# Atoms that add up nothing, though shapes change.
+REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}
+
+
+def longest_sums(losses: Iterable[Expression]) -> tuple[int, int]:
+    """Return how many terms an entry of a matrix product has at most, and any other sum of values or of slopes."""
+    nodes = postorder(list(losses))
+    products = max((node.args[0].shape[-1] for node in nodes if node.atom is MATMUL), default=0)
+    # The slopes of a variable, or of what is made of it, come together from all places where it stands.
+    uses = Counter(argument for node in nodes for argument in node.args if argument.variables)
+    return products, max([*map(terms, nodes), *uses.values()], default=0)
+
+
+def terms(node: Expression) -> int:
+    """Return how many terms an expression adds up; all entries of its arguments where nothing is known."""
+    if node.atom is None or node.atom in REARRANGEMENTS:
+        return 0
+    if node.atom is ADD:
+        return len(node.args)
+    if node.atom is BROADCAST:  # their slopes
+        return node.size // max(node.args[0].size, 1) if node.variables else 0
+    if node.atom is MATMUL:  # slopes
+        return max(node.shape, default=0)
+    if node.atom is SELECT:
+        return max(Counter(node.option("places")).values(), default=0) if node.variables else 0
+    entrywise = all(argument.shape == node.shape for argument in node.args)
+    return 0 if entrywise else max(argument.size for argument in node.args)

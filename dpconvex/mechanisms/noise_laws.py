@@ -27,7 +27,7 @@ from scipy.special import gammaln
 from scipy.stats import beta as beta_law
 
 from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
-from dpconvex.calculus.analysis import Analysis, Moduli
+from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.neighbour_differences import differences
 from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
 from dpconvex.errors import NotPrivate
@@ -87,19 +87,19 @@ class OnSubspace:
 class GammaLaw(OnSubspace):
     """Density proportional to ``exp(-beta ||b||)``."""
 
-    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+    def calibrate(self, analysis: Analysis, privacy: Privacy, mu: float) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
 
         def cost(beta: float) -> tuple[float, str]:
-            return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
+            return analysis.perturbation_cost(beta, mu, privacy.adjacency)
 
         p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
         return pure_calibration(cost, sensitivity, p * (p + 1), p, analysis, privacy.epsilon)
 
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
+    def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
         p = analysis.form.noise_dimension
-        return p * (p + 1) * quick_scale(analysis, privacy.epsilon, moduli, sensitivity_of(analysis, privacy)) ** 2
+        return p * (p + 1) * quick_scale(analysis, privacy.epsilon, mu, sensitivity_of(analysis, privacy)) ** 2
 
 
 class MatrixLaw:
@@ -107,12 +107,12 @@ class MatrixLaw:
 
     name = "matrix-shaped"
 
-    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+    def calibrate(self, analysis: Analysis, privacy: Privacy, mu: float) -> Calibration:
         """As for Gamma noise, with the nuclear norm of the difference: the sum of both gradients' norms."""
         structure, sensitivity = best_structure(analysis), nuclear_sensitivity(analysis, privacy)
 
         def cost(beta: float) -> tuple[float, str]:
-            epsilon, how = analysis.perturbation_cost(beta, moduli, "add-remove")
+            epsilon, how = analysis.perturbation_cost(beta, mu, "add-remove")
             return epsilon + beta * (sensitivity - analysis.gradient_bound), how
 
         mean = math.sqrt(structure.square)
@@ -125,9 +125,9 @@ class MatrixLaw:
         }
         return replace(found, how=f"{found.how}; gradients of rank one: {structure.name}", settings=settings)
 
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
+    def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        scale = quick_scale(analysis, privacy.epsilon, moduli, nuclear_sensitivity(analysis, privacy))
+        scale = quick_scale(analysis, privacy.epsilon, mu, nuclear_sensitivity(analysis, privacy))
         return best_structure(analysis).square * scale**2
 
     def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
@@ -148,29 +148,29 @@ class MatrixLaw:
 class GaussianLaw(OnSubspace):
     """Independent normal coordinates, for (epsilon, delta)."""
 
-    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+    def calibrate(self, analysis: Analysis, privacy: Privacy, mu: float) -> Calibration:
         """Invert the smallest proved delta."""
-        sigma = self._sigma(analysis, privacy, moduli, 1e-10)
+        sigma = self._sigma(analysis, privacy, mu, 1e-10)
         if sigma is None:
-            raise too_curved(analysis, privacy.epsilon, analysis.log_det(moduli)[0])
-        _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
-        event = Perturbation(sigma, hulls_of(analysis, privacy.adjacency, moduli, sigma))
+            raise too_curved(analysis, privacy.epsilon, analysis.log_det(mu)[0])
+        _, jacobian, how = objective_delta(analysis, privacy.adjacency, mu, privacy.epsilon, sigma)
+        event = Perturbation(sigma, hulls_of(analysis, privacy.adjacency, mu, sigma))
         p, reach = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
         return Calibration(sigma, reach, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma), event)
 
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
-        """Calibrate roughly; `near` is the mean square for moduli near these."""
+    def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
+        """Calibrate roughly; `near` is the mean square for a mu near this."""
         p = analysis.form.noise_dimension
-        sigma = self._sigma(analysis, privacy, moduli, ROUGH, math.sqrt(near / max(p, 1)))
+        sigma = self._sigma(analysis, privacy, mu, ROUGH, math.sqrt(near / max(p, 1)))
         return math.inf if sigma is None else self.norm.square(p, sigma)
 
     def _sigma(
-        self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float, near: float = 0.0
+        self, analysis: Analysis, privacy: Privacy, mu: float, accuracy: float, near: float = 0.0
     ) -> float | None:
         check_delta(privacy, "Gaussian noise on the objective", "use noise='gamma'")
 
         def delta(sigma: float) -> float:
-            return objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)[0]
+            return objective_delta(analysis, privacy.adjacency, mu, privacy.epsilon, sigma)[0]
 
         if 0 < near < math.inf:
             return smallest_scale(delta, privacy.delta, near, accuracy, stride=0.02)
@@ -191,9 +191,9 @@ def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPriva
     )
 
 
-def quick_scale(analysis: Analysis, epsilon: float, moduli: Moduli, sensitivity: float) -> float:
+def quick_scale(analysis: Analysis, epsilon: float, mu: float, sensitivity: float) -> float:
     """Return 1/beta where gradient and curvature are charged for apart."""
-    left = epsilon - analysis.log_det(moduli)[0]
+    left = epsilon - analysis.log_det(mu)[0]
     return sensitivity / left if left > 0 else math.inf
 
 
@@ -224,20 +224,20 @@ def pure_calibration(
 
 
 def objective_delta(
-    analysis: Analysis, adjacency: str, moduli: Moduli, epsilon: float, sigma: float
+    analysis: Analysis, adjacency: str, mu: float, epsilon: float, sigma: float
 ) -> tuple[float, float, str]:
     """Bound the delta of objective perturbation with Gaussian noise."""
     worst, paid, how = 0.0, 0.0, ""
-    for hull in hulls_of(analysis, adjacency, moduli, sigma):
+    for hull in hulls_of(analysis, adjacency, mu, sigma):
         found = hull.delta(epsilon)
         if found[0] >= worst:
             (worst, how), paid = found, hull.curvature
     return worst, paid, how
 
 
-def hulls_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Hull, ...]:
+def hulls_of(analysis: Analysis, adjacency: str, mu: float, sigma: float) -> tuple[Hull, ...]:
     """Return the differences between neighbours in units of sigma, with the curvature of the record in front."""
-    curvatures, hulls = analysis.log_dets(moduli), []
+    curvatures, hulls = analysis.log_dets(mu), []
     for item in differences(analysis, adjacency):
         curvature = float(curvatures[list(item.firsts)].max())
         hull = Hull(item.dimension, item.length / sigma, curvature)
@@ -250,7 +250,7 @@ def hulls_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -
                 max(high, 0.0) * SLACK,
                 max(-low, 0.0) * SLACK,
                 max(low, -high, 0.0),
-                item.slopes.logistic / moduli.least,
+                item.slopes.logistic / mu,
             )
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.analysis import Analysis, Moduli
+from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -108,8 +108,8 @@ class ObjectivePerturbation:
         if analysis.modulus <= 0 and not self.added:
             raise NotPrivate(*not_strongly_convex(analysis))
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
-        moduli = analysis.moduli(size, added)
-        found = self.law.calibrate(analysis, privacy, moduli)
+        mu = analysis.strong_convexity(size, added)
+        found = self.law.calibrate(analysis, privacy, mu)
         radius = reference_radius(analysis, self.reference_norm)
         return Certificate(
             privacy=privacy,
@@ -117,19 +117,19 @@ class ObjectivePerturbation:
             size=size,
             gradient_bound=analysis.gradient_bound,
             sensitivity=sensitivity_of(analysis, privacy),
-            strong_convexity=moduli.least,
+            strong_convexity=mu,
             added=added,
             hessian_bound=analysis.hessian_bound,
             jacobian_epsilon=found.jacobian,
             noise_epsilon=privacy.epsilon - found.jacobian,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
-            derivation=derive(analysis, privacy, moduli, found),
+            derivation=derive(analysis, privacy, mu, found),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
-            advice=(advise(found.jacobian / privacy.epsilon, moduli.least, found.sensitivity),),
+            advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
-            predicted_risk=added * radius**2 / 2 + found.square / (2 * moduli.least),
+            predicted_risk=added * radius**2 / 2 + found.square / (2 * mu),
             settings=found.settings,
             event=found.event,
         )
@@ -156,17 +156,14 @@ class ObjectivePerturbation:
         """
         regular = size * analysis.modulus
 
-        def moduli(mu: float) -> Moduli:
-            return analysis.moduli(size, max(mu - regular, 0.0))
-
         def cost(mu: float) -> float:
-            return analysis.log_det(moduli(mu))[0]
+            return analysis.log_det(max(mu, regular))[0]
 
         near = 0.0
 
         def risk(mu: float) -> float:
             nonlocal near
-            near = self.law.square(analysis, privacy, moduli(mu), near)
+            near = self.law.square(analysis, privacy, max(mu, regular), near)
             return near / (2 * mu)
 
         least = 0.0
@@ -175,21 +172,21 @@ class ObjectivePerturbation:
             if not leaf_lengths(analysis).hinge:
                 return least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
-        free = analysis.moduli(size, FREE * max(analysis.hessian_bound, regular) / privacy.epsilon)
+        free = analysis.strong_convexity(size, FREE * max(analysis.hessian_bound, regular) / privacy.epsilon)
         noise = float(np.sqrt(self.law.square(analysis, privacy, free)))
         radius = minimiser_radius(analysis, self.reference_norm, size, noise)
         joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
         return max(least, best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
 
 
-def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:
+def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> Derivation:
     """Assemble the derivation tree of a certificate."""
     gradient, sensitivity = record_steps(analysis, privacy)
-    steepest, worst = gradient.children[0], analysis.log_det(moduli)[1].derivation
+    steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
     curvature = Derivation(
         "curvature of one record",
         "",
-        {"J": found.jacobian, "at mu": moduli.least},
+        {"J": found.jacobian, "at mu": mu},
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )

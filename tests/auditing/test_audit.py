@@ -132,7 +132,7 @@ def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(
     delta = 1e-2 if mechanism is GAUSSIAN else 0.0
     privacy, mechanism = dp.Privacy(8.0, delta, adjacency="add-remove"), replace(mechanism, added=0.0)
     assert dp.audit(steep, privacy, mechanism, size=1, effort=0.1, seed=0).holds
-    monkeypatch.setattr(Analysis, "log_dets", lambda self, moduli: np.zeros(len(self.losses)))
+    monkeypatch.setattr(Analysis, "log_dets", lambda self, mu: np.zeros(len(self.losses)))
     monkeypatch.setattr(Analysis, "perturbation_cost", lambda self, beta, *_: (beta * self.gradient_bound, ""))
     broken = dp.audit(steep, privacy, mechanism, size=1, effort=0.1, seed=0)
     assert broken["exact answer"].ratio > 1.05, str(broken)

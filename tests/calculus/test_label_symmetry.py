@@ -53,9 +53,9 @@ UNLIKE = {
 def constants(analysis):
     found = [analysis.gradient_bound, analysis.replacement_bound, analysis.form.noise_dimension]
     if analysis.kink is None:
-        moduli = analysis.moduli(100, 0.0)
-        costs = [analysis.perturbation_cost(0.3, moduli, adjacency)[0] for adjacency in ("replace-one", "add-remove")]
-        found += [analysis.hessian_bound, analysis.log_det(moduli)[0], *costs]
+        mu = analysis.strong_convexity(100, 0.0)
+        costs = [analysis.perturbation_cost(0.3, mu, adjacency)[0] for adjacency in ("replace-one", "add-remove")]
+        found += [analysis.hessian_bound, analysis.log_det(mu)[0], *costs]
     return found
 
 
@@ -79,7 +79,7 @@ def test_losses_are_exchanged_as_claimed(name):
     record, losses = form.template.record, BatchedLoss(form.template, form.space, batch_of(form.template, rng))
     theta = rng.normal(size=form.space.dim)
     groups = len(record.combinations) // CLASSES
-    for order, columns in zip(form.exchange.generators(form.space), swap_and_cycle(), strict=True):
+    for order, columns in zip(form.exchange.orders, swap_and_cycle(), strict=True):
         values = losses.records(theta)[0].reshape(CLASSES, groups)
         moved = losses.records(theta[order])[0].reshape(CLASSES, groups)
         assert moved == pytest.approx(values[columns], rel=1e-9)
