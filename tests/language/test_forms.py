@@ -91,6 +91,7 @@ def test_a_wrong_form_costs_nothing(form: str) -> None:
 def test_no_entry_charges_for_a_wrong_form(entry: str) -> None:
     for form in ("a missing field", "too many columns", "other lengths", "texts", "labels in two axes"):
         assert charged(entry, FORMS[form][0], "add-remove") == 0, form
+    assert charged(entry, VALUES["outside"], "add-remove") == 1
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -49,17 +49,6 @@ def test_all_noise_together_is_for_what_one_record_moves(
     assert sum(most / noise.scale for most, noise in zip(moved, drawn, strict=True)) == pytest.approx(0.5)
 
 
-def test_it_is_paid_for_before_data_are_read() -> None:
-    budget = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.DomainError):
-        dp.evaluate(LOGISTIC, MODEL, {"x": 9 * X, "y": Y}, dp.Privacy(0.5), budget=budget)
-    assert budget.spent.epsilon == 0.5
-    found = dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5, 1e-6), budget=budget)
-    assert found.spent == dp.Privacy(0.5)
-    with pytest.raises(dp.BudgetExceeded):
-        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), budget=budget)
-
-
 def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
     """Rows on a boundary: their rounding follows the place in a batch, and must not."""
     rng = np.random.default_rng(0)

@@ -126,24 +126,6 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
     assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate
 
 
-def test_the_cost_is_recorded_before_the_data_are_read() -> None:
-    ledger = dp.Budget(dp.Privacy(1.0))
-    wrong = data(50)
-    wrong["x"] = wrong["x"] * 10
-    with pytest.raises(dp.DomainError):
-        tune_repeated(grid(0.1), wrong, dp.Privacy(1.0), budget=ledger)
-    assert float(ledger.remaining.epsilon) == 0.0
-    with pytest.raises(dp.BudgetExceeded):
-        tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), budget=ledger)
-    # And nothing is paid for what cannot be proved.
-    fresh = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.NotPrivate):
-        tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), dp.OutputPerturbation("gaussian"), budget=fresh)
-    with pytest.raises(dp.TemplateError, match="seed"):
-        tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), budget=fresh, seed=-1)
-    assert float(fresh.remaining.epsilon) == 1.0
-
-
 def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     validate, draw = dp.Record.validate, dp.Repetitions.draw

@@ -79,11 +79,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.jsonl"
 
 
-def test_refuses_another_total(path: Path) -> None:
-    Budget(Privacy(1), path)
+def test_refuses_another_total_and_another_adjacency(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
     for other in (Privacy(2), Privacy(1, 1e-9), Privacy(1, adjacency="add-remove")):
         with pytest.raises(TemplateError, match=r"total is epsilon = 1, replace-one.*Budget\.open"):
             Budget(other, path)
+    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
+        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
+    assert budget.entries == ()
 
 
 def test_a_spend_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,18 +176,13 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
         (SPEND, "ledger of a privacy budget"),
         (HEADER.replace("1,", "2,", 1), "version 2"),
         (HEADER.replace("1.0", "NaN"), "epsilon"),
-        (HEADER.replace("1.0", "Infinity"), "epsilon"),
         (HEADER.replace("1,", "true,", 1), "version must be int"),
-        (HEADER.replace("1,", "1.0,", 1), "version must be int"),
         (HEADER.replace('"delta"', '"epsilon": 2.0, "delta"'), "line 1.*twice"),
         (HEADER + SPEND.replace('"delta"', '"epsilon": 0.1, "delta"'), "line 2.*twice"),
         (HEADER + "not json\n" + SPEND, "line 2"),
-        (HEADER + SPEND + "\n", "line 3"),
-        (HEADER + "\0" * 20 + "\n", "line 2"),
         (HEADER + "\0" * 20, "torn"),
         (HEADER + SPEND + SPEND.replace("0.5", "-0.5"), "line 3.*epsilon"),
         (HEADER + SPEND.replace("0.5", "true"), "line 2.*epsilon"),
-        (HEADER + SPEND.replace("0.5", '"0.5"'), "line 2.*epsilon"),
         (HEADER + SPEND.replace('"a"', "3"), "line 2.*label"),
         (HEADER + SPEND.replace("label", "name"), "line 2.*label"),
         (HEADER + SPEND * 3, "exceed"),
@@ -288,10 +286,3 @@ def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> N
     budget.spend(Privacy(1), "after")
     os.close(stop)
     os.waitpid(child, 0)
-
-
-def test_adjacencies_do_not_mix() -> None:
-    budget = Budget(Privacy(1))
-    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
-        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
-    assert budget.entries == ()

