@@ -21,6 +21,7 @@ from dpconvex.core.runtime import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
+from dpconvex.release.files import replaceable
 
 VERSION = 1
 
@@ -49,11 +50,6 @@ class Budget:
         better where curvature or pure promises make up much of the cost.  The last two need a delta, of which a tenth is kept for
         what events lose beside.  By default what the file says, and "basic" in a new one.
 
-    Raises
-    ------
-    TemplateError, DPConvexError
-        If the total or the accounting differs from what is in the file, or that is not a sound ledger.
-
     Examples
     --------
     >>> budget = Budget(Privacy(epsilon=1))
@@ -74,7 +70,7 @@ class Budget:
         self.privacy = privacy
         self._asked = accounting
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
-        self.path = None if path is None else file_of(path)
+        self.path = None if path is None else replaceable(path).absolute()
         self._seen: list[Entry] = []
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
@@ -88,10 +84,10 @@ class Budget:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Budget:
         """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
-        file = file_of(path)
+        file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             rule, _ = parsed(ledger.read(descriptor, file), file)
-        return cls(rule.total, path)
+        return cls(rule.total, file)
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
@@ -100,7 +96,7 @@ class Budget:
         A spend that is whole but for its end of line stays and counts.  A fragment is taken off and returned: its spend was
         never confirmed, so no answer was computed on it.
         """
-        file = file_of(path)
+        file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
             parsed(ledger.read(descriptor, file), file)
@@ -108,7 +104,7 @@ class Budget:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was spent so far, by every process that shares the file, in order."""
+        """What was spent so far, in order."""
         with self._alone():
             if self.path is not None:
                 with ledger.locked(self.path) as descriptor:
@@ -122,7 +118,7 @@ class Budget:
 
     @property
     def rule(self) -> str:
-        """What that rule says."""
+        """What that rule is."""
         return self._rule.says
 
     @property
@@ -158,15 +154,13 @@ class Budget:
         Raises
         ------
         BudgetExceeded, TemplateError, DPConvexError
-            If less than that is left, the adjacency differs from the budget's, an argument has the wrong type, or the spend could
-            not be recorded.  The release must not be made.
+            If less than that is left, the adjacency differs, or the spend could not be recorded.  The release must not be made.
         """
-        if not isinstance(privacy, Privacy):
-            raise TemplateError(f"Budget: expected a Privacy to spend, not {privacy!r}.")
-        if not isinstance(label, str):
-            raise TemplateError(f"Budget: the label of a spend must be a text, not {label!r}.")
-        if event is not None and not isinstance(event, Event):
-            raise TemplateError(f"Budget: expected the event of a certificate, not {event!r}.")
+        if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
+            raise TemplateError(
+                f"Budget: a spend is a Privacy, a label (a text), and the event of a certificate, not {privacy!r}, {label!r} and "
+                f"{event!r}."
+            )
         if privacy.adjacency != self.privacy.adjacency:
             raise TemplateError(
                 f"Budget: {label!r} is private under {privacy.adjacency}, but the budget counts in "
@@ -283,14 +277,6 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
         budget.spend(privacy, label, event)
     else:  # a ledger of one's own need not know about events
         budget.spend(privacy, label)
-
-
-def file_of(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a ledger."""
-    try:
-        return Path(path).absolute()
-    except TypeError as error:
-        raise TemplateError(f"Budget: the path of a ledger must be a text or a path, not {path!r}.") from error
 
 
 def sum_text(amount: Amount | Privacy) -> str:

@@ -103,7 +103,7 @@ def unpacked(content: bytes, name: Any, form: str, kind: type, build: Callable[[
         text = members.pop(HEADER)
         if text.shape != () or text.dtype.kind != "U":
             raise ValueError("its header is no text")
-        values = json.loads(str(text), object_pairs_hook=distinct, parse_constant=infinite)
+        values = json.loads(str(text), object_pairs_hook=distinct)
         if not isinstance(values, dict) or values["format"] != form:
             raise ValueError("it has another format")
         version = values["version"]
@@ -132,12 +132,6 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise ValueError("a field is there twice")
     return fields
-
-
-def infinite(text: str) -> float:
-    if text == "NaN":
-        raise ValueError("its header has a number that is none")
-    return float(text)
 
 
 def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:

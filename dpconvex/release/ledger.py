@@ -6,7 +6,6 @@ the middle of a write leaves a torn last line, which `read` refuses and `mend` r
 
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,13 +51,11 @@ def locked(path: Path) -> Iterator[int]:
     fcntl = file_locks()
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except (OSError, ValueError) as error:
             remedy = "; restore it, or state a total to make a new one" if isinstance(error, FileNotFoundError) else ""
             raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}){remedy}.") from error
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
