@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dpconvex.errors import DPConvexError, TemplateError, shorten
 
@@ -48,7 +48,7 @@ def shipped() -> dict[str, Path]:
 
 
 def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
-    """Declare the learner of a problem file.
+    """Declare the learner of a problem file; its ``source`` holds the name (or absolute path) and the options.
 
     Parameters
     ----------
@@ -57,11 +57,6 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
         path separator in it.
     **options
         Options of the file's ``template`` function.
-
-    Returns
-    -------
-    Template
-        Its ``source`` holds the name (of your own file: the absolute path) and the options.
 
     Examples
     --------
@@ -101,8 +96,7 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
     if not isinstance(name_or_path, str | os.PathLike):
         raise TemplateError(f"load: expected the name or the path of a problem, not {name_or_path!r}.")
     text = os.fspath(name_or_path)
-    separators = {os.sep, os.altsep} - {None}
-    if isinstance(name_or_path, os.PathLike) or text.endswith(".py") or any(s in text for s in separators if s):
+    if isinstance(name_or_path, os.PathLike) or text.endswith(".py") or os.sep in text or "/" in text:
         file = Path(text).expanduser()
         if not file.is_file():
             raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
@@ -125,14 +119,11 @@ def execute(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TemplateError(f"{file}: not a Python file; a problem file ends in .py.")
     module = importlib.util.module_from_spec(spec)
-    previous = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickled functions of the file look their module up by name
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(name)
-        if previous is not None:
-            sys.modules[name] = previous
         if isinstance(error, DPConvexError) or not isinstance(error, Exception):
             raise
         raise TemplateError(f"{file}: cannot be executed: {type(error).__name__}: {error}.") from error
@@ -147,8 +138,7 @@ def factory(file: Path) -> Callable[..., object]:
             f"{file}: no function `template`. A problem file defines `def template(*, features, ...)` with keyword "
             "options and returns a dpconvex.Template."
         )
-    result: Callable[..., object] = function
-    return result
+    return cast(Callable[..., object], function)
 
 
 def check(given: Mapping[str, object], function: Callable[..., object], file: Path) -> None:
@@ -167,10 +157,7 @@ def check(given: Mapping[str, object], function: Callable[..., object], file: Pa
 
 def description(file: Path) -> str:
     """Return the first line of a file's docstring, read without running the file; empty if there is none."""
-    try:
-        docstring = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
-    except (SyntaxError, ValueError) as error:
-        raise TemplateError(f"{file}: not valid Python: {error}.") from error
+    docstring = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
     return docstring.splitlines()[0].strip() if docstring else ""
 
 

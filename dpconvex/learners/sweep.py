@@ -77,8 +77,7 @@ def sweep(
         Whether to show a progress bar (with tqdm, if it is installed); by default, on a terminal.
     workers : int, optional
         Do so many fits at a time, in threads of this process (docs/performance.md).  Each fit then starts from zero, so with a
-        seed every number of workers gives the bits of single fits.  So many are begun, and paid for, ahead of the one that is
-        yielded.
+        seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
 
     Yields
     ------

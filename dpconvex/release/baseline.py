@@ -78,11 +78,6 @@ def minimize(
         Not private.  Its `distance` bounds the distance from the minimiser, and `gap` how far its mean objective is above the
         least one; `accuracy` says both in words.
 
-    Raises
-    ------
-    NotPrivate, MissingRule, DomainError, NotConverged
-        If the template is not convex, a record is outside its domain, or there is no minimiser, or none was found.
-
     Examples
     --------
     >>> import dpconvex as dp

@@ -36,11 +36,6 @@ def verify_bounded(
     solver : str, optional
         As for ``problem.solve``.
 
-    Returns
-    -------
-    BoundCertificate
-        Print it to see how far the bounds will be tightened.
-
     Raises
     ------
     NotPrivate, TemplateError
@@ -77,12 +72,6 @@ def solve_bounded(
     Release
         The variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so that the problem
         can be solved again, or another one with the same bounds, at no cost.
-
-    Raises
-    ------
-    NotPrivate, TemplateError, BudgetExceeded, DomainError, NotConverged
-        As for `verify_bounded` and `solve`.  The last two are paid for: a value is not a number or is below its minimum, or the
-        solver fails at the noisy bounds.
 
     Examples
     --------

@@ -81,7 +81,7 @@ def calibrate(
     ----------
     template : Template or sequence of Template
     privacy : Privacy
-        The promise of all releases together.
+        Of all releases together.
     size, cover, whitening
         As for `verify`: each release whitens by a noisy second moment of its own.
     releases : int

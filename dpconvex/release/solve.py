@@ -76,8 +76,7 @@ def solve(
     seed : int, optional
         For tests.  The release then says that it is not private.
     whitening : PrivateWhitening, bool or "auto", optional
-        A first stage, from a share of the same promise; as for `verify`.  The parameters are then those for whitened
-        records, and the release predicts from original ones.
+        As for `verify`.  The parameters are then those for whitened records, and the release predicts from original ones.
 
     Returns
     -------
@@ -121,7 +120,7 @@ def statistics(
     template : Template
         Its loss is quadratic in the parameters; regularizer and constraints do not matter here.
     privacy : Privacy
-        The promise of the release, and of all fits together.
+        Of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
         By default with Gaussian noise, or Gamma noise for a promise without delta.
     whitening : PrivateWhitening, bool or "auto", optional
@@ -134,11 +133,6 @@ def statistics(
     -------
     Statistics
         ``fit(template)`` fits any template with the same loss.
-
-    Raises
-    ------
-    NotPrivate, DomainError, BudgetExceeded
-        As for `solve`; the loss must be quadratic.
 
     Examples
     --------

@@ -86,7 +86,6 @@ def verify(
     ----------
     template : Template
     privacy : Privacy
-        The promise to be kept.
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
@@ -101,10 +100,6 @@ def verify(
         descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
         size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
         mechanism is named, one that is proved to end near a minimiser.
-
-    Returns
-    -------
-    Certificate
 
     Raises
     ------
@@ -159,7 +154,6 @@ class Method:
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
 
     def way(self, template: Template, privacy: Privacy, size: int) -> Way:
-        """Return the mechanism, and the first stage if there is one, that the options stand for."""
         return self._chosen(template, privacy, size)[1]
 
     def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[Proved | None, Way]:
