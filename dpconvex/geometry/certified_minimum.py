@@ -83,10 +83,8 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
     for number in range(LAST_STEPS):
         cuts = region.cuts(near)
         blocks = [*region.blocks, *cuts, *kept]
-        parts = [
-            nearby(block, near, REACH * unit, known[k] if known and k < count else None)
-            for k, block in enumerate(blocks)
-        ]
+        duals = [known[k] if known and k < count else np.zeros(len(block.offset)) for k, block in enumerate(blocks)]
+        parts = [nearby(block, near, REACH * unit, z) for block, z in zip(blocks, duals, strict=True)]
         if number < 3 or number % 4 == 0:
             hessian = function.hessian(near.astype(float))
         bent = hessian + sum(curvature for _, _, curvature in parts)
@@ -112,23 +110,20 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, blocks, multipliers)
         # Next to the end of a logarithm steps only multiply the last digits, and come back from afar.
-        waiting = 0 if distance < 0.7 * max(best.distance, last) else waiting + 1
-        last = distance
-        if distance < best.distance:
-            best = Certified(x, distance)
+        waiting, last = 0 if distance < 0.7 * max(best.distance, last) else waiting + 1, distance
+        best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
     return best
 
 
-def nearby(block: Block, x: Array, reach: float, z: Array | None) -> tuple[Block, Any, Array | float]:
+def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
     """Return what a condition with a multiplier asks of short moves from a point, to second order.
 
     That is a condition, what takes its multipliers back, and the curvature of what the condition is the tangent of.
     """
     value, norms = block.at(x), block.norms
-    rounded = value.astype(float)
-    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, rounded, z)
+    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
         across = np.linalg.norm if kind == SECOND_ORDER else np.sum
         if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):
@@ -143,7 +138,7 @@ def nearby(block: Block, x: Array, reach: float, z: Array | None) -> tuple[Block
     return part, turn, curvature
 
 
-def entrywise(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
+def entrywise(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | float]:
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
@@ -157,15 +152,12 @@ def entrywise(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Ar
     if length <= ROUND * (1 + abs(value[0])):
         return SECOND_ORDER, np.eye(count), 0.0
     direction = value[1:] / length
-    turn = np.concatenate([[1.0], -direction])[:, None]
-    if z is None:
-        return NONNEGATIVE, turn, 0.0
     inner = block.matrix[1:].toarray()
     across = inner - np.outer(direction, direction @ inner)
-    return NONNEGATIVE, turn, float(z[0]) / length * (across.T @ across)
+    return NONNEGATIVE, np.concatenate([[1.0], -direction])[:, None], float(z[0]) / length * (across.T @ across)
 
 
-def spectral(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
+def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | float]:
     """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
     largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0)))
@@ -174,7 +166,7 @@ def spectral(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Arr
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))
     turn = svec(kernel.T @ basis @ kernel)
-    if z is None:
+    if not z.any():
         return SEMIDEFINITE, turn, 0.0
     inverted = (vector * np.where(small, 0.0, 1 / np.where(small, 1.0, eigenvalue))) @ vector.T
     multiplier = smat(z.astype(float))
@@ -190,48 +182,37 @@ def model(
 
     Returns the move and a vector for each block; None if the solver fails.
     """
-    dim = region.dim
-    equations, values = region.system
-    matrices, offsets = [sp.csr_array(equations)], [values - equations @ x]
-    cones: list[tuple[str, int]] = [("zero", len(values))]
+    dim, (equations, values) = region.dim, region.system
+    # The l1 cone has a number above each entry, which comes after the move.
     extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
-    start, columns = 0, []
+    rows: list[Any] = [np.hstack([equations, np.zeros((len(values), extra))])]
+    offsets, cones, start = [values - equations @ x], [("zero", len(values))], dim
     for block in blocks:
-        matrix, offset = -block.matrix, block.at(x)
-        if block.kind == ABSOLUTE:
-            count = len(offset) - 1
-            sizes = sp.csr_array((np.ones(count), (np.arange(count), start + np.arange(count))), shape=(count, extra))
+        offset, kind = block.at(x), block.kind
+        matrix = sp.csr_array(sp.hstack([-block.matrix, sp.csr_array((len(offset), extra))]))
+        if kind == ABSOLUTE:
+            count, kind = len(offset) - 1, NONNEGATIVE
+            sizes = sp.csr_array(sp.eye_array(count, dim + extra, k=start))
             start += count
-            top = sp.csr_array(sizes.sum(axis=0)[None])
-            matrix = sp.vstack([matrix[[0]], matrix[1:], -matrix[1:]])
-            offset = np.concatenate([offset[:1], offset[1:], -offset[1:]])
-            more = sp.vstack([top, -sizes, -sizes])
-        else:
-            more = sp.csr_array((len(offset), extra))
-        columns.append(more)
-        matrices.append(matrix)
+            matrix = sp.vstack([matrix[[0]] + sizes.sum(axis=0)[None], matrix[1:] - sizes, -matrix[1:] - sizes])
+            offset = np.concatenate([offset, -offset[1:]])
+        rows.append(matrix)
         offsets.append(offset)
-        cones.append((NONNEGATIVE if block.kind == ABSOLUTE else block.kind, len(offset)))
-    columns = [sp.csr_array((cones[0][1], extra)), *columns]
-    whole = sp.csc_array(sp.hstack([sp.vstack(matrices), sp.vstack(columns)]))
-    offset = np.concatenate([part.astype(float) for part in offsets]) / unit
+        cones.append((kind, len(offset)))
+    joined, offset = sp.csc_array(sp.vstack(rows)), np.concatenate([part.astype(float) for part in offsets]) / unit
     pull = np.concatenate([gradient / unit, np.zeros(extra)])
-    bent = sp.block_diag([sp.csc_array(hessian), sp.csc_array((extra, extra))])
-    answer = clarabel_answer(sp.csc_array(bent), pull, whole, offset, cones)
+    bent = sp.csc_array(sp.block_diag([sp.csc_array(hessian), sp.csc_array((extra, extra))]))
+    answer = clarabel_answer(bent, pull, joined, offset, cones)
     if answer is None:
         return None
-    ends = np.cumsum([0, *(size for _, size in cones)])
-    found, z = answer
     if all(kind == NONNEGATIVE for kind, _ in cones[1:]):
-        found, z = refined(bent.toarray(), pull, whole.toarray(), offset, answer, cones[0][1])
-    multipliers = []
-    for block, a, b in zip(blocks, ends[1:], ends[2:], strict=False):
-        own = unit * z[a:b]
+        answer = refined(bent.toarray(), pull, joined.toarray(), offset, answer, cones[0][1])
+    multipliers = np.split(unit * answer[1], np.cumsum([size for _, size in cones])[:-1])[1:]
+    for k, block in enumerate(blocks):
         if block.kind == ABSOLUTE:
-            count = len(block.offset) - 1
-            own = np.concatenate([own[:1], own[1 : 1 + count] - own[1 + count :]])
-        multipliers.append(own)
-    return unit * found[:dim], multipliers
+            top, above, below = np.split(multipliers[k], [1, len(block.offset)])
+            multipliers[k] = np.concatenate([top, above - below])
+    return unit * answer[0][:dim], multipliers
 
 
 def refined(
@@ -243,10 +224,9 @@ def refined(
     add up to, these are all that is asked for.  The answer itself is returned where no guess of the inequalities works out.
     """
     v, z = answer
-    slack = offset - rows @ v
-    free = np.arange(len(z)) >= equations
-    sizes = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    tight = free & (z * sizes**2 > slack * float(np.abs(bent).max(initial=0.0) or 1.0))
+    slack, free = offset - rows @ v, np.arange(len(z)) >= equations
+    squares = np.maximum((rows**2).sum(axis=1), 1e-300)
+    tight = free & (z * squares > slack * float(np.abs(bent).max(initial=0.0) or 1.0))
     for _ in range(ROUNDS):
         chosen = np.flatnonzero(tight | ~free)
         if len(v) + len(chosen) > MOST_REFINED:
@@ -261,16 +241,16 @@ def refined(
         for _ in range(3):  # what is left is small, also where multipliers are large beside moves
             left = (right - extended @ solution).astype(float)
             solution = solution + unit * lstsq(scaled, unit * left, lapack_driver="gelsy", cond=1e-15)[0]
-        new_v, new_z = solution[: len(v)], np.zeros(len(z))
-        new_z[chosen] = solution[len(v) :]
-        slack = offset - rows @ new_v
-        room = 1e-12 * (np.abs(offset) + np.abs(rows) @ np.abs(new_v))
-        wrong = tight & (new_z < -1e-12 * np.abs(new_z).max(initial=0.0)), free & ~tight & (slack < -room)
         if not np.isfinite(solution).all():
             return answer
-        if not wrong[0].any() and not wrong[1].any():
+        new_v, new_z = solution[: len(v)], np.zeros(len(z))
+        new_z[chosen] = solution[len(v) :]
+        room = 1e-12 * (np.abs(offset) + np.abs(rows) @ np.abs(new_v))
+        outside = free & ~tight & (offset - rows @ new_v < -room)
+        pulling = tight & (new_z < -1e-12 * np.abs(new_z).max(initial=0.0))
+        if not outside.any() and not pulling.any():
             return new_v, np.where(tight, np.maximum(new_z, 0.0), new_z)
-        tight = (tight & ~wrong[0]) | wrong[1]
+        tight = (tight & ~pulling) | outside
     return answer
 
 

@@ -54,8 +54,8 @@ class Empty(Exception):
     """A condition holds nowhere."""
 
 
-def closed_forms(conditions: Conditions) -> tuple[list[Piece], list[Piece], bool]:
-    """Return pieces on disjoint coordinates, pieces that contain K, and whether the former are all of K.
+def closed_forms(conditions: Conditions) -> tuple[list[Piece], list[Piece], list[Indices]]:
+    """Return pieces on disjoint coordinates, pieces that contain K, and groups of coordinates on which K is none of the former.
 
     Conditions are taken together where they share coordinates, directly or by way of others.
     """
@@ -67,27 +67,26 @@ def closed_forms(conditions: Conditions) -> tuple[list[Piece], list[Piece], bool
             items.append(Row(row.indices.astype(np.int64), sign * row.data, -sign * float(offset[k]), tight))
     items += [*conditions.cones, *conditions.curved]
     places = [coordinates_of(item, conditions) for item in items]
-    used = np.zeros(conditions.dim, dtype=bool)
     parts: list[Piece] = []
     around: list[Piece] = []
-    whole = True
+    others: list[Indices] = []
+    lower, upper = conditions.lower, conditions.upper
+    left = np.isfinite(lower) | np.isfinite(upper)
     for group in connected(places, conditions.dim):
         members, here = [items[k] for k in group], np.unique(np.concatenate([places[k] for k in group]))
-        used[here] = True
+        left[here] = False
         try:
             piece = joint(members, here, conditions)
             if piece is not None:
                 parts.append(piece)
                 continue
-            whole = False
+            others.append(here)
             around.extend(piece for item in members for piece in alone(item, conditions))
         except Empty:
             raise conditions.contradiction() from None
-    lower, upper = conditions.lower, conditions.upper
-    left = np.flatnonzero(~used & (np.isfinite(lower) | np.isfinite(upper)))
-    if len(left):
-        parts.append(Interval(left, lower[left], upper[left]))
-    return parts, [Interval(np.arange(conditions.dim), lower, upper), *parts, *around], whole
+    if left.any():
+        parts.append(Interval(np.flatnonzero(left), lower[left], upper[left]))
+    return parts, [Interval(np.arange(conditions.dim), lower, upper), *parts, *around], others
 
 
 def coordinates_of(item: Condition, conditions: Conditions) -> Indices:
@@ -236,16 +235,17 @@ def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
     if len(places) < len(found) or any(not np.array_equal(one[0], places[0][0]) for one in places):
         return None
     coordinates, _, about = places[0]
-    side = len(about)
-    middle = about if len(places) == 1 and (about != about[0, 0] * np.eye(side)).any() else np.zeros((side, side))
+    one = np.eye(len(about))
+    middle = about if len(places) == 1 and (about != about[0, 0] * one).any() else 0 * one
     low, high = -np.inf, np.inf
     for _, scale, shift in places:
         level = float((shift - middle)[0, 0])
-        if not close(shift, middle + level * np.eye(side)).all() and (shift != middle + level * np.eye(side)).any():
+        if not (close(shift, middle + level * one) | (shift == middle + level * one)).all():
             return None
         low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
     if low > high:
         raise Empty
+    side = len(one)
     ends = np.full(side, low), np.full(side, high)
     spectrum: Piece | None = Interval(np.arange(side), *ends)
     if rows:

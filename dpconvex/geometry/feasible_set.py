@@ -48,7 +48,8 @@ class FeasibleSet:
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.constraints = space, tuple(constraints)
         self.region = Region(space, self.constraints)
-        parts, self._around, self.has_projection = closed_forms(self.region)
+        parts, self._around, self._others = closed_forms(self.region)
+        self.has_projection = not self._others
         self.pieces: tuple[Piece, ...] = tuple(parts) if self.has_projection else ()
 
     @property
@@ -83,11 +84,11 @@ class FeasibleSet:
     def _known(self) -> tuple[Piece, ...]:
         """Everything that bounds K; where that leaves coordinates unbounded, weak duality (docs/theory.md, section 17)."""
         lower, upper = bounds_of(self._around, self.space.dim)
-        used = np.flatnonzero(self.region.touched)
-        known = self.has_projection or bool((np.isfinite(lower) & np.isfinite(upper)).all())
-        if known or len(used) > MOST_BOUNDED or self.obstacle is not None:
+        groups = [here for here in self._others if not np.isfinite([lower[here], upper[here]]).all()]
+        if not groups or max(map(len, groups)) > MOST_BOUNDED or self.obstacle is not None:
             return tuple(self._around)
-        return *self._around, Interval(used, *reaches(self.region, used, (lower[used], upper[used])))
+        reached = [Interval(here, *reaches(self.region, here, (lower[here], upper[here]))) for here in groups]
+        return *self._around, *reached
 
     @cached_property
     def lower(self) -> Array:

@@ -149,17 +149,6 @@ class Region(Conditions):
         )
 
     @cached_property
-    def touched(self) -> NDArray[np.bool_]:
-        """Which coordinates any condition is about, shape (dim,)."""
-        found = np.isfinite(self.lower) | np.isfinite(self.upper) | self.system[0].any(axis=0)
-        for block in self.blocks:
-            found[block.matrix.indices] = True
-        for root in self.curved:
-            for variable in root.variables:
-                found[self.space.block_of(variable).slice] = True
-        return found
-
-    @cached_property
     def depth(self) -> Array:
         """How far the conditions are from equality at `inside`."""
         return -self.excess(self.inside)
