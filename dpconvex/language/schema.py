@@ -95,20 +95,19 @@ class Schema:
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
             raise TemplateError(
-                "declare the feature columns with their public bounds or kinds, such as {'age': (0, 110)}; there is none in "
-                f"{self.features!r}."
+                f"declare feature columns, such as {{'age': (0, 110)}}; there is none in {self.features!r}."
             )
         for name in ("ignore", "absent"):
             if isinstance(getattr(self, name), str) or not isinstance(getattr(self, name), Sequence | None):
                 raise TemplateError(f"{name} must be a list of texts, not {getattr(self, name)!r}.")
-        names = [*self.features, self.label, *(self.ignore or ())]
+        names = [*self.features, self.label, *dict.fromkeys(self.ignore or ())]
         for name in names:
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")
-        twice = [name for name in {self.label, *(self.ignore or ())} if names.count(name) > 1]
+        twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise TemplateError(
-                f"the column {twice[0]!r} is declared both as a feature and as the label, or to be ignored."
+                f"the column {twice[0]!r} is declared twice: as a feature, as the label, or to be ignored."
             )
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
@@ -116,7 +115,7 @@ class Schema:
             raise TemplateError(f"clip and unit must be true or false, not {self.clip!r} and {self.unit!r}.")
         if not (is_real(self.constant) and math.isfinite(self.constant)):
             raise TemplateError(
-                f"constant must be a finite number, such as 0.5 for an intercept, not {self.constant!r}."
+                f"constant must be a finite number, such as .5 for an intercept, not {self.constant!r}."
             )
         made = {
             "features": {name: column_of(name, declared) for name, declared in self.features.items()},
@@ -197,9 +196,7 @@ class Schema:
         table.check_names(names, known)
         columns = table.columns(names, self.absent)
         if not len(columns[names[0]]) and not empty:
-            raise DomainError(
-                f"{table.title}: there is no record{' below the header' if table.lines is not None else ''}."
-            )
+            raise DomainError(f"{table.title}: there is no record.")
         clipped = self.clip if clip is None else clip
         parts = [column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items()]
         X: Any = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
@@ -232,8 +229,7 @@ class Schema:
 
     def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
         """Return labels as declared, or numbers between -1 and 1."""
-        texts = np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
-        absent = missing_entries(values) & ~texts
+        absent = missing_entries(values)
         if absent.any():
             raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
         if self.labels is not None:
@@ -306,14 +302,9 @@ def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
 
 # A first draft, from data that are public: what it says is read off them
 
-# A column of numbers with at most so many different ones may be a category.
-FEW = 2
-# A column of texts with more levels than this is not offered as a category.
-MANY = 200
-# More texts than this, of which no two are equal, name the records.
-DISTINCT = 10
-# Texts that usually stand for a missing value.
-UNKNOWN = ("?", "NA", "N/A")
+# Numbers of at most FEW values may be a category; texts of more than MANY are none, and more than DISTINCT name the records, if
+# no two are equal; UNKNOWN are texts that usually stand for a missing value.
+FEW, MANY, DISTINCT, UNKNOWN = 2, 200, 10, ("?", "NA", "N/A")
 HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
 # off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
 """

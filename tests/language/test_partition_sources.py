@@ -118,25 +118,6 @@ def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path: Path) -
             dp.Partitions(tmp_path, SCHEMA)
 
 
-def test_data_that_are_others_in_each_pass_are_seen_in_the_second() -> None:
-    rng, calls = np.random.default_rng(0), []
-
-    def drawn() -> dict[str, Any]:
-        calls.append(1)
-        x = rng.uniform(-0.7, 0.7, size=(50, 2))
-        return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
-
-    learner = dp.load("logistic_regression", features=2)
-    with pytest.raises(dp.DomainError, match="partition 1 holds other records than when it was checked"):
-        dp.solve(learner, dp.Partitions([{"x": X, "y": Y}, drawn]), dp.Privacy(1.0))
-    assert len(calls) <= 4
-    calls.clear()
-    chunks = dp.Chunks(lambda: iter([drawn()["x"]]))
-    with pytest.raises(dp.DomainError, match="the chunks hold other records than"):
-        dp.solve(learner, {"x": chunks, "y": Y}, dp.Privacy(1.0))
-    assert len(calls) <= 8
-
-
 OTHERS = {
     "negated": lambda x, y: (-x, y),
     "rows": lambda x, y: (x[::-1], y),

@@ -22,7 +22,7 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
     ("content", "complaint"),
     [
         ("", r"data\.csv: the file is empty; its first line must name the columns"),
-        ("age,hours,sick\n", r"no record below the header"),
+        ("age,hours,sick\n", r"there is no record"),
         ("age;hours;sick\n1;2;no\n", r"no column 'age'; the columns are age;hours;sick"),
         ("age,hours,sick,age\n1,2,no,3\n", r"2 columns are called 'age'"),
         ("age,hours,sick\n1,2,no\n1,2\n", r"line 3: 2 cells, but the header has 3"),
@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, compla
         ({"features": {}}, "there is none"),
         ({"features": {"": (0, 1)}}, "name of a column"),
         ({"features": {"age": (1, 0)}}, "'age' must be two numbers, finite, the lower one below"),
-        ({"features": {"age": (0, 1), "sick": (0, 1)}}, "both as a feature and as the label"),
+        ({"features": {"age": (0, 1), "sick": (0, 1)}}, "declared twice: as a feature, as the label"),
         ({"labels": "no,yes"}, "as a list"),
         ({"labels": [0, "0"]}, "all of them different"),
         ({"features": {"c": {"levels": ["a"]}}}, "'c': declare at least two levels"),
