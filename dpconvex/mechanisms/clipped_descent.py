@@ -1,14 +1,11 @@
 """Noisy gradient descent with clipped gradients: no bound on the loss, its curvature or K is needed.
 
-Each record's gradient is scaled down to a norm of at most c, so one record moves their sum by at most c, whatever the loss and
-wherever the parameters are, and one for another by at most 2c.  (Clipping is the projection on a ball, which brings gradients no
-farther apart; but norms are rounded up, by more for one record than for another, so what is computed is no projection.)  Where no
-gradient is longer than c none is clipped, and a replacement moves the sum by what gradients differ by.  T full-batch steps are
-one Gaussian mechanism of sensitivity ``sqrt(T) c``; with Poisson samples their privacy-loss distribution is composed
-(docs/theory.md, section 8).
-
-What is minimised no longer has a name: clipped gradients of several leaves are gradients of no function.  So nothing is claimed
-about accuracy, and step sizes follow a rule of thumb from public numbers.
+Each record's gradient is scaled down to a norm of at most c, so one record moves their sum by at most c, and one for another by
+at most 2c.  (Clipping is the projection on a ball, which brings gradients no farther apart; but norms are rounded up, by more for
+one record than for another, so what is computed is no projection.)  Where no gradient is longer than c none is clipped, and a
+replacement moves the sum by what gradients differ by.  T full-batch steps are one Gaussian mechanism of sensitivity
+``sqrt(T) c``; with Poisson samples their privacy-loss distribution is composed (docs/theory.md, section 8).  Nothing is claimed
+about accuracy, for clipped gradients of several leaves are gradients of no function; step sizes follow a rule of thumb.
 """
 
 import math
@@ -62,13 +59,12 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
     return bound, min(apart, sensitivity_of(analysis, privacy)) if bound < clip else apart
 
 
-def step_sizes(
-    analysis: Analysis, directions: float, noise: float, records: float, bound: float, stiff: float
-) -> tuple[float, float]:
+def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
     """Return the step, and the largest that whitened records may lead to; `noise` is that of all steps together."""
     most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
-    many = max(directions, analysis.form.bases.count)
-    step, largest = (min(most, capped(analysis, bound * records, records, d)) for d in (directions, many))
+    step, largest = (
+        min(most, capped(analysis, bound * records, records, d)) for d in (1.0, max(analysis.form.bases.count, 1))
+    )
     return step, largest
 
 

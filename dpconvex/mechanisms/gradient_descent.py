@@ -20,27 +20,10 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
+from dpconvex.mechanisms import clipped_descent as clipped, proof_steps as proof
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
-from dpconvex.mechanisms.clipped_descent import (
-    capped,
-    curvature,
-    largest_norms,
-    path_rounding,
-    regularizer_steepness,
-    sampling_rate,
-    step_sizes,
-)
-from dpconvex.mechanisms.proof_steps import (
-    DRAWN,
-    UNSEEN,
-    check_delta,
-    declared_constants,
-    louder,
-    public_steps,
-    record_steps,
-)
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
@@ -85,9 +68,6 @@ class NoisyGradientDescent:
     ----------
     steps : int or None
         Number T of steps.  None picks the number from which on more steps would not help much, at most 1000.
-    radius : float or None
-        A public bound on the distance from the start (the point of K next to 0) to the minimiser; None takes it from K.  It
-        only sets the step size: every choice is private.
     step_size : float or None
         In sum form; None is ``R / (B sqrt(T))``, and with a clip a rule from public numbers (docs/theory.md).
     clip : float or None
@@ -98,10 +78,6 @@ class NoisyGradientDescent:
         Privacy-loss distributions account for it.  None takes all records.
     momentum : float or None
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
-    average : float or None
-        With a clip: the fraction of the iterates, from the last one back, whose mean is released; None and 0 are the last one.
-    directions : float or None
-        With a clip: how many directions the records share evenly, if that is public; it allows for longer steps.
 
     Raises
     ------
@@ -119,30 +95,24 @@ class NoisyGradientDescent:
     """
 
     steps: int | None = None
-    radius: float | None = None
     step_size: float | None = None
     clip: float | None = None
     sampling: float | None = None
     momentum: float | None = None
-    average: float | None = None
-    directions: float | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and not is_whole(self.steps, 1):
             raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
-        positive = ("radius", "step_size", "clip", "sampling", "directions")
-        check_options("NoisyGradientDescent", self, ("momentum", "average"), positive)
+        check_options("NoisyGradientDescent", self, ("momentum",), ("step_size", "clip", "sampling"))
         if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
             raise TemplateError(
                 f"NoisyGradientDescent: clip must be between {1 / LARGEST_CLIP:g} and {LARGEST_CLIP:g}, so that the squares of "
                 f"clipped gradients are numbers, not {self.clip!r}; choose another unit for the loss."
             )
-        for name in ("sampling", "average", "momentum"):
-            value = getattr(self, name)
-            if value is not None and not (value < 1 or (value == 1 and name == "average")):
+        for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
+            if value is not None and not value < 1:
                 raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, not {value!r}.")
-        for name in ("sampling", "momentum", "average", "directions"):
-            if self.clip is None and getattr(self, name) is not None:
+            if value is not None and self.clip is None:
                 raise TemplateError(
                     f"NoisyGradientDescent: {name} is an option for clipped gradients; give a `clip` too."
                 )
@@ -155,15 +125,15 @@ class NoisyGradientDescent:
     @property
     def name(self) -> str:
         """What certificates call the mechanism."""
-        clipped, sampled = self.clip is not None, self.sampling is not None
-        return "noisy gradient descent" + ", clipped" * clipped + " and sampled" * sampled
+        clips, sampled = self.clip is not None, self.sampling is not None
+        return "noisy gradient descent" + ", clipped" * clips + " and sampled" * sampled
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the conditions, choose the steps, and calibrate the noise of all of them together."""
         check_conditions(analysis, privacy, self.clip is not None)
         clip = math.inf if self.clip is None else float(self.clip)
-        bound, apart = largest_norms(analysis, privacy, clip)
-        rate, p = sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
+        bound, apart = clipped.largest_norms(analysis, privacy, clip)
+        rate, p = clipped.sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
         once, steps = gaussian_sigma(privacy.epsilon, privacy.delta, apart), self.steps or CLIPPED_STEPS
         if self.clip is None:
             steepest = size * (bound + regularizer_slope(analysis))
@@ -184,7 +154,7 @@ class NoisyGradientDescent:
             size=size,
             gradient_bound=bound,
             sensitivity=apart,
-            hessian_bound=curvature(analysis),
+            hessian_bound=clipped.curvature(analysis),
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=sigma,
@@ -203,7 +173,7 @@ class NoisyGradientDescent:
         self, analysis: Analysis, steps: int, steepest: float, sigma: float
     ) -> tuple[dict[str, float], float | None]:
         """Choose the step for the smallest bound on the risk of the average iterate; return that, too."""
-        radius = self.radius if self.radius is not None else max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
+        radius = max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
         largest = math.hypot(steepest, math.sqrt(analysis.form.noise_dimension) * sigma)
         if self.step_size is None and not math.isfinite(largest):
             raise TemplateError(
@@ -220,12 +190,12 @@ class NoisyGradientDescent:
     ) -> dict[str, float]:
         """Choose the steps on clipped gradients, from public numbers."""
         assert self.clip is not None
-        stiff = rate * regularizer_steepness(analysis, size)[0]
+        stiff = rate * clipped.regularizer_steepness(analysis, size)[0]
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
             noise = sigma * math.sqrt(steps)
-            step, largest = step_sizes(analysis, self.directions or 1.0, noise, size * rate, bound, stiff)
+            step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
         if not largest * stiff <= 2:
             raise TemplateError(
                 f"NoisyGradientDescent: steps of {largest:.3g} are too long for the regularizer, whose curvature is up to "
@@ -233,8 +203,7 @@ class NoisyGradientDescent:
             )
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
-        settings |= {"average": float(self.average or 0.0), "largest_step": largest}
-        return settings | ({} if self.sampling is None else {"sampling": rate})
+        return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
         """Return the certificate with noise that also hides what rounding does to sums of so many gradients.
@@ -245,15 +214,15 @@ class NoisyGradientDescent:
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + 1e-12)
-        clean = largest_norms(analysis, certificate.privacy, certificate.clip)[1]
+        clean = clipped.largest_norms(analysis, certificate.privacy, certificate.clip)[1]
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of that size
-            rounding = path_rounding(analysis, certificate, records, float(most))
+            rounding = clipped.path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
-            found = louder(certificate, reach, apart - reach, {"G_adj": apart})
+            found = proof.louder(certificate, reach, apart - reach, {"G_adj": apart})
             if "sampling" in certificate.settings and rounding > 0:
                 paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
-                found = louder(certificate, scale, more, {"G_adj": apart})
+                found = proof.louder(certificate, scale, more, {"G_adj": apart})
             if found.noise_scale <= most:
                 moved = certificate.steps * certificate.largest_step * rounding
                 return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
@@ -262,15 +231,13 @@ class NoisyGradientDescent:
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Descend; return the mean of all iterates, or of clipped gradients that of the last ones; coordinates, shape (dim,)."""
+        """Descend; return the mean of all iterates, or with clipped gradients the last one; coordinates, shape (dim,)."""
         assert isinstance(certificate, DescentCertificate)
-        settings, basis, p = certificate.settings, analysis.form.basis, certificate.noise_dimension
-        steps, step, clip = certificate.steps, certificate.step_size, certificate.clip
-        rate, momentum = certificate.sampling, settings.get("momentum", 0.0)
-        kept = steps + 1 if clip == math.inf else max(round(settings["average"] * steps), 1)
+        basis, p, momentum = analysis.form.basis, certificate.noise_dimension, certificate.settings.get("momentum", 0.0)
+        steps, step, clip, rate = certificate.steps, certificate.step_size, certificate.clip, certificate.sampling
         theta = engine.project(np.zeros(analysis.form.space.dim))
-        velocity, total = np.zeros_like(theta), theta.copy() if kept > steps else np.zeros_like(theta)
-        for t in range(steps):
+        velocity, total = np.zeros_like(theta), theta.copy()
+        for _ in range(steps):
             if clip == math.inf:
                 gradient = engine.loss_gradient(theta)
             else:  # where none is longer than the clip, none is clipped
@@ -280,22 +247,21 @@ class NoisyGradientDescent:
             released = gradient + in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
             velocity = momentum * velocity + (1 - momentum) * step * released
             theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
-            if t >= steps - kept:
-                total += theta
-        return total / kept
+            total += theta
+        return total / (steps + 1) if clip == math.inf else theta
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        """Return a bound on the norm of every step's noise that fails with at most the given probability."""
+        """Bound the norm of every step's noise but for a probability."""
         assert isinstance(certificate, DescentCertificate)
         each = probability / certificate.steps
         return GAUSSIAN.quantile(certificate.noise_dimension, certificate.noise_scale, each)
 
 
-def check_conditions(analysis: Analysis, privacy: Privacy, clipped: bool) -> None:
+def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
     """Refuse what noisy gradient descent cannot do."""
     feasible, what = analysis.form.feasible, "noisy gradient descent"
-    check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
-    if not feasible.bounded and not clipped:
+    proof.check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
+    if not feasible.bounded and not clips:
         raise NotPrivate(
             f"{what} needs bounded parameters: its steps and its risk scale with their size",
             feasible.describe(),
@@ -322,7 +288,7 @@ def derive(
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
     if clip == math.inf:
-        steps_of_proof = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
+        steps_of_proof = (*proof.record_steps(analysis, privacy), composed, *proof.public_steps(analysis))
         return Derivation("noisy descent", "", privacy.claims, SOURCE, steps_of_proof)
     why = "one clipped gradient appears or disappears"
     if privacy.adjacency == "replace-one":
@@ -331,24 +297,24 @@ def derive(
         )
     gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
     apart = Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
-    children = (gradient, apart, composed, *public_steps(analysis))
+    children = (gradient, apart, composed, *proof.public_steps(analysis))
     return Derivation("noisy descent, clipped", "", privacy.claims, CLIPPED_SOURCE, children)
 
 
 def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
     """Say what the proof takes for granted, and what it does not say."""
     if clip == math.inf:
-        return DRAWN, ROUNDED, UNSEEN, *declared_constants(analysis)
-    said = [DRAWN, *CLIPPED, UNSEEN]
+        return proof.DRAWN, ROUNDED, proof.UNSEEN, *proof.declared_constants(analysis)
+    said = [proof.DRAWN, *CLIPPED, proof.UNSEEN]
     if analysis.unbounded is not None:
         unproved = str(analysis.unbounded).splitlines()[0]
         said.insert(2, f"No convexity and no bound on the loss was proved, and none is needed: {unproved}.")
-    return (*said, *declared_constants(analysis))
+    return (*said, *proof.declared_constants(analysis))
 
 
 def for_directions(analysis: Analysis, certificate: DescentCertificate, directions: float) -> Certificate:
     """Return a certificate whose steps are for records that share so many directions evenly, which is public by then."""
     records = certificate.size * certificate.sampling
-    longest = capped(analysis, certificate.gradient_bound * records, records, directions)
+    longest = clipped.capped(analysis, certificate.gradient_bound * records, records, directions)
     step = max(min(certificate.largest_step, longest), certificate.step_size)
     return replace(certificate, settings={**certificate.settings, "step_size": step})

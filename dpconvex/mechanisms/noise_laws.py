@@ -1,7 +1,7 @@
 """Laws of the noise b of objective perturbation: what each needs of a template, and how it is calibrated and drawn.
 
 Of each law: the smallest proved noise (`calibrate`), a prediction of the mean square of its norm (`square`), a draw in
-coordinates of the whole space, a bound on its norm that fails with at most a given probability, and what rounding does to a draw.
+coordinates of the whole space, a bound on its norm but for a probability, and what rounding does to a draw.
 
 Matrix-shaped noise is for templates whose gradients are matrices of rank one.  All gradients of one record lie in the unit ball
 of the nuclear norm (times G), which is far smaller than that of the Frobenius norm.  Take an r x c matrix M with density
@@ -96,8 +96,12 @@ class GammaLaw(OnSubspace):
         p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
         return pure_calibration(cost, sensitivity, p * (p + 1), p, analysis, privacy.epsilon)
 
+<<<<<<< HEAD
     def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
+=======
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         p = analysis.form.noise_dimension
         return p * (p + 1) * quick_scale(analysis, privacy.epsilon, mu, sensitivity_of(analysis, privacy)) ** 2
 
@@ -125,13 +129,17 @@ class MatrixLaw:
         }
         return replace(found, how=f"{found.how}; gradients of rank one: {structure.name}", settings=settings)
 
+<<<<<<< HEAD
     def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
         scale = quick_scale(analysis, privacy.epsilon, mu, nuclear_sensitivity(analysis, privacy))
+=======
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
+        scale = quick_scale(analysis, privacy.epsilon, moduli, nuclear_sensitivity(analysis, privacy))
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         return best_structure(analysis).square * scale**2
 
     def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
-        """A matrix, carried into the coordinates."""
         structure = best_structure(analysis)
         drawn = matrix_noise(structure.rows, structure.columns, scale, rng)
         return np.asarray(structure.map @ drawn.ravel(), dtype=float)
@@ -141,16 +149,20 @@ class MatrixLaw:
         return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
 
     def rounding(self, certificate: Certificate, probability: float) -> float:
-        """Bound the distance of a drawn matrix from an ideal one, but for half of the given probability."""
         return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
 
 
 class GaussianLaw(OnSubspace):
     """Independent normal coordinates, for (epsilon, delta)."""
 
+<<<<<<< HEAD
     def calibrate(self, analysis: Analysis, privacy: Privacy, mu: float) -> Calibration:
         """Invert the smallest proved delta."""
         sigma = self._sigma(analysis, privacy, mu, 1e-10)
+=======
+    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+        sigma = self._sigma(analysis, privacy, moduli, 1e-10)
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         if sigma is None:
             raise too_curved(analysis, privacy.epsilon, analysis.log_det(mu)[0])
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, mu, privacy.epsilon, sigma)

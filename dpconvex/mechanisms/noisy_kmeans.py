@@ -86,7 +86,7 @@ class ClusteringNoise:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise on one entry of a sum."""
+        """Of one entry of a sum."""
         p = self.features + 1
         return math.sqrt(self.law.square(p, self.scale) / p)
 

@@ -22,27 +22,10 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.added_quadratic import (
-    best_added,
-    check_options,
-    hinged,
-    leaf_lengths,
-    minimiser_radius,
-    not_strongly_convex,
-    reference_radius,
-    shared_added,
-)
+from dpconvex.mechanisms import added_quadratic as quadratic, proof_steps as proof
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law
-from dpconvex.mechanisms.proof_steps import (
-    DRAWN,
-    UNSEEN,
-    declared_constants,
-    public_steps,
-    record_steps,
-    sensitivity_of,
-)
 
 Array = NDArray[np.float64]
 
@@ -52,8 +35,8 @@ FREE, REMARKABLE = 1e6, 0.25
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
-    DRAWN,
-    UNSEEN,
+    proof.DRAWN,
+    proof.UNSEEN,
 )
 
 
@@ -86,7 +69,7 @@ class ObjectivePerturbation:
         if not isinstance(self.noise, str) or self.noise not in LAWS:
             known = ", ".join(map(repr, LAWS))
             raise TemplateError(f"ObjectivePerturbation: noise must be one of {known}, not {self.noise!r}.")
-        check_options("ObjectivePerturbation", self, ("added",), ("reference_norm",))
+        quadratic.check_options("ObjectivePerturbation", self, ("added",), ("reference_norm",))
 
     @property
     def name(self) -> str:
@@ -95,7 +78,6 @@ class ObjectivePerturbation:
 
     @property
     def law(self) -> Law:
-        """Law of the noise."""
         return LAWS[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
@@ -106,27 +88,44 @@ class ObjectivePerturbation:
                 f"objective perturbation needs a differentiable loss: {kink.reason}", kink.expression, kink.remedy
             )
         if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*not_strongly_convex(analysis))
+            raise NotPrivate(*quadratic.not_strongly_convex(analysis))
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
+<<<<<<< HEAD
         mu = analysis.strong_convexity(size, added)
         found = self.law.calibrate(analysis, privacy, mu)
         radius = reference_radius(analysis, self.reference_norm)
+=======
+        moduli = analysis.moduli(size, added)
+        found = self.law.calibrate(analysis, privacy, moduli)
+        radius = quadratic.reference_radius(analysis, self.reference_norm)
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
             size=size,
             gradient_bound=analysis.gradient_bound,
+<<<<<<< HEAD
             sensitivity=sensitivity_of(analysis, privacy),
             strong_convexity=mu,
+=======
+            sensitivity=proof.sensitivity_of(analysis, privacy),
+            strong_convexity=moduli.least,
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
             added=added,
             hessian_bound=analysis.hessian_bound,
             jacobian_epsilon=found.jacobian,
             noise_epsilon=privacy.epsilon - found.jacobian,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
+<<<<<<< HEAD
             derivation=derive(analysis, privacy, mu, found),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
             advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
+=======
+            derivation=derive(analysis, privacy, moduli, found),
+            assumptions=ASSUMPTIONS + proof.declared_constants(analysis),
+            advice=(advise(found.jacobian / privacy.epsilon, moduli.least, found.sensitivity),),
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * mu),
@@ -142,7 +141,6 @@ class ObjectivePerturbation:
         )
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self.law.bound(certificate, probability)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
@@ -167,22 +165,27 @@ class ObjectivePerturbation:
             return near / (2 * mu)
 
         least = 0.0
-        if self.reference_norm is None and hinged(analysis):
-            least = shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
-            if not leaf_lengths(analysis).hinge:
+        if self.reference_norm is None and quadratic.hinged(analysis):
+            least = quadratic.shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
+            if not quadratic.leaf_lengths(analysis).hinge:
                 return least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
         free = analysis.strong_convexity(size, FREE * max(analysis.hessian_bound, regular) / privacy.epsilon)
         noise = float(np.sqrt(self.law.square(analysis, privacy, free)))
-        radius = minimiser_radius(analysis, self.reference_norm, size, noise)
+        radius = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
         joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
-        return max(least, best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
+        return max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
 
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> Derivation:
     """Assemble the derivation tree of a certificate."""
+<<<<<<< HEAD
     gradient, sensitivity = record_steps(analysis, privacy)
     steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
+=======
+    gradient, sensitivity = proof.record_steps(analysis, privacy)
+    steepest, worst = gradient.children[0], analysis.log_det(moduli)[1].derivation
+>>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
     curvature = Derivation(
         "curvature of one record",
         "",
@@ -190,7 +193,7 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) 
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )
-    children = (gradient, sensitivity, curvature, *public_steps(analysis))
+    children = (gradient, sensitivity, curvature, *proof.public_steps(analysis))
     return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)
 
 

@@ -25,24 +25,9 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.added_quadratic import (
-    best_added,
-    check_options,
-    minimiser_radius,
-    not_strongly_convex,
-    reference_radius,
-)
+from dpconvex.mechanisms import added_quadratic as quadratic, proof_steps as proof
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import (
-    DRAWN,
-    UNSEEN,
-    check_delta,
-    declared_constants,
-    public_steps,
-    record_steps,
-    sensitivity_of,
-)
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]
@@ -83,7 +68,7 @@ class OutputPerturbation:
     def __post_init__(self) -> None:
         if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
             raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
-        check_options("OutputPerturbation", self, ("added",), ("reference_norm", "smoothing"))
+        quadratic.check_options("OutputPerturbation", self, ("added",), ("reference_norm", "smoothing"))
 
     @property
     def name(self) -> str:
@@ -92,26 +77,27 @@ class OutputPerturbation:
 
     @property
     def law(self) -> Spherical:
-        """Law of the noise."""
         return SPHERICAL[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the theorem's conditions and calibrate the noise."""
         if self.noise == "gaussian":
-            check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
+            proof.check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*not_strongly_convex(analysis))
+            raise NotPrivate(*quadratic.not_strongly_convex(analysis))
         p, regular, added = analysis.form.space.dim, size * analysis.modulus, self.added
         risk = partial(self._risk, analysis, privacy, size)
         if added is None:
             noise = math.sqrt(self._square(analysis, privacy, 1.0))
-            added = best_added(risk, regular, minimiser_radius(analysis, self.reference_norm, size, noise))
-        radius, mu = reference_radius(analysis, self.reference_norm), regular + added
+            added = quadratic.best_added(
+                risk, regular, quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
+            )
+        radius, mu = quadratic.reference_radius(analysis, self.reference_norm), regular + added
         width, smooth = 0.0, analysis
         if analysis.kink is not None:
             width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
-        sensitivity = sensitivity_of(smooth, privacy)
+        sensitivity = proof.sensitivity_of(smooth, privacy)
         reach = sensitivity / mu * (1 + 1e-12)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return Certificate(
@@ -127,7 +113,7 @@ class OutputPerturbation:
             noise_dimension=p,
             noise_scale=scale,
             derivation=derive(smooth, privacy, mu, width),
-            assumptions=(DRAWN, UNSEEN, *declared_constants(analysis)),
+            assumptions=(proof.DRAWN, proof.UNSEEN, *proof.declared_constants(analysis)),
             advice=advise(analysis, width),
             perturbed="output",
             noise=self.noise,
@@ -148,12 +134,11 @@ class OutputPerturbation:
         return theta + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
         """Return the mean square of the norm of the noise for a strong convexity."""
-        reach = sensitivity_of(analysis, privacy) / mu
+        reach = proof.sensitivity_of(analysis, privacy) / mu
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return self.law.square(analysis.form.space.dim, scale)
 
@@ -196,9 +181,9 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Der
     """Assemble the derivation tree of a certificate."""
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
-    apart = {"G_adj / mu": sensitivity_of(analysis, privacy) / mu}
+    apart = {"G_adj / mu": proof.sensitivity_of(analysis, privacy) / mu}
     answers = Derivation("distance of two exact answers", "", apart, "strong convexity and the optimality of both")
-    children = (*record_steps(analysis, privacy), *smoothing, answers, *public_steps(analysis))
+    children = (*proof.record_steps(analysis, privacy), *smoothing, answers, *proof.public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

@@ -3,10 +3,8 @@
 Released is ``S + noise``, ``S = sum x x'``, with Gaussian noise on the coordinates of symmetric matrices, which one record moves
 by ``||x||^2`` at most, and a replacement by ``sqrt(2)`` of that.  With ``A = V (max(l, 0) + r)^(-1/2) V'`` from its eigenvalues
 l, and the edge r of the noise's own, every record becomes ``z = radius A x / ||A x||``, which lies in the same ball: the second
-stage has the constants that it has without whitening.
-
-Where the second stage is Gaussian, both together are one Gaussian mechanism, whose levels add up in squares; else the promise is
-divided.  S is summed in integers, and the noise is drawn exactly (docs/theory.md, section 8; docs/release.md, section 5).
+stage has the constants that it has without whitening.  S is summed in integers, and the noise is drawn exactly (docs/theory.md,
+section 8; docs/release.md, section 5).
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ ASSUMED = (
 class PrivateWhitening:
     """A first stage, for `verify` and `solve`, that makes records round before any mechanism sees them.
 
-    A few directions hold most of the records of most data, and noise that is round is then large in all others.  Whitened
-    records need fewer steps and less noise.  Predictions are made from the original records: a release carries the matrix.
+    Whitened records need fewer steps and less noise.  Predictions are made from the original records: a release carries the
+    matrix, which shows as much as the noisy second moment.
 
     Parameters
     ----------
@@ -67,10 +65,6 @@ class PrivateWhitening:
     ------
     TemplateError
         If the share is out of range.
-
-    Notes
-    -----
-    The noisy second moment is never part of the release itself, but the matrix shows as much.
 
     Examples
     --------

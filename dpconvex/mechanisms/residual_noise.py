@@ -59,9 +59,8 @@ class Cover:
         Fraction of epsilon (and of delta) that pays for the residual noise, in (0, 1); at most 0.1 of epsilon is ever
         used.  Under add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
     tolerance : float, optional
-        Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
-        constants: as small as makes the residual noise negligible next to the mechanism's noise, but above what
-        rounding allows to certify for any data.
+        Largest distance from the exact answer that a solver may leave.  By default as small as makes the residual noise
+        negligible next to the mechanism's noise, but above what rounding allows to certify for any data.
 
     Raises
     ------

@@ -99,15 +99,12 @@ class SufficientStatistics:
 
     @property
     def law(self) -> Spherical:
-        """Law of the noise."""
         return SPHERICAL[self.noise]
 
     def moments(self, form: LossForm, adjacency: str) -> Moments:
-        """Return what is released."""
         return quadratic_loss(form).moments(self.weight, self.residuals, adjacency == "replace-one")
 
     def settings(self, form: LossForm) -> dict[str, float]:
-        """Return what a certificate says of the options."""
         return {WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {})
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
@@ -155,7 +152,6 @@ class SufficientStatistics:
         return replace(certificate, tolerance=summation_error(moments, certificate.gradient_bound, records))
 
     def perturbed(self, sums: Array, certificate: Certificate, rng: np.random.Generator) -> Array:
-        """Add noise to statistics, shape (statistics,)."""
         return sums + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
@@ -163,7 +159,6 @@ class SufficientStatistics:
         raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics.")
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
 
@@ -196,7 +191,6 @@ class WeightedStatistics(SufficientStatistics):
         return weighted(loss, loss.moments(self.weight, self.residuals, False), self.field)
 
     def settings(self, form: LossForm) -> dict[str, float]:
-        """Return what a certificate says of the options."""
         return super().settings(form) | {FIELD: float(base_of(quadratic_loss(form), self.field))}
 
 
@@ -217,10 +211,7 @@ def mechanism_of(certificate: Certificate, form: LossForm) -> SufficientStatisti
 
 
 def usual_length(moment: Array, matrix: Array, radius: float, size: int) -> float:
-    """Return the length that public numbers lead to expect of a turned record: L is a part of it.
-
-    It must be positive; which it is, is post-processing.
-    """
+    """Return L, a part of the length that public numbers lead to expect of a turned record; positive, and post-processing."""
     values, vectors = np.linalg.eigh(moment)
     turned = matrix @ (vectors * np.sqrt(np.maximum(values, 0.0)))
     least = 1e-6 * radius * float(np.linalg.norm(matrix)) / math.sqrt(len(matrix))

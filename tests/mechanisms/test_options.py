@@ -18,9 +18,9 @@ CASES: dict[Any, list[dict[str, Any]]] = {
         *({"share": 0.0}, {"share": 1.0}, {"share": "0.1"}),
     ],
     dp.NoisyGradientDescent: [
-        *({"steps": 0}, {"steps": 2.5}, {"steps": True}, {"radius": 0.0}, {"step_size": -1.0}, {"clip": 0.0}),
-        *({"clip": math.inf}, {"momentum": 0.5}, {"directions": 3.0}, {"clip": 1.0, "momentum": 1.0}),
-        *({"clip": 1.0, "sampling": 1.0}, {"clip": 1.0, "average": 1.5}),
+        *({"steps": 0}, {"steps": 2.5}, {"steps": True}, {"step_size": -1.0}, {"clip": 0.0}),
+        *({"clip": math.inf}, {"momentum": 0.5}, {"clip": 1.0, "momentum": 1.0}),
+        {"clip": 1.0, "sampling": 1.0},
     ],
 }
 
