@@ -1,10 +1,9 @@
 """How much strong convexity to add, and what every mechanism that minimises asks of the regularizer.
 
-Every modulus that is chosen without the data is private.  Where a loss follows a target, or is the logarithm of a sum of
-exponentials, the one with the smallest predicted excess risk is taken, for parameters that are as long as is usual
-(`minimiser_radius`); hinges bend on a narrow band of margins only, where few records are: at most a share of epsilon is left to
-their curvature, and less where the margins that they ask for say so.  The numbers are measured over public data sets
-(docs/choosing.md), depend on no units, and prove nothing.
+Every modulus that is chosen without the data is private.  The one with the smallest predicted excess risk is taken, for
+parameters that are as long as is usual (`minimiser_radius`); of hinges, which bend on a narrow band of margins only, at most a
+share of epsilon is left to their curvature.  The numbers are measured (docs/choosing.md), depend on no units, and prove
+nothing.
 """
 
 import math

@@ -79,11 +79,6 @@ class NoisyGradientDescent:
     momentum : float or None
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
 
-    Raises
-    ------
-    TemplateError
-        If an option is out of range, or needs a clip.
-
     Examples
     --------
     >>> import dpconvex as dp

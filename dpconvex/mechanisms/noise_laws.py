@@ -1,19 +1,13 @@
 """Laws of the noise b of objective perturbation: what each needs of a template, and how it is calibrated and drawn.
 
-Of each law: the smallest proved noise (`calibrate`), a prediction of the mean square of its norm (`square`), a draw in
-coordinates of the whole space, a bound on its norm but for a probability, and what rounding does to a draw.
+Matrix-shaped noise is for templates whose gradients are matrices of rank one: those of one record lie in the unit ball of the
+nuclear norm (times G). An r x c matrix M with density proportional to ``det(I + M M'/s^2)^(-a)``, a = (nu + c)/2 (a
+matrix-variate t law; Gupta & Nagar 2000, section 4.2) has a log density whose derivative in a singular value is at most a/s: it
+is beta-Lipschitz in the nuclear norm for s = a/beta.  So ``epsilon = beta * G_* + J``, where G_* bounds the nuclear norm of the
+change of the gradient: G if a record appears, 2G if it is replaced.  A linear image of the noise keeps the property.
 
-Matrix-shaped noise is for templates whose gradients are matrices of rank one.  All gradients of one record lie in the unit ball
-of the nuclear norm (times G), which is far smaller than that of the Frobenius norm.  Take an r x c matrix M with density
-proportional to ``det(I + M M'/s^2)^(-a)``, a = (nu + c)/2 (a matrix-variate t law; Gupta & Nagar 2000, "Matrix variate
-distributions", section 4.2).  The derivative of the log density in a singular value x is ``-(a/s) 2y/(1 + y^2)``, y = x/s, so in
-absolute value at most a/s: the log density is beta-Lipschitz in the nuclear norm for s = a/beta.  Objective perturbation is then
-private with ``epsilon = beta * G_* + J``, where G_* bounds the nuclear norm of the change of the gradient: G if a record appears,
-2G if it is replaced.  A linear image of the noise keeps the property, so it may be carried into the sensitive subspace.
-
-The tail is heavy: a row of M is ``s z / chi``, with z standard normal and chi the root of a chi-square variable with
-nu - r + 1 degrees of freedom.  How long M can be, and how much rounding can change it, decides how exact an answer must be before
-it may be released, so both are bounded here (docs/theory.md, docs/release.md).
+The tail is heavy: a row of M is ``s z / chi``, with z standard normal and chi the root of a chi-square variable with nu - r + 1
+degrees of freedom.  How long M can be, and how much rounding can change it, is bounded here (docs/release.md).
 """
 
 import math

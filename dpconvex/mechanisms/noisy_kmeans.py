@@ -1,12 +1,9 @@
 """Noisy k-means: a few centres for every class, from counts and sums that carry noise.
 
 Each round assigns every record to the nearest centre of its class, and releases, for every cell (class and centre), how many
-records there are and what they add up to, with noise.  A record is in one cell, so all cells together have the sensitivity of one
-record, and the rounds are an adaptive composition (docs/theory.md, section 16; Blum, Dwork, McSherry & Nissim 2005; Su, Cao, Li,
-Bertino & Jin, "Differentially private k-means clustering", 2016).
-
-Records are rounded towards zero to a public grid first.  So sums are exact integers, and an integer plus rounded noise is the
-rounded sum of the two: no digit of a record can show through.
+records there are and what they add up to, with noise.  A record is in one cell, so all cells together have the sensitivity of
+one record, and rounds are an adaptive composition (docs/theory.md, section 16; Blum, Dwork, McSherry & Nissim 2005). Records
+are rounded towards zero to a public grid first: sums are exact integers, so no digit of a record can show through the noise.
 """
 
 import math
@@ -111,11 +108,6 @@ class NoisyKMeans:
         so None stands for 5 rounds, or 3 for a pure promise.
     directions : int
         Public seed of the directions in which centres start.  It has nothing to do with the noise.
-
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
     """
 
     rounds: int | None = None

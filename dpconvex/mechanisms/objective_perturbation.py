@@ -54,11 +54,6 @@ class ObjectivePerturbation:
         the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
     reference_norm : float or None
         A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
-
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
     """
 
     noise: str = "gamma"

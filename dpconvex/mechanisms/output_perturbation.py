@@ -1,13 +1,10 @@
 """Output perturbation: minimise exactly, then add noise to the answer.
 
 Theorem (Chaudhuri, Monteleoni & Sarwate 2011, theorem 6 and corollary 8, for any convex loss and any set: see docs/theory.md).
-Let the losses be convex, the rest of the objective mu-strongly convex and public, K closed and convex.  The minimisers of
-two neighbours are at most S = G_adj/mu apart, where G_adj bounds the change of the gradient.  So the minimiser plus noise b
-is epsilon-differentially private for b with density proportional to exp(-epsilon ||b|| / S), and (epsilon, delta)-
-differentially private for Gaussian b calibrated to S.
-
-Of a loss with kinks, what is minimised is the loss with its kinks rounded off: it is convex, and its gradients are convex
-combinations of the kinked loss's, so it is as sensitive.
+Let the losses be convex, the rest of the objective mu-strongly convex and public, K closed and convex.  The minimisers of two
+neighbours are at most S = G_adj/mu apart, where G_adj bounds the change of the gradient: for noise b with density proportional
+to exp(-epsilon ||b|| / S) the sum is epsilon-private, and (epsilon, delta)-private for Gaussian b calibrated to S. Kinks of the
+loss are rounded off: its gradients are then convex combinations of the kinked loss's, so it is as sensitive.
 """
 
 import math
@@ -53,11 +50,6 @@ class OutputPerturbation:
     smoothing : float or None
         Half the length of the interval on which kinks are rounded off, in units of the kinked atom's argument.  None picks a
         small fraction of what the noise does to the argument.
-
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
     """
 
     noise: str = "gamma"

@@ -82,11 +82,6 @@ class Repetitions:
     share : float
         Fraction of a run's cost that pays for its score, in (0, 1).
 
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
-
     Notes
     -----
     A Poisson number of runs is not offered: it can be 0, and then there is nothing to release; and for a mean of 10 or more it

@@ -61,11 +61,6 @@ class PrivateWhitening:
     field : str, optional
         The field of the record to be whitened, a `Ball` in the Euclidean norm.  By default the only one there is.
 
-    Raises
-    ------
-    TemplateError
-        If the share is out of range.
-
     Examples
     --------
     >>> import dpconvex as dp

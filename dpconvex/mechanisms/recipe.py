@@ -1,14 +1,11 @@
 """The recipe: what fits best with how many records, from public sizes; what is used where nobody names a mechanism.
 
-Clipped steps on whitened records learn more from few records for each parameter than any exact minimiser does; with many, the two
-do the same.  With mu the level of the Gaussian mechanism for the promise, n records and p free parameters, exact minimisers are
-worth choosing where ``n mu / p`` is above about 300, and next to clipped steps on records as they are, above about 10; that is
-measured, not proved (docs/choosing.md).  A quadratic loss is best released as its statistics.
-
-Of mechanisms that end near a minimiser, the one is taken whose excess risk is foreseen to be smallest: for noise on the objective
-``added r^2/2 + E||b||^2/(2 mu)`` at most, for noise on the output what the curvature or the slopes of all records can make of it,
-for noise on gradients R B/sqrt(T) (docs/theory.md).  These bounds are not equally loose: each is multiplied with what its
-mechanism really did on synthetic data (`foreseen`).
+With mu the level of the Gaussian mechanism for the promise, n records and p free parameters, clipped steps on whitened records
+learn more than exact minimisers where ``n mu / p`` is below about 300, and on records as they are below about 10; that is
+measured, not proved (docs/choosing.md). A quadratic loss is best released as its statistics.  Of mechanisms that end near a
+minimiser, the one is taken whose excess risk is foreseen to be smallest: for noise on the objective ``added r^2/2 + E||b||^2/(2
+mu)`` at most, for noise on the output what curvature or slopes can make of it, for noise on gradients R B/sqrt(T), each times
+`foreseen`.
 """
 
 import math

@@ -1,13 +1,11 @@
 """The covered release: exact noise on a grid, for the distance between the computed answer and the exact one.
 
-A theorem speaks of an exact minimiser; a program returns an answer within tau of it, made of floating-point numbers.  The
-difference depends on the data, so it is protected like an output of its own: the answer is rounded to a fixed grid and perturbed
-by integer noise that OpenDP draws exactly.  The difference moves by at most 2 tau between neighbours.  Its share of the budget,
-tau and the grid are fixed before any data are read (docs/release.md has the proof).
+A theorem speaks of an exact minimiser; a program returns an answer within tau of it.  The difference depends on the data, and
+moves by at most 2 tau between neighbours: the answer is rounded to a fixed grid and perturbed by integer noise that OpenDP
+draws exactly.  Its share of the budget, tau and the grid are fixed before any data are read (docs/release.md has the proof).
 
 What rounding allows to certify grows with the number of records, which add-remove adjacency protects.  So a noisy number of
-them is released first, to the program alone; with a margin that its noise exceeds with probability 2^-100 it bounds the number,
-and tau follows from that (docs/release.md, section 4).
+them is released first, to the program alone, with a margin that its noise exceeds with probability 2^-100 (section 4).
 """
 
 import math
@@ -61,11 +59,6 @@ class Cover:
     tolerance : float, optional
         Largest distance from the exact answer that a solver may leave.  By default as small as makes the residual noise
         negligible next to the mechanism's noise, but above what rounding allows to certify for any data.
-
-    Raises
-    ------
-    TemplateError
-        If a number is out of range.
     """
 
     share: float = SHARE

@@ -1,8 +1,7 @@
 """How exact a computed answer can be: bounds from public constants alone, known before any data are read.
 
-Rounding sets a floor under the distance from the minimiser that can be certified, and the tolerance that a release promises must
-lie above the floor of every data set and of every draw of the noise: else the refusal of a fit would say something about the
-data.  Everything here follows from a certificate's constants, the public part of the objective and a bound on the noise.
+Rounding sets a floor under the distance from the minimiser that can be certified.  The tolerance of a release lies above the
+floor of every data set and of every draw of the noise: else the refusal of a fit would say something about the data.
 """
 
 import math

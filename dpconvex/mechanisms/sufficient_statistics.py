@@ -1,10 +1,9 @@
-"""Sufficient statistics: all that a quadratic loss takes from the data, released once.
+"""Sufficient statistics: all that a quadratic loss takes from the data, released once (docs/theory.md, section 18).
 
-The sum of the losses ``theta' Q_z theta / 2 - <q_z, theta>`` is known when the sums of Q_z and q_z are.  They are linear in the
-distinct moments of the record (`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set
-and strength of regularization is post-processing.  The noise is calibrated to how far the moments of one record are apart from
-those of another (or from nothing), which `dpconvex.calculus.moment_sensitivity` bounds (docs/theory.md, section 18).  What
-rounding does to the sums is covered by integer noise, as for every other mechanism (docs/release.md).
+The sum of the losses ``theta' Q_z theta / 2 - <q_z, theta>`` is linear in the distinct moments of the record
+(`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set and strength of regularization
+is post-processing.  The noise is calibrated to how far the moments of one record are apart from those of another (or from
+nothing).
 """
 
 from __future__ import annotations
@@ -60,11 +59,6 @@ class SufficientStatistics:
         noise is added.  In units in which both groups of one record are at most 1 long.
     residuals : bool
         Release the part of the loss that no parameter enters, too (such as y^2): what the variance of residuals needs.
-
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
 
     Examples
     --------

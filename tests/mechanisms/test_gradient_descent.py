@@ -266,12 +266,3 @@ def test_noise_comes_before_what_is_public() -> None:
     moved = 2 * dp.NoisyGradientDescent().run(analyse(learner), one, Quadratic(start - slope, np.inf, public), seeds[1])
     assert moved == -(noisy + public)
     assert moved != -(noisy - slope + (slope + public))
-
-
-def test_what_it_cannot_do_is_refused() -> None:
-    mechanism = dp.NoisyGradientDescent()
-    with pytest.raises(dp.NotPrivate, match="delta = 0"):
-        dp.verify(bounded(), dp.Privacy(1.0), 10, mechanism)
-    unbounded = dp.load("logistic_regression", features=2)
-    with pytest.raises(dp.NotPrivate, match="bounded parameters"):
-        dp.verify(unbounded, dp.Privacy(1.0, 1e-6), 10, mechanism)

@@ -72,8 +72,6 @@ def test_the_bound_on_the_norm(rows: int, columns: int) -> None:
     norms = np.array([np.linalg.norm(matrix_noise(rows, columns, 1.0, rng)) for _ in range(count)])
     for probability in (0.3, 0.01):
         assert (norms > noise_bound(rows, columns, 1.0, probability)).sum() <= stats.binom.isf(1e-6, count, probability)
-    assert noise_bound(rows, columns, 1.0, 1e-9) > noise_bound(rows, columns, 1.0, 0.01) > norms.mean()
-    assert noise_bound(rows, columns, 5.0, 0.01) == pytest.approx(5 * noise_bound(rows, columns, 1.0, 0.01))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (6, 4), (10, 10)])
@@ -145,15 +143,3 @@ def test_gradients_are_of_rank_one_where_that_is_claimed(name: str) -> None:
             assert values[0] == pytest.approx(np.linalg.norm(gradient), rel=1e-9, abs=1e-12)
             assert (values[1:] <= 1e-9 * values[0]).all()
             np.testing.assert_allclose(structure.map @ matrix.ravel(), gradient, atol=1e-12)
-
-
-def test_other_gradients_are_refused() -> None:
-    W = cp.Variable((3, 4), name="W")
-    two = dp.Template(
-        dp.Record(x=dp.Ball(4), u=dp.Ball(4), y=dp.Choice(range(3))),
-        lambda x, u, y: cp.log_sum_exp(W @ x) + cp.logistic((W @ u)[y]),
-        cp.sum_squares(W),
-    )
-    assert rank_one_structures(analyse(two)) == ()
-    with pytest.raises(dp.NotPrivate, match="rank one"):
-        dp.verify(two, dp.Privacy(1.0), 100, dp.ObjectivePerturbation("matrix"))

@@ -59,16 +59,12 @@ def test_other_mechanisms_divide_the_promise(adjacency: str) -> None:
 
 def test_what_it_cannot_do_is_refused() -> None:
     promise = dp.Privacy(1.0, 1e-5)
-    with pytest.raises(dp.NotPrivate, match="delta = 0"):
-        dp.verify(logistic(regularization=0.1), dp.Privacy(1.0), 100, whitening=dp.PrivateWhitening())
     w = cp.Variable(2, name="w")
     box = dp.Template(dp.Record(x=dp.Box([0, 0], [1, 1])), lambda x: cp.logistic(x @ w), cp.sum_squares(w))
     with pytest.raises(dp.TemplateError, match="Euclidean balls"):
         dp.verify(box, promise, 100, whitening=dp.PrivateWhitening())
     with pytest.raises(dp.TemplateError, match="Euclidean balls"):
         dp.verify(logistic(), promise, 100, DESCENT, whitening=dp.PrivateWhitening(field="y"))
-    with pytest.raises(dp.TemplateError, match="PrivateWhitening"):
-        dp.verify(logistic(), promise, 100, DESCENT, whitening=0.1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

@@ -88,8 +88,3 @@ def test_values_never_rise_and_draws_have_the_law(seed: int | None) -> None:
     noisy = noise.tighten(values, low, rng)
     assert (noisy <= values).all()
     assert (noisy >= low).all()
-
-
-def test_a_promise_without_delta_is_refused() -> None:
-    with pytest.raises(dp.NotPrivate, match="delta = 0"):
-        truncated_laplace(dp.Privacy(1.0), 1.0, 1)
