@@ -90,12 +90,7 @@ class GammaLaw(OnSubspace):
         p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
         return pure_calibration(cost, sensitivity, p * (p + 1), p, analysis, privacy.epsilon)
 
-<<<<<<< HEAD
     def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
-        """Charge for gradient and curvature apart, which is quick."""
-=======
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         p = analysis.form.noise_dimension
         return p * (p + 1) * quick_scale(analysis, privacy.epsilon, mu, sensitivity_of(analysis, privacy)) ** 2
 
@@ -123,14 +118,8 @@ class MatrixLaw:
         }
         return replace(found, how=f"{found.how}; gradients of rank one: {structure.name}", settings=settings)
 
-<<<<<<< HEAD
     def square(self, analysis: Analysis, privacy: Privacy, mu: float, near: float = 0.0) -> float:
-        """Charge for gradient and curvature apart, which is quick."""
         scale = quick_scale(analysis, privacy.epsilon, mu, nuclear_sensitivity(analysis, privacy))
-=======
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
-        scale = quick_scale(analysis, privacy.epsilon, moduli, nuclear_sensitivity(analysis, privacy))
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         return best_structure(analysis).square * scale**2
 
     def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
@@ -149,14 +138,8 @@ class MatrixLaw:
 class GaussianLaw(OnSubspace):
     """Independent normal coordinates, for (epsilon, delta)."""
 
-<<<<<<< HEAD
     def calibrate(self, analysis: Analysis, privacy: Privacy, mu: float) -> Calibration:
-        """Invert the smallest proved delta."""
         sigma = self._sigma(analysis, privacy, mu, 1e-10)
-=======
-    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
-        sigma = self._sigma(analysis, privacy, moduli, 1e-10)
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         if sigma is None:
             raise too_curved(analysis, privacy.epsilon, analysis.log_det(mu)[0])
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, mu, privacy.epsilon, sigma)

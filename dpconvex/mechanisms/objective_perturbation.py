@@ -85,42 +85,25 @@ class ObjectivePerturbation:
         if analysis.modulus <= 0 and not self.added:
             raise NotPrivate(*quadratic.not_strongly_convex(analysis))
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
-<<<<<<< HEAD
         mu = analysis.strong_convexity(size, added)
         found = self.law.calibrate(analysis, privacy, mu)
-        radius = reference_radius(analysis, self.reference_norm)
-=======
-        moduli = analysis.moduli(size, added)
-        found = self.law.calibrate(analysis, privacy, moduli)
         radius = quadratic.reference_radius(analysis, self.reference_norm)
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
             size=size,
             gradient_bound=analysis.gradient_bound,
-<<<<<<< HEAD
-            sensitivity=sensitivity_of(analysis, privacy),
-            strong_convexity=mu,
-=======
             sensitivity=proof.sensitivity_of(analysis, privacy),
-            strong_convexity=moduli.least,
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
+            strong_convexity=mu,
             added=added,
             hessian_bound=analysis.hessian_bound,
             jacobian_epsilon=found.jacobian,
             noise_epsilon=privacy.epsilon - found.jacobian,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
-<<<<<<< HEAD
             derivation=derive(analysis, privacy, mu, found),
-            assumptions=ASSUMPTIONS + declared_constants(analysis),
-            advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
-=======
-            derivation=derive(analysis, privacy, moduli, found),
             assumptions=ASSUMPTIONS + proof.declared_constants(analysis),
-            advice=(advise(found.jacobian / privacy.epsilon, moduli.least, found.sensitivity),),
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
+            advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * mu),
@@ -174,13 +157,8 @@ class ObjectivePerturbation:
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> Derivation:
     """Assemble the derivation tree of a certificate."""
-<<<<<<< HEAD
-    gradient, sensitivity = record_steps(analysis, privacy)
-    steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
-=======
     gradient, sensitivity = proof.record_steps(analysis, privacy)
-    steepest, worst = gradient.children[0], analysis.log_det(moduli)[1].derivation
->>>>>>> 1e57a07 (Clipped steps have the options that somebody gives; modules of shared steps are imported as modules)
+    steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
     curvature = Derivation(
         "curvature of one record",
         "",
