@@ -50,17 +50,9 @@ HEAD = ("constant", "observed", "certified", "ratio")
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst case that was found for one constant.
+    """The worst case that was found for one constant: the record, what replaces it, and the parameters there.
 
-    Attributes
-    ----------
-    constant : str
-        Which constant: a key of the `Falsification`.
-    observed, certified : float
-    lower_bound : bool
-        Whether the constant is certified from below (the strong convexity), not from above.
-    record, neighbour, parameters : dict of str to value, or None
-        The record, what replaces it, and the parameters, where the worst case lies.
+    A `lower_bound`, the strong convexity, is certified from below, all else from above.
     """
 
     constant: str
@@ -93,7 +85,7 @@ class Falsification(Mapping[str, Finding]):
     ----------
     findings : mapping of str to Finding
         Keys are some of ``gradient_bound``, ``sensitivity``, ``hessian_bound``, ``hessian_trace``, ``log_det``, ``epsilon``,
-        ``noise_dimension``, ``strong_convexity``.
+        ``noise_dimension``, ``strong_convexity``; each has ``observed``, ``certified``, ``ratio`` and where it lies.
     """
 
     findings: Mapping[str, Finding]
@@ -182,16 +174,14 @@ def falsify(
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     moduli = diagonal(analysis, size, added)
     stand_in = np.where(moduli > 0, moduli, 1.0)
-    form, findings = analysis.form, dict[str, Finding]()
-    for goals in (constants(analysis, certificate), {} if certificate is None else costs(analysis, certificate)):
-        if goals:
-            findings |= observed(Search(form, stand_in, rng), goals, int(starts), round(LONGER * int(steps)))
-    claimed = form.noise_dimension if certificate is None else certificate.noise_dimension
-    seen = observed_dimension(Search(form, stand_in, rng))
+    search = Search(analysis.form, stand_in, rng)
+    findings = observed(search, claims(analysis, certificate), int(starts), round(LONGER * int(steps)))
+    claimed = analysis.form.noise_dimension if certificate is None else certificate.noise_dimension
+    seen = observed_dimension(search)
     findings["noise_dimension"] = Finding("noise_dimension", float(seen), float(claimed))
     modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
     if modulus > 0 and (moduli > 0).all():
-        least, parameters = observed_modulus(analysis, size, added, moduli / moduli.min(), rng)
+        least, parameters = observed_modulus(search, size, added, moduli / moduli.min())
         findings["strong_convexity"] = Finding("strong_convexity", least, modulus, True, parameters=parameters)
     for finding in findings.values():
         if not finding.holds:
@@ -202,12 +192,36 @@ def falsify(
 Claims = dict[str, tuple[float, Goal]]
 
 
-def observed(search: Search, claims: Claims, starts: int, steps: int) -> dict[str, Finding]:
+def claims(analysis: Analysis, certificate: Certificate | None) -> Claims:
+    """Return the certified value of each constant, and the sum of quantities that it bounds."""
+    removed = certificate is not None and certificate.privacy.adjacency == "add-remove"
+    move = "gradient" if removed else "difference"
+    bound, eigenvalue = analysis.gradient_bound, analysis.hessian_bound
+    sensitivity = bound if removed else analysis.replacement_bound
+    # A clip holds by itself; what can be wrong is what it is compared with.
+    if certificate is not None and not (isinstance(certificate, DescentCertificate) and certificate.clip < math.inf):
+        bound, sensitivity, eigenvalue = certificate.gradient_bound, certificate.sensitivity, certificate.hessian_bound
+    found = {"gradient_bound": (bound, Goal({"gradient": 1.0})), "sensitivity": (sensitivity, Goal({move: 1.0}))}
+    if analysis.kink is not None:
+        return found
+    trace = max(loss.curvature.trace for loss in analysis.losses)
+    found["hessian_bound"] = eigenvalue, Goal({"eigenvalue": 1.0})
+    found["hessian_trace"] = trace, Goal({"trace": 1.0})
+    if isinstance(certificate, ObjectiveCertificate):
+        mu = analysis.strong_convexity(certificate.size, certificate.added)
+        found["log_det"] = analysis.log_det(mu)[0], Goal({"log_det": 1.0})
+        if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
+            paid = certificate.noise_epsilon + certificate.jacobian_epsilon
+            found["epsilon"] = paid, Goal({move: 1.0 / certificate.noise_scale, "log_det": 1.0})
+    return found
+
+
+def observed(search: Search, claimed: Claims, starts: int, steps: int) -> dict[str, Finding]:
     """Return the worst case of each claim that is found."""
     best: dict[str, Finding] = {}
     (pair,) = search.pairs("replace-one")
-    goals = [goal for _, goal in claims.values()]
-    for constant, goal, found in zip(claims, goals, search.found(goals, pair, POOL, steps, starts), strict=True):
+    goals = [goal for _, goal in claimed.values()]
+    for constant, goal, found in zip(claimed, goals, search.found(goals, pair, POOL, steps, starts), strict=True):
         one = found.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])
         if value == -np.inf:
@@ -215,46 +229,8 @@ def observed(search: Search, claims: Claims, starts: int, steps: int) -> dict[st
                 "falsify: the loss has no finite derivatives at any record and parameter that was tried."
             )
         place = *map(search.named, one.sides), search.form.space.unpack(one.theta[0])
-        best[constant] = Finding(constant, value, claims[constant][0], False, *place)
+        best[constant] = Finding(constant, value, claimed[constant][0], False, *place)
     return best
-
-
-def constants(analysis: Analysis, certificate: Certificate | None) -> Claims:
-    """Return the certified value of each constant, and the sum of quantities that it bounds."""
-    if certificate is None:
-        move, bound, sensitivity = "difference", analysis.gradient_bound, analysis.replacement_bound
-        eigenvalue = analysis.hessian_bound
-    else:
-        move = move_of(certificate)
-        bound, sensitivity, eigenvalue = certificate.gradient_bound, certificate.sensitivity, certificate.hessian_bound
-        # A clip holds by itself; what can be wrong is what it is compared with.
-        if isinstance(certificate, DescentCertificate) and certificate.clip < math.inf:
-            bound = analysis.gradient_bound
-            sensitivity = analysis.replacement_bound if move == "difference" else bound
-    goals = {"gradient_bound": (bound, Goal({"gradient": 1.0})), "sensitivity": (sensitivity, Goal({move: 1.0}))}
-    if analysis.kink is None:
-        trace = max(loss.curvature.trace for loss in analysis.losses)
-        goals |= {
-            "hessian_bound": (eigenvalue, Goal({"eigenvalue": 1.0})),
-            "hessian_trace": (trace, Goal({"trace": 1.0})),
-        }
-    return goals
-
-
-def costs(analysis: Analysis, certificate: Certificate) -> Claims:
-    """Return the same of what objective perturbation pays."""
-    if not isinstance(certificate, ObjectiveCertificate) or analysis.kink is not None:
-        return {}
-    mu = analysis.strong_convexity(certificate.size, certificate.added)
-    goals = {"log_det": (analysis.log_det(mu)[0], Goal({"log_det": 1.0}))}
-    if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
-        paid = certificate.noise_epsilon + certificate.jacobian_epsilon
-        goals["epsilon"] = paid, Goal({move_of(certificate): 1.0 / certificate.noise_scale, "log_det": 1.0})
-    return goals
-
-
-def move_of(certificate: Certificate) -> str:
-    return "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
 
 
 def observed_dimension(search: Search) -> int:
@@ -276,24 +252,21 @@ def observed_dimension(search: Search) -> int:
     return int(np.linalg.matrix_rank(inside, tol=RANK_TOLERANCE)) if inside.size else 0
 
 
-def observed_modulus(
-    analysis: Analysis, size: int, added: float, shape: Array, rng: np.random.Generator
-) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K.
+def observed_modulus(search: Search, size: int, added: float, shape: Array) -> tuple[float, dict[str, Array]]:
+    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K, and where it is.
 
     Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
-    attacked too.  Returns the curvature, and the parameters where it was found.
+    attacked too.
     """
-    form, count, dim = analysis.form, 64, analysis.form.space.dim
-    enter = Search(form, np.ones(dim), rng).enter
+    form, rng, count, dim = search.form, search.rng, 64, search.form.space.dim
     blocks = np.zeros((len(form.space.blocks), dim))
     for row, block in zip(blocks, form.space.blocks.values(), strict=True):
         row[block.slice] = 1.0
     mask = np.concatenate([np.ones((1, dim)), blocks, np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
-    here = enter(radius * rng.normal(size=(count, dim)))
+    here = search.enter(radius * rng.normal(size=(count, dim)))
     along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
-    there = enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
+    there = search.enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
     slopes = [
         np.array([slope_of(form.template.regularizer, form.space, x) for x in points]) for points in (here, there)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,37 +31,36 @@ ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
 LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ravel())
 # Answers are this far from the faces of K, and singular values below this fraction of the largest are rounding.
 INSIDE, RANK = 1e-6, 1e-9
-COARSE = 1200
+# Cells of the line, to compare rests of the data and at last.
+COARSE, FINE = 1200, 8000
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How hard an attack tries: candidates that are drawn, steps they take, those that are integrated, and how finely."""
+class Effort(NamedTuple):
+    """How hard an attack tries: candidates that are drawn, steps they take, those that are integrated, and how often."""
 
-    pool: int = POOL
-    steps: int = 40
-    finalists: int = 6
-    trials: int = 24
-    cells: int = 8000
+    pool: int
+    steps: int
+    finalists: int
+    trials: int
 
     @classmethod
     def of(cls, level: float) -> Effort:
-        """Return the default effort, multiplied."""
-        least = {"pool": 4, "steps": 8, "finalists": 4, "trials": 6}
-        return cls(**{name: max(round(getattr(cls, name) * level), few) for name, few in least.items()})
+        """Return the usual effort, multiplied."""
+        usual, least = (POOL, 40, 6, 24), (4, 8, 4, 6)
+        return cls(*(max(round(number * level), few) for number, few in zip(usual, least, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Restricted:
-    """A candidate in coordinates t of the directions in which the two objectives differ."""
+    """A candidate in coordinates of the r directions in which the two objectives differ, of which `lift` is a basis."""
 
     one: Candidates
-    lift: Array  # shape (dim, r): orthonormal
+    lift: Array  # shape (dim, r)
     curvature: Array  # shape (r, r): of everything but the two records
-    point: Array  # shape (r,): the answer
-    noise: Array  # shape (r,): what leads there from the first data set
-    shift: Array  # shape (r,): the gradient of the rest of the data at 0
-    difference: Array  # shape (r,): of the gradients there
+    point: Array  # the answer
+    noise: Array  # what leads there from the first data set
+    shift: Array  # the gradient of the rest of the data at 0
+    difference: Array  # of the gradients there
     jump: float  # of the logarithms of the determinants there
 
 
@@ -154,7 +154,7 @@ class Objective:
             found = self.masses(trial, COARSE)
             if self.value(found) > self.value(masses):
                 case, masses = trial, found
-        masses = self.masses(case, self.effort.cells) if last else masses
+        masses = self.masses(case, FINE) if last else masses
         delta = masses.delta(self.epsilon)
         return self.report(case, "exact law on the line", masses.epsilon_at(self.delta), delta, masses)
 

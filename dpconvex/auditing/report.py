@@ -22,28 +22,11 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """An attack on one part of a promise.
+    """An attack on one part of a promise: no smaller epsilon than the found one is true at the claimed delta, and so for delta.
 
-    Attributes
-    ----------
-    part : str
-        What was attacked, such as "exact answer".
-    epsilon, delta : float
-        What is claimed of that part.
-    found_epsilon, found_delta : float
-        No smaller epsilon is true at the claimed delta, and no smaller delta at the claimed epsilon; NaN where not computed.
-    how : str
-    what : str
-        What `epsilon` and `found_epsilon` are, if not an epsilon.
-    record, neighbour : dict of str to value, or None
-        What one data set has and what the other has instead; None for nothing at all.
-    slope : dict of str to ndarray
-        Gradient of the rest of the data, in sum form: a linear term that the other records make up.
-    answer : dict of str to ndarray
-        Parameters at which the loss of privacy is large.
-    masses : Masses or None
-        The two laws of the answer, for the whole profile.
-    notes : tuple of str
+    What was not computed is NaN.  `record` and `neighbour` are what one data set has and what the other has instead, None for
+    nothing; `slope` is the gradient of the rest of the data, in sum form, and `answer` a place where the loss of privacy is
+    large.  `what` names the two epsilons, if they are none, and `masses` are the two laws of the answer.
     """
 
     part: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,16 +60,13 @@ class Losses:
             import jax
             import jax.numpy as xp
 
-        def one(group: Any, values: Any) -> tuple[Any, Any]:
-            def padded(leaves: Any) -> Callable[[Any], Any]:
-                def entries(theta: Any) -> Any:
-                    found = xp.zeros(0) if leaves is None else xp.ravel(leaves(theta, values))
-                    return xp.pad(found, (0, self.width - len(found)))
-
-                return entries
+        def one(group: Any, fields: Any) -> tuple[Any, Any]:
+            def entries(leaves: Any, theta: Any) -> Any:
+                found = xp.zeros(0) if leaves is None else xp.ravel(leaves(theta, fields))
+                return xp.pad(found, (0, self.width - len(found)))
 
             def chosen(theta: Any) -> Any:
-                return jax.lax.switch(group, [padded(leaves) for leaves in self._leaves], theta)
+                return jax.lax.switch(group, [partial(entries, leaves) for leaves in self._leaves], theta)
 
             zero = xp.zeros(self.dim)
             return jax.jacrev(chosen)(zero), chosen(zero)
@@ -82,9 +80,11 @@ class Losses:
         import jax.numpy as xp
 
         def one(point: Any, frame: Any, group: Any, fields: Any) -> Any:
+            def value(loss: Any, theta: Any) -> Any:
+                return xp.reshape(loss(theta, fields), ())
+
             def restricted(t: Any) -> Any:
-                branches = [lambda theta, loss=loss: xp.reshape(loss(theta, fields), ()) for loss in self._losses]
-                return jax.lax.switch(group, branches, frame @ t)
+                return jax.lax.switch(group, [partial(value, loss) for loss in self._losses], frame @ t)
 
             bend = jax.hessian(restricted)(point) if curved else xp.zeros((1, 1))
             return jax.grad(restricted)(point), bend
