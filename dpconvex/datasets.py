@@ -68,13 +68,10 @@ def adult(folder: str | os.PathLike[str] | None = None) -> Any:
 
             table = fetch_openml("adult", version=2, as_frame=True).frame.rename(columns={"class": "income"})
     except ImportError as error:
-        raise DPConvexError(
-            "adult: needs pandas, and scikit-learn for OpenML: pip install pandas scikit-learn."
-        ) from error
+        raise DPConvexError("adult: needs pandas and scikit-learn: pip install pandas scikit-learn.") from error
     except (OSError, ValueError) as error:  # no file, no network, or something else under that name
         raise DPConvexError(f"adult: {type(error).__name__}, {error}; {WHERE_ADULT}.") from error
-    missing = [name for name in (*ADULT_NUMBERS, "income") if name not in table]
-    if missing or table.shape[1] != 15:
+    if not {*ADULT_NUMBERS, "income"} <= {*table} or table.shape[1] != 15:
         raise DPConvexError(f"adult: these are other data (columns {', '.join(map(str, table))}); {WHERE_ADULT}.")
     table = table.dropna().reset_index(drop=True)
     return table.astype({name: float if name in ADULT_NUMBERS else object for name in table})
@@ -140,18 +137,12 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
     """
     try:
         shape = np.shape(X)
-    except ValueError as error:
-        raise TemplateError(f"unit_ball: X must have shape (n, d), but its rows differ ({error}).") from error
+        low, high = (np.broadcast_to(np.asarray(bound, dtype=float), shape[1:]) for bound in (lower, upper))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TemplateError(f"unit_ball: X must have shape (n, d), and bounds one number or d ({error}).") from error
     if len(shape) != 2 or shape[1] == 0:
         raise TemplateError(f"unit_ball: X must have shape (n, d), not {shape}.")
-    try:
-        low = np.broadcast_to(np.asarray(lower, dtype=float), shape[1:])
-        high = np.broadcast_to(np.asarray(upper, dtype=float), shape[1:])
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TemplateError(f"unit_ball: bounds must be numbers, one or {shape[1]} of them ({error}).") from error
     if not (low < high).all():
         raise TemplateError("unit_ball: every lower bound must be below its upper bound; drop constant features.")
-    values = Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"]
-    values = dense(values[:])
-    centred = (values - low) / (high - low) - 0.5
-    return centred / (np.sqrt(shape[1]) / 2)
+    values = dense(Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"][:])
+    return ((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2)

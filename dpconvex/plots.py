@@ -67,7 +67,7 @@ def error_bands(
         raise TemplateError(f"error_bands: epsilons must be a list of positive numbers, not {epsilons!r}.")
     if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
         raise TemplateError(
-            f"error_bands: errors must have shape ({len(x)}, draws), a row for each of the epsilons, not {y.shape}."
+            f"error_bands: errors must have shape ({len(x)}, draws), one row an epsilon, not {y.shape}."
         )
     drawn = dressed(axes)
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
@@ -86,17 +86,7 @@ def error_bands(
 
 
 def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
-    """Draw where the epsilon of a certificate goes, one bar for each part.
-
-    Parameters
-    ----------
-    certificate : dpconvex.Certificate
-    axes : matplotlib.axes.Axes, optional
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-    """
+    """Draw where the epsilon of a `dpconvex.Certificate` goes, one bar for each part; axes as for `error_bands`."""
     drawn = dressed(axes)
     parts = [(spent, what.split(":")[0].split(",")[0]) for spent, what in certificate.shares()]
     shares = [100 * spent / certificate.epsilon for spent, _ in parts]
@@ -129,10 +119,6 @@ def gaussians(
     coordinates : pair of int
         The two features that are shown: sections through the centres, with the other features held there.
     axes : matplotlib.axes.Axes, optional
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     drawn = dressed(axes)
     angle = np.linspace(0, 2 * np.pi, 200)
@@ -160,19 +146,10 @@ def gaussians(
 
 
 def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
-    """Draw what an audit claims and found.
+    """Draw what a `dpconvex.Audit` claims and found; axes as for `error_bands`.
 
     Where the law of the answer was computed, that is delta against epsilon, with the claim as a point; else the found share of
     every claim, as bars.
-
-    Parameters
-    ----------
-    audit : dpconvex.Audit
-    axes : matplotlib.axes.Axes, optional
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     drawn, worst = dressed(axes), audit.worst
     if worst.masses is not None and worst.delta > 0:

@@ -43,13 +43,11 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 def test_archives_hold_all_that_is_shipped(archives: tuple[Path, Path]) -> None:
-    with zipfile.ZipFile(archives[1]) as wheel:
-        names = set(wheel.namelist())
+    names = set(zipfile.ZipFile(archives[1]).namelist())
     problems = {f"problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
     expected = {f.relative_to(ROOT).as_posix() for f in (ROOT / "dpconvex").rglob("*.py")}
-    expected |= {f"dpconvex/{name}" for name in problems}
-    expected |= {f"dpconvex/{name}" for name in ("py.typed", "__init__.pyi", "data/breast_cancer_wisconsin.csv")}
-    assert expected <= names
+    data = ("py.typed", "__init__.pyi", "data/breast_cancer_wisconsin.csv")
+    assert expected | {f"dpconvex/{name}" for name in (*problems, *data)} <= names
     assert {n.split("/")[0] for n in names} == {"dpconvex", f"dpconvex-{dpconvex.__version__}.dist-info"}
     with tarfile.open(archives[0]) as source:
         names = {n.partition("/")[2] for n in source.getnames()}

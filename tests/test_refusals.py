@@ -255,12 +255,10 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "values outside": lambda: unit_ball([[0.0, 1.0], [0.5, 3.0]], 0, 1),
     # Options of problems
     "three classes for two": lambda: dp.load("huber_svm", features=3, classes=3),
-    "one class": lambda: dp.load("large_margin_gaussian", features=3, classes=1),
     "too few labels": lambda: dp.load("large_margin_gaussian", features=3, classes=3, labels=("a", "b")),
     "no width": lambda: dp.load("huber_svm", features=3, width=0.0),
     "unknown competitors": lambda: dp.load("large_margin_gaussian_mixture", features=3, competitors=1),
     "no feature": lambda: dp.load("logistic_regression", features=0),
-    "no length": lambda: dp.load("logistic_regression", features=3, radius=0.0),
     "labels twice": lambda: dp.load("logistic_regression", features=3, labels=(1, 1)),
 }
 WORDS = Path(__file__).with_name("refusals.json")
