@@ -1,4 +1,4 @@
-"""Minima of smooth strongly convex functions over any closed convex set, with a proved distance (`certified_distance`).
+"""Minima of smooth strongly convex functions over any closed convex set, with a proved distance (`region.certified_distance`).
 
 Newton's method: quadratic models over K, by an interior-point method.  The last steps are taken in units of their own length,
 which gives the solver all digits of a step and not only those of the point.
@@ -14,9 +14,8 @@ from scipy.linalg import lstsq
 
 from dpconvex.core.to_cvxpy import clarabel_answer
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
-from dpconvex.geometry.certified_distance import Certified, Smooth, certified_distance
 from dpconvex.geometry.convex_sets import UNIT, smat, svec
-from dpconvex.geometry.region import Region
+from dpconvex.geometry.region import Certified, Region, Smooth, certified_distance
 
 # Of double or extended precision.
 Array = NDArray[Any]

@@ -265,13 +265,18 @@ class Spectral(Piece):
     def bounds(self) -> tuple[Array, Array]:
         """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
         low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
-        middle = svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
+        middle = self.center
         if not self.symmetric:
             return middle - high * (1 + 4 * UNIT), middle + high * (1 + 4 * UNIT)
         row, column, _ = triangle(len(self.shift))
         half = (high - low) / 2 * np.sqrt(2.0)
         lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
         return middle + lower, middle + upper
+
+    @property
+    def center(self) -> Array:
+        """Coordinates of the shift."""
+        return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
 
     @property
     def norm_bound(self) -> float:

@@ -30,19 +30,9 @@ SLACK, ROUNDED = 1e-12, 1e-14
 
 
 class FeasibleSet:
-    """A closed convex set of parameters, in the coordinates of a space.
+    """A closed convex set of parameters, in the coordinates of a space: `region` has it as conditions in cones.
 
-    Attributes
-    ----------
-    space : Space
-    constraints : tuple of Constraint
-        What it was read from, besides the attributes of the variables.
-    region : Region
-        The set as conditions in cones.
-    pieces : tuple of Piece
-        Factors on disjoint coordinates, if all have a projection in closed form (other coordinates are free); else none.
-    has_projection : bool
-        Whether they have.
+    `pieces` are its factors on disjoint coordinates, if all have a projection in closed form (other coordinates are free).
     """
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
@@ -63,13 +53,7 @@ class FeasibleSet:
 
     @cached_property
     def obstacle(self) -> str | None:
-        """Why neither a projection nor certificates from multipliers are to be had; None if one of them is.
-
-        Raises
-        ------
-        TemplateError
-            If no point satisfies all constraints.
-        """
+        """Why neither a projection nor certificates from multipliers are to be had; None if one of them is."""
         if self.has_projection:
             return None
         try:
@@ -105,11 +89,6 @@ class FeasibleSet:
         return tuple(piece for piece in self._known if isinstance(piece, AxisHull))
 
     @cached_property
-    def limited(self) -> NDArray[np.bool_]:
-        """Which coordinates are bounded, shape (dim,)."""
-        return np.isfinite(self.lower) & np.isfinite(self.upper)
-
-    @cached_property
     def norm_bound(self) -> float:
         """Bound on ``||theta||`` over K, possibly infinite."""
         return self.norm_on(np.arange(self.space.dim))
@@ -120,16 +99,14 @@ class FeasibleSet:
 
     def norm_on(self, coordinates: Indices) -> float:
         """Bound on the norm of some coordinates over K, possibly infinite."""
-        if not self.limited[coordinates].all():
-            return float(np.inf)
         sizes = np.maximum(np.abs(self.lower), np.abs(self.upper))
-        wanted, square, left = frozenset(coordinates.tolist()), 0.0, set(coordinates.tolist())
-        best = float(np.linalg.norm(sizes[coordinates]))
-        # Disjoint pieces inside the coordinates bound their shares of the norm; the box bounds what they leave over.
+        left, square = set(coordinates.tolist()), 0.0
+        if not np.isfinite(sizes[coordinates]).all():
+            return float(np.inf)
+        best = min((size for size, here in self._sizes if left <= here), default=np.inf)
+        # Pieces bound their shares of the norm; the box bounds what they leave over.
         for size, here in self._sizes:
-            if left and wanted <= here:
-                best = min(best, size)
-            elif here and here <= left and np.isfinite(size):
+            if size**2 < float(np.sum(sizes[sorted(left & here)] ** 2)):
                 square, left = square + size**2, left - here
         square += float(np.sum(sizes[sorted(left)] ** 2))
         return min(best, float(np.sqrt(square))) * (1 + ROUNDED)

@@ -27,7 +27,7 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
 from dpconvex.geometry.conditions import has_kinks
-from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices, svec
+from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, linear_parts, weighted_sum
 from dpconvex.geometry.region import Region
@@ -82,28 +82,23 @@ class Nuclear:
     shift: Array
     is_symmetric: bool
 
-    def _parts(self, theta: Array) -> tuple[Array, Array, Array]:
-        matrix = as_matrices(theta[self.support][None], self.shift.shape, self.is_symmetric)[0] - self.shift
-        if self.is_symmetric:
-            value, vector = np.linalg.eigh(matrix)
-            return vector, value, vector.T
-        return np.linalg.svd(matrix, full_matrices=False)
-
     def value(self, theta: Array) -> float:
-        return self.weight * float(np.abs(self._parts(theta)[1]).sum())
+        matrix = as_matrices(theta[self.support][None], self.shift.shape, self.is_symmetric)[0] - self.shift
+        return self.weight * float(np.linalg.norm(matrix, "nuc"))
+
+    def _ball(self, step: float) -> Spectral:
+        """Matrices about the shift without a singular value above the weight, times a step."""
+        ends = np.full(min(self.shift.shape), step * self.weight)
+        return Spectral(self.support, self.shift, Interval(np.arange(len(ends)), -ends, ends), self.is_symmetric)
 
     def proximal(self, theta: Array, step: float) -> Array:
-        """Shrink the spectrum."""
-        left, value, right = self._parts(theta)
-        matrix = self.shift + (left * (np.sign(value) * np.maximum(np.abs(value) - step * self.weight, 0.0))) @ right
-        point = theta.copy()
-        point[self.support] = svec(matrix) if self.is_symmetric else matrix.reshape(-1, order="F")
+        """Take off what lies in the ball (J.-J. Moreau, Bull. Soc. Math. France 1965)."""
+        point, ball = theta.copy(), self._ball(step)
+        point[self.support] += ball.center - ball.project(theta[self.support])
         return point
 
     def error(self, norm: float, step: float) -> float:
-        side = max(self.shift.shape)
-        size = norm + 2 * float(np.linalg.norm(self.shift)) + step * self.weight * float(np.sqrt(side))
-        return 8.0 * (side + 24) * UNIT * size
+        return self._ball(step).error(norm) + 8 * UNIT * (norm + float(np.linalg.norm(self.shift)))
 
 
 Term = Groups | Nuclear

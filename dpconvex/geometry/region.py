@@ -1,12 +1,19 @@
-"""The set K as conditions in cones and convex functions that are not positive: for all that has no projection in closed form.
+"""The set K as conditions in cones and convex functions that are not positive, and what multipliers of these prove.
 
-A distance is certified up to the root of how exactly conditions hold with equality.  So points and values have extended
-precision here, where NumPy has any (80 bits on most machines).
+Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With
+``g = grad F(x) + s + E'nu`` for the equations' rows E and any nu,
+
+    ||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)
+
+(docs/theory.md, section 13), whatever a solver says.  A distance is certified up to the root of how exactly conditions hold with
+equality, so points and values have extended precision here, where NumPy has any (80 bits on most machines).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -233,3 +240,148 @@ def slope_of(expression: Expression, space: Space, x: Array) -> Array:
         block = space.block_of(variable)
         result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
     return result
+
+
+# Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
+FINE, WHOLE = 240, 1074
+
+
+class Smooth(Protocol):
+    """A differentiable strongly convex function; its last coordinates may be heights, which cost something."""
+
+    @property
+    def modulus(self) -> float: ...  # of strong convexity, in all coordinates but heights
+
+    @property
+    def costs(self) -> Array: ...  # of heights; empty if there are none
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]: ...
+
+    def hessian(self, x: Array) -> Array: ...  # nearly; steps depend on it, proofs do not
+
+    def gradient_error(self, x: Array, gradient: Array) -> float: ...
+
+    def lowered(self, x: Array) -> Array: ...  # with heights next to what is below them, where they are higher
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A point of K (but for rounding to double precision) and a bound on its distance from the minimiser."""
+
+    point: Array
+    distance: float
+
+
+def certified_distance(
+    function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[Block], multipliers: Sequence[Array]
+) -> float:
+    """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
+    mu, count = function.modulus, len(function.costs)
+    duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
+    if count:
+        duals = shared_out(blocks, duals, function.costs, x)
+    spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
+    slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
+    if count:
+        if not (np.abs(slope[-count:]) <= 1e-9 * function.costs).all():
+            return np.inf
+        slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
+    sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
+    residual = float(np.linalg.norm(region.free.T @ slope)) + sum(space.error for space in spaces)
+    residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
+    ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
+    for near in (1e-6, 1e-10, 1e-14) if region.is_polyhedral and spaces else ():
+        found = exactly(region, x, blocks[0], spaces[0].z, near)
+        if found is not None:
+            ends.append(found)
+            break
+    gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
+    rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
+    share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
+    root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
+    return (residual + root) / (mu if count else 2 * mu) + off + rounded
+
+
+def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
+    """Leave out multipliers of inequalities, not of heights, whose gap costs more than the residual that they take away."""
+    if block.kind != NONNEGATIVE:
+        return z
+    costly = z * block.norms**2 <= modulus * block.at(x)
+    if count:
+        costly &= np.diff(sp.csr_array(block.matrix[:, -count:]).indptr) == 0
+    return np.where(costly, 0.0, z)
+
+
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
+    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
+
+    The cost of a height of which they say nothing goes to the conditions that are next to equality at a point.
+    """
+    count = len(costs)
+    sums, least, shares = np.zeros(count), np.full(count, np.inf), np.zeros(count)
+    table = []
+    for block, z in zip(blocks, multipliers, strict=True):
+        heights = abs(sp.coo_array(block.matrix[:, -count:]))
+        slack = block.at(x) if block.kind == NONNEGATIVE else np.full(len(z), block.margins(x)[0][0])
+        table.append((heights.row, heights.col, heights.data, slack[heights.row].astype(float)))
+        np.add.at(sums, heights.col, heights.data * z[heights.row].astype(float))
+        np.minimum.at(least, heights.col, table[-1][3])
+    for _, column, factor, slack in table:
+        np.add.at(shares, column, factor * (slack <= least[column]))
+    scale = costs / np.where(sums > 0, sums, 1.0)
+    missing = np.where(sums > 0, 0.0, costs / np.maximum(shares, 1e-300))
+    found = []
+    for block, z, (row, column, _, slack) in zip(blocks, multipliers, table, strict=True):
+        given = np.array(z)
+        if block.kind == NONNEGATIVE:
+            given[row] *= scale[column]
+        elif len(column):
+            given = given * scale[column[0]]
+        given[row] += np.where(slack <= least[column], missing[column], 0.0)
+        found.append(block.dual(given))
+    return found
+
+
+def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[float, float] | None:
+    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
+
+    Returns what is left of the half-space there, and how far the point is from the solutions of the equations; None if the point
+    is farther from x than rounding explains.
+    """
+    equations, values = region.system
+    count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
+    rows = np.concatenate([equations, block.matrix.toarray()])
+    tight = (z > 0) & (block.at(x).astype(float) <= near * (1 + size))
+    chosen = np.flatnonzero(np.concatenate([np.ones(count, dtype=bool), tight]))
+    inverse = np.linalg.pinv(rows[chosen], rcond=1e-12)
+    slopes, offsets = (
+        multiples(rows, WHOLE),
+        multiples(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE),
+    )
+    point, inner = (multiples(y.astype(float), FINE) for y in (x, region.inside))
+
+    def left(at: Any) -> Array:
+        """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
+        return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
+
+    for _ in range(8):
+        point += multiples(-inverse @ left(point)[chosen], FINE)
+    slack = left(point)[count:]
+    if (slack < 0).any():
+        depth = left(inner)[count:]
+        if not (depth > 0).all():
+            return None
+        share = int(2 * float(np.max(np.maximum(-slack, 0.0) / depth)) * 2**FINE) + 1
+        point = point + ((share * (inner - point)) >> FINE)
+        slack = left(point)[count:]
+    moved = np.array([float(Fraction(v, 2**FINE)) for v in point]) - x.astype(float)
+    if (slack < 0).any() or not float(np.linalg.norm(moved)) <= 4 * UNIT * size:
+        return None
+    off = float(np.linalg.norm(left(point)[:count])) + unit * (count + 1)
+    return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
+
+
+def multiples(numbers: Array, bits: int) -> Any:
+    """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
+    found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
+    return found.reshape(np.shape(numbers))

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.certified_distance import Certified
 from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.region import Certified
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, floor, step
