@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from dpconvex.core.plain_data import built
 from dpconvex.errors import readable, shorten
 
 
@@ -24,26 +23,11 @@ class Derivation:
         """Yield the tree as indented lines of text."""
         claims = ", ".join(f"{name} = {value:.6g}" for name, value in self.claims.items())
         text = shorten(readable(self.expression), 60)
-        body = "  ".join(
-            part for part in (self.rule, claims, text and f"«{text}»", self.source and f"[{self.source}]") if part
-        )
-        yield "  " * depth + body
+        parts = self.rule, claims, text and f"«{text}»", self.source and f"[{self.source}]"
+        yield "  " * depth + "  ".join(filter(None, parts))
         for child in self.children:
             yield from child.lines(depth + 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as JSON-able data."""
-        children = [child.to_dict() for child in self.children]
-        claims = dict(self.claims)
-        return {
-            "rule": self.rule,
-            "expression": self.expression,
-            "claims": claims,
-            "source": self.source,
-            "children": children,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Derivation:
-        """Rebuild a tree from `to_dict`."""
-        return cast(Derivation, built(cls, data))
+        return asdict(self)

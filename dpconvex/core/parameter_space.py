@@ -48,14 +48,11 @@ class Block:
             return sp.csr_array(sp.eye_array(self.dim))
         side = self.variable.shape[0]
         row, column = np.triu_indices(side)
-        weight = np.where(row == column, 1.0, np.sqrt(0.5))
-        index = np.arange(self.dim)
-        entries = sp.coo_array((weight, (column * side + row, index)), shape=(side * side, self.dim))
-        mirrored = sp.coo_array(
-            (weight[row != column], ((row * side + column)[row != column], index[row != column])),
-            shape=(side * side, self.dim),
-        )
-        return sp.csr_array(entries + mirrored)
+        off = np.flatnonzero(row != column)
+        entry = np.append(column * side + row, (row * side + column)[off])
+        index = np.append(np.arange(self.dim), off)
+        weight = np.where(row == column, 1.0, np.sqrt(0.5))[index]
+        return sp.csr_array(sp.coo_array((weight, (entry, index)), shape=(side * side, self.dim)))
 
 
 class Space:
@@ -79,10 +76,8 @@ class Space:
             if len(variable.shape) > 2:
                 raise TemplateError(f"variable {variable.name!r} has {len(variable.shape)} axes; use at most two.")
             symmetric = any(name in variable.attributes for name in SYMMETRIC) and variable.size > 1
-            side = variable.shape[0] if symmetric else 0
-            dim = side * (side + 1) // 2 if symmetric else int(variable.size)
-            block = Block(variable, start, dim, symmetric)
-            self.blocks[block.name] = block
+            dim = (variable.size + variable.shape[0]) // 2 if symmetric else variable.size
+            self.blocks[variable.name] = Block(variable, start, dim, symmetric)
             start += dim
         self.dim = start
 
@@ -91,11 +86,8 @@ class Space:
 
     def pack(self, values: Mapping[str, Any]) -> Array:
         """Turn values by name into coordinates, shape (dim,).  Symmetric variables are symmetrised."""
-        theta = np.empty(self.dim)
-        for name, block in self.blocks.items():
-            flat = np.asarray(values[name], dtype=float).reshape(-1, order="F")
-            theta[block.slice] = block.lift.T @ flat
-        return theta
+        flat = {name: np.asarray(values[name], dtype=float).reshape(-1, order="F") for name in self.blocks}
+        return np.concatenate([np.empty(0), *(block.lift.T @ flat[name] for name, block in self.blocks.items())])
 
     def unpack(self, theta: Array) -> dict[str, Array]:
         """Turn coordinates, shape (dim,), into values by name, each of its variable's shape."""

@@ -1,8 +1,7 @@
 """One record's part of an objective that is written over all records at once.
 
-A whole array has the records along one axis.  An atom treats each record alone if it acts entry by entry, or along other axes, or
-multiplies by what is the same for all records; then its part is the same atom of arrays with one row.  Sums over the axis of the
-records end it: an objective is a sum of such totals, and of terms without data.  All else mixes records, and is refused by name.
+Where an atom treats each record alone (entry by entry, along other axes, times what is the same for all records), its part is
+the same atom of arrays with one row, until a sum over the axis of the records ends it.  All else mixes records, and is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +28,6 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
-class Split:
-    """An objective as the mean over records of what `record` says, plus a public rest."""
-
-    record: Expression
-    rest: Expression
-
-
-@dataclass(frozen=True)
 class Part:
     """What one record has of an array: `axis`, of length 1, is where the records were, None if they were added up."""
 
@@ -44,8 +35,11 @@ class Part:
     axis: int | None
 
 
-def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> Split:
-    """Split a scalar objective; `rows` gives, for each field with `count` records along its first axis, one record's."""
+def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> tuple[Expression, Expression]:
+    """Write a scalar objective as the mean over records of what the first result says of one record, plus a public rest.
+
+    `rows` gives, for each field with `count` records along its first axis, one record's.
+    """
     parts = Rows(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):
@@ -56,7 +50,7 @@ def split(objective: Expression, rows: Mapping[Expression, Expression], count: i
         if part.axis is not None:
             raise mixed(term, "it is not a sum over the records")
         records.append((factor * count, part.expression))
-    return Split(together(records), together(rest))
+    return together(records), together(rest)
 
 
 class Rows:
@@ -115,11 +109,10 @@ class Rows:
     ) -> Part:
         """Apply the same atom to what one record has of all arguments."""
         assert node.atom is not None
-        pairs = list(zip(node.args, parts, strict=True))
-        whole = [
-            argument if argument.ndim <= axis else shared(argument, axis, node) for argument, p in pairs if p is None
+        arguments = [
+            part.expression if part else shared(argument, axis, node) if argument.ndim > axis else argument
+            for argument, part in zip(node.args, parts, strict=True)
         ]
-        arguments = [whole.pop(0) if p is None else p.expression for _, p in pairs]
         return Part(node.atom(*arguments, **{**dict(node.options), **options}), place)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,7 @@ def pairwise(parts: Any, xp: Any = np) -> Any:
 
 
 class Pairwise:
-    """A sum of arrays that come one by one, each added to a sum of as many others.
-
-    Examples
-    --------
-    >>> total = Pairwise(0.0)
-    >>> for number in (1.0, 2.0, 3.0):
-    ...     total.add(number)
-    >>> total.value
-    6.0
-    """
+    """A sum of arrays that come one by one, each added to a sum of as many others."""
 
     def __init__(self, zero: Any) -> None:
         self.zero = zero
@@ -70,10 +62,7 @@ class Pairwise:
         """The sum so far."""
         if not self.waiting:
             return self.zero
-        total = self.waiting[-1]
-        for part in self.waiting[-2::-1]:
-            total = part + total
-        return total
+        return reduce(lambda total, part: part + total, reversed(self.waiting))
 
 
 def summed(terms: Iterable[Any]) -> Any:

@@ -207,18 +207,18 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     rows: dict[Expression, Field] = {
         field_of(symbol): Field.of(symbol.shape[1:], symbol.name(), ("row", symbol.id)) for symbol, _ in symbols
     }
-    found = split(whole, rows, count)
+    one, rest = split(whole, rows, count)
     own = {variable.id: variable for variable in problem.variables()}
     variables: dict[Expression, Any] = {core: own[key] for key, core in reader.variables.items() if key in own}
 
     def loss(**fields: Any) -> Any:
         leaves: dict[Expression, Any] = {row: symbol_or_label(fields[row.name]) for row in rows.values()}
-        return Writer({**variables, **leaves}).expression(found.record)
+        return Writer({**variables, **leaves}).expression(one)
 
     return {
         "record": record,
         "loss": loss,
-        "regularizer": Writer(dict(variables)).expression(found.rest),
+        "regularizer": Writer(dict(variables)).expression(rest),
         "constraints": problem.constraints,
     }
 
