@@ -1,4 +1,4 @@
-"""What is read is what was written: values of core expressions against CVXPY's, both ways."""
+"""What is read has the values that CVXPY gives it, for functions that are read as several atoms, and for forms of indices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,6 @@ import pytest
 
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.core.to_cvxpy import Writer
 
 Build = Callable[[Any, Any, Any, Any], Any]  # of a scalar, a vector of three, a matrix of 2 x 3, a square one of 3 x 3
 
@@ -18,20 +17,13 @@ CASES: dict[str, Build] = {
     "sparse": lambda s, v, M, S: cp.Constant(__import__("scipy.sparse", fromlist=["sparse"]).csc_array(A)) @ v,
     "index": lambda s, v, M, S: cp.hstack([M[0, 1], M[1, ::-1], v[1:], v[-1], S[:, 0]]),
     "fancy index": lambda s, v, M, S: cp.hstack([v[[2, 0]], M[np.array([True, False]), 1]]),
-    "diag": lambda s, v, M, S: cp.diag(v) + cp.diag(cp.diag(S)) + cp.diag(v[:2], k=1),
-    "upper_tri": lambda s, v, M, S: cp.upper_tri(S),
     "log": lambda s, v, M, S: cp.log(cp.square(v) + 1) + cp.log1p(cp.square(v)),
     "power": lambda s, v, M, S: cp.power(v, 2) + cp.power(cp.abs(v), 1.5) + cp.power(v, 4) + cp.power(cp.abs(v), 3),
     "roots": lambda s, v, M, S: cp.sqrt(cp.abs(v)) + cp.inv_pos(cp.abs(v) + 1) + cp.power(v, 1) + cp.power(v, 0),
-    "maximum": lambda s, v, M, S: cp.maximum(M, v, 0.2) + cp.minimum(s, v) + cp.pos(M) + cp.neg(M),
     "kl_div": lambda s, v, M, S: cp.kl_div(cp.abs(v), 2.0) + cp.rel_entr(cp.abs(s), cp.abs(v)),
-    "log_sum_exp": lambda s, v, M, S: cp.log_sum_exp(M) + cp.log_sum_exp(M, axis=0) + cp.log_sum_exp(v),
     "max": lambda s, v, M, S: cp.max(M) + cp.min(M, axis=0) + cp.max(v),
-    "norms": lambda s, v, M, S: cp.norm(v) + cp.norm1(M) + cp.norm_inf(v) + cp.norm(v, 3) + cp.norm(s),
-    "norms along axes": lambda s, v, M, S: cp.norm(M, 2, axis=0) + cp.norm(M, 1, axis=0) + cp.norm(M, "inf", axis=0),
     "sum_squares": lambda s, v, M, S: cp.sum_squares(M) + cp.quad_over_lin(v, cp.abs(s) + 1),
     "quad_form": lambda s, v, M, S: cp.quad_form(v, B) - cp.quad_form(v, np.eye(3)),
-    "spectral": lambda s, v, M, S: cp.lambda_max(S @ np.eye(3) + B) + cp.sigma_max(M) + cp.normNuc(M),
     "constants": lambda s, v, M, S: v * (cp.sum_squares(np.ones(3)) + cp.exp(0.0)) + cp.max(np.arange(3.0)),
 }
 
@@ -53,11 +45,3 @@ def test_values_are_those_of_cvxpy(name: str) -> None:
     found = evaluate(read, {leaf.name(): leaf.value for leaf in leaves})
     assert found.shape == root.shape
     np.testing.assert_allclose(found, np.reshape(root.value, root.shape), rtol=1e-9, atol=1e-12)
-    writer = Writer()
-    written = writer.expression(read)
-    for variable, symbol in writer.leaves.items():
-        symbol.value = next(leaf.value for leaf in leaves if leaf.name() == variable.name)
-    assert written.shape == root.shape
-    np.testing.assert_allclose(written.value, np.reshape(root.value, root.shape), rtol=1e-9, atol=1e-12)
-    # Written and read again, an expression is the same node but for repetitions.
-    assert str(read)

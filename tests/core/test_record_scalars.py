@@ -1,9 +1,13 @@
-"""Bounds of record-only polynomials: never below what sampled records reach, and exact where they should be."""
+"""Bounds of functions of the record: never below what sampled records reach, and exact where they should be."""
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from dpconvex.core.expansion import Expander
+from dpconvex.core.from_cvxpy import read
+from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
@@ -77,3 +81,35 @@ def test_inner_products_of_one_and_of_two_records(seed):
     for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:
         assert low - 1e-12 <= seen.min()
         assert seen.max() <= high + 1e-12
+
+
+FUNCTIONS = Record(
+    x=Ball(3, 2.0),
+    u=Ball(3, 1.5, norm=1),
+    m=Ball(2, 0.5, norm=np.inf),
+    s=Box(0.5, 2.0),
+    t=Box([-2.0, -1.0], [-0.5, 3.0]),
+)
+x, u, m, s, t = FUNCTIONS.parameters.values()
+
+
+@pytest.mark.parametrize(
+    ("expression", "low", "high"),
+    [
+        (lambda: cp.exp(s), np.exp(0.5), np.exp(2.0)),
+        (lambda: cp.abs(s - 1), 0.0, 1.0),
+        (lambda: cp.maximum(s, 1), 1.0, 2.0),
+        (lambda: cp.minimum(s, 1), 0.5, 1.0),
+        (lambda: cp.inv_pos(s), 0.5, 2.0),
+        (lambda: cp.norm(x, 2), 0.0, 2.0),
+        (lambda: cp.norm(x, 1), 0.0, 2.0 * np.sqrt(3)),
+        (lambda: cp.norm(m, 1), 0.0, 1.0),
+        (lambda: cp.norm(u, 2), 0.0, 1.5),
+        (lambda: cp.norm(t, 2), 0.5, np.sqrt(13)),
+    ],
+)
+def test_sharp_where_the_function_allows(expression, low, high):
+    read_expression = read(expression(), FUNCTIONS.parameters.values())
+    below, above = Expander(Space([]), Bases(FUNCTIONS)).bounds(read_expression)
+    assert below == pytest.approx([low], abs=1e-12)
+    assert above == pytest.approx([high])

@@ -37,17 +37,8 @@ def test_apart_no_record_depends_on_others() -> None:
         assert (product_apart(weights, rows[LANES : 2 * LANES]) == found[:, LANES : 2 * LANES]).all()
 
 
-def slope(violation: Any, width: float) -> Any:
-    """Derivative of `huber_hinge`."""
-    return np.clip((violation + width) / (2 * width), 0, 1)
-
-
 def logistic(x: Any, y: Any, w: Any) -> Any:
     return -(y / (1 + np.exp(y * (x @ w))))[:, None] * x
-
-
-def huber(x: Any, y: Any, w: Any) -> Any:
-    return -(y * slope(1 - y * (x @ w), LONG(0.5)))[:, None] * x
 
 
 def softmax(x: Any, y: Any, w: Any) -> Any:
@@ -60,7 +51,6 @@ def softmax(x: Any, y: Any, w: Any) -> Any:
 
 LEARNERS = {
     "logistic_regression": (logistic, {}, [-1, 1]),
-    "huber_svm": (huber, {}, [-1, 1]),
     "softmax_regression": (softmax, {"classes": 6}, list(range(6))),
 }
 
@@ -70,7 +60,6 @@ LEARNERS = {
     [
         ("logistic_regression", "blocks"),
         ("logistic_regression", "sparse"),
-        ("huber_svm", "blocks"),
         ("softmax_regression", "blocks"),
         pytest.param("softmax_regression", "device", marks=pytest.mark.slow),
     ],
