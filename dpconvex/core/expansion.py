@@ -124,6 +124,6 @@ class Expander:
                 expression,
                 "use a function that is bounded on the declared domain",
             )
-        norm = float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
+        norm = float(np.linalg.norm(np.maximum(-lower, upper)))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)

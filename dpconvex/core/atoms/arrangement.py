@@ -85,12 +85,9 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
     """Write a part with slices."""
     words = []
     for k, count in zip(expression.option("key"), expression.args[0].shape, strict=True):
-        if isinstance(k, int):
-            words.append(str(k))
-            continue
-        start, stop, step = k
-        body = f"{start or ''}:{'' if stop == count and step > 0 else '' if stop < 0 else stop}"
-        words.append(body if step == 1 else f"{body}:{step}")
+        start, stop, step = (k, 0, 0) if isinstance(k, int) else k
+        body = f"{start or ''}:{'' if stop < 0 or (stop == count and step > 0) else stop}"
+        words.append(str(k) if not step else body if step == 1 else f"{body}:{step}")
     return f"{write(expression.args[0], ATOM)}[{', '.join(words)}]", ATOM
 
 
@@ -202,17 +199,14 @@ TRANSPOSE = rearrangement(
 
 def repeated_by_ones(cp: Any, expression: Expression, inner: Any) -> Any:
     """Write a repetition with CVXPY: times ones."""
-    if expression.args[0].is_scalar and inner.shape:
-        inner = cp.reshape(inner, (), order="F")
+    inner = cp.reshape(inner, (), order="F") if expression.args[0].is_scalar and inner.shape else inner
     return cp.multiply(inner, np.ones(expression.shape))
 
 
 BROADCAST = rearrangement(
     name="broadcast",
     shape=lambda inner, shape: (
-        np.broadcast_shapes(inner, shape)
-        if np.broadcast_shapes(inner, shape) == shape
-        else refused("the repetition of", inner, shape)
+        shape if np.broadcast_shapes(inner, shape) == shape else refused("the repetition of", inner, shape)
     ),
     value=lambda xp, e, a: xp.broadcast_to(
         a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
@@ -228,7 +222,6 @@ BROADCAST = rearrangement(
 
 
 def concatenated(*shapes: Shape, axis: int) -> Shape:
-    """Shape of arrays joined along an axis."""
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rest) != 1 or len({len(shape) for shape in shapes}) != 1:
         return refused("the concatenation of", *shapes)
@@ -263,7 +256,7 @@ CONCATENATE: Atom = rearrangement(
             *args, axis=int(node.axis) % args[0].ndim
         ),
     },
-    writes=lambda cp, e, args: stacked(cp, e, args),
+    writes=stacked,
     text=lambda e, write: (
         f"{'hstack' if e.ndim == 1 or e.option('axis') else 'vstack'}({', '.join(write(a, 0) for a in e.args)})",
         ATOM,

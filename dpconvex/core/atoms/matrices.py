@@ -12,8 +12,6 @@ from dpconvex.core.atoms.rules import Entries
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.errors import NotPrivate
 
-Ends = Callable[[Shape, Any, Any], Interval]
-
 SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {rules.NO_SMOOTHNESS}"
 
 
@@ -65,39 +63,21 @@ def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
     return Interval(max(float(values[0]) - reach, -size), min(float(values[-1]) + reach, size))
 
 
-def singular_value_range(shape: Shape, low: Any, high: Any) -> Interval:
-    """The largest singular value is at most the Frobenius norm."""
-    return Interval(0.0, frobenius(low, high)).rounded()
+def spectral_rule(
+    steepest: Callable[[Shape], float], reason: str, ends: Callable[[Shape, Any, Any], Interval] | None = None
+) -> Callable[..., Entries]:
+    """Return the rule of a function whose gradients are matrices of Frobenius norm at most `steepest`.
 
-
-def nuclear_range(shape: Shape, low: Any, high: Any) -> Interval:
-    """The sum of the singular values is at most the root of the rank times the Frobenius norm."""
-    size = frobenius(low, high) * float(np.sqrt(min(shape)))
-    return Interval(0.0, size).rounded()
-
-
-def log_det_range(shape: Shape, low: Any, high: Any) -> Interval:
-    """Between the logarithms of the extreme eigenvalues, times the side; at most the sum of the diagonal's (Hadamard)."""
-    side, values = shape[0], eigenvalue_range(shape, low, high)
-    if not values.low > 0:
-        raise NotPrivate(
-            "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries "
-            f"allow an eigenvalue of {values.low:.4g}",
-            None,
-            "add a multiple of the identity, or bound the parameters so that all eigenvalues have a positive lower bound",
-        )
-    diagonal = np.log(np.minimum(high.reshape(shape, order="F").diagonal(), values.high))
-    return Interval(side * float(np.log(values.low)), float(diagonal.sum())).rounded(float(np.abs(diagonal).sum()))
-
-
-def spectral_rule(ends: Ends, steepest: Callable[[Shape], float], reason: str) -> Callable[..., Entries]:
-    """Return the rule of a function whose gradients are matrices of Frobenius norm at most `steepest`."""
+    Without `ends` it is 0 at 0 and nowhere negative, and so at most as many times the Frobenius norm.
+    """
 
     def rule(expression: Expression, arguments: list[Entries]) -> Entries:
         shape, entries = expression.args[0].shape, arguments[0]
+        low, high = rules.entry_ends(entries)
         term = rules.ball_of(entries, "a spectral function", steepest(shape))
-        value = ends(shape, *rules.entry_ends(entries)).rounded(count=4 + len(entries))
-        return [Scalar(value, (term,), (), 1, Kink(reason, expression, SPECTRAL_REMEDY))]
+        value = ends(shape, low, high) if ends else Interval(0.0, frobenius(low, high) * steepest(shape)).rounded()
+        kink = Kink(reason, expression, SPECTRAL_REMEDY)
+        return [Scalar(value.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
 
     return rule
 
@@ -109,16 +89,26 @@ LEWIS = "Lewis & Overton, Eigenvalue optimization, 1996"
 
 
 def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
-    """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2."""
+    """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2.
+
+    The value is at least the side times log l, and at most the sum of the logarithms of the diagonal (Hadamard).
+    """
     shape, entries = expression.args[0].shape, arguments[0]
-    value, least = (
-        log_det_range(shape, *rules.entry_ends(entries)),
-        eigenvalue_range(shape, *rules.entry_ends(entries)).low,
-    )
-    term = rules.ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / least)
+    low, high = rules.entry_ends(entries)
+    values = eigenvalue_range(shape, low, high)
+    if not values.low > 0:
+        raise NotPrivate(
+            "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries "
+            f"allow an eigenvalue of {values.low:.4g}",
+            None,
+            "add a multiple of the identity, or bound the parameters so that all eigenvalues have a positive lower bound",
+        )
+    diagonal = np.log(np.minimum(high.reshape(shape, order="F").diagonal(), values.high))
+    value = Interval(shape[0] * float(np.log(values.low)), float(diagonal.sum()))
     rows = rules.affine_rows(entries, "a log-determinant")
-    pieces = tuple(Piece((Term(row[None, :]),), 1 / least**2) for row in rows if row.any())
-    return [Scalar(value.rounded(count=4 + len(entries)), (term,), pieces, -1)]
+    term = rules.ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / values.low)
+    pieces = tuple(Piece((Term(row[None, :]),), 1 / values.low**2) for row in rows if row.any())
+    return [Scalar(value.rounded(float(np.abs(diagonal).sum()), 12 + len(entries)), (term,), pieces, -1)]
 
 
 def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
@@ -174,7 +164,7 @@ LAMBDA_MAX = Atom(
     domain=always(("symmetric",)),
     statement=LARGEST,
     source=LEWIS,
-    rule=spectral_rule(eigenvalue_range, lambda shape: 1.0, TIE),
+    rule=spectral_rule(always(1.0), TIE, eigenvalue_range),
     smooth=never_smooth,
 )
 lambda_max = LAMBDA_MAX
@@ -189,7 +179,7 @@ SIGMA_MAX = Atom(
     sign=always(1),
     statement=LARGEST,
     source=LEWIS,
-    rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
+    rule=spectral_rule(always(1.0), TIE),
     smooth=never_smooth,
 )
 sigma_max = SIGMA_MAX
@@ -206,9 +196,7 @@ NORM_NUC = Atom(
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
     rule=spectral_rule(
-        nuclear_range,
-        lambda shape: float(np.sqrt(min(shape))),
-        "the nuclear norm is not differentiable where a singular value is 0",
+        lambda shape: float(np.sqrt(min(shape))), "the nuclear norm is not differentiable where a singular value is 0"
     ),
     smooth=never_smooth,
 )
