@@ -46,7 +46,6 @@ class Interval:
 
     @property
     def size(self) -> float:
-        """Largest absolute value."""
         return max(abs(self.low), abs(self.high))
 
     def __add__(self, other: Interval) -> Interval:
@@ -72,7 +71,6 @@ class Interval:
         return Interval(high, low)
 
     def power(self, exponent: int) -> Interval:
-        """Raise to a positive whole power."""
         even = exponent % 2 == 0 and self.low < 0
         base = Interval(0.0 if self.high > 0 else -self.high, max(-self.low, self.high)) if even else self
         result = base
@@ -145,7 +143,6 @@ class Piece:
     spread: float = 0.0
 
     def scaled(self, factor: float) -> Piece:
-        """Multiply by a non-negative number."""
         return Piece(self.terms, factor * self.outer, factor * self.spread)
 
 
@@ -243,7 +240,6 @@ class Scalar:
         return Scalar(value, scaled, pieces, sign, self.kink or kink, lead=None if own is None else slope.size)
 
     def with_value(self, value: Interval) -> Scalar:
-        """Return the same with a sharper range."""
         return replace(self, value=value, behind=None, together=None)
 
 

@@ -190,7 +190,6 @@ class Atom:
         return built(self)
 
     def _refuse(self, broken: bool | np.bool_, what: str) -> None:
-        """Refuse a claim that does not hold."""
         if broken:
             raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, REMEDY)
 

@@ -29,5 +29,4 @@ class Derivation:
             yield from child.lines(depth + 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tree as JSON-able data."""
         return asdict(self)

@@ -73,7 +73,6 @@ class Expander:
         return np.array([entry.value.low for entry in found]), np.array([entry.value.high for entry in found])
 
     def _ranges(self, expression: Expression) -> list[Scalar]:
-        """Return the entries of a function of the record as the atoms' rules take them."""
         polynomial, ends = self.polynomial(expression), self.bounds(expression)
         found = [Scalar(Interval(float(low), float(high))) for low, high in zip(*ends, strict=True)]
         if polynomial is None:

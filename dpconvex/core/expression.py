@@ -78,7 +78,6 @@ class Expression:
 
     @property
     def is_constant(self) -> bool:
-        """Whether neither a variable nor a field occurs in it."""
         return not self.variables and not self.fields
 
     def option(self, name: str) -> Any:
@@ -86,7 +85,6 @@ class Expression:
 
     @cached_property
     def number(self) -> Array:
-        """The value of an expression without variables and fields."""
         if isinstance(self, Constant):
             return self.dense
         if self.atom is None:
@@ -170,7 +168,6 @@ class Field(Expression):
 
     @classmethod
     def of(cls, shape: Shape, name: str, key: Hashable = None, sign: int = 0) -> Field:
-        """Return the field of these parts; `key` tells records apart that use one name."""
         made = _interned(("field", name, key, shape, sign), lambda: cls(**_leaf(shape), name=name, sign=sign, key=key))
         made.__dict__["fields"] = frozenset({made})
         assert isinstance(made, cls)

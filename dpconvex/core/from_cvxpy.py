@@ -45,8 +45,6 @@ REWRITE = "write it with atoms that have rules (see docs/rules.md), or register 
 
 
 class Reader:
-    """Reads the trees of one template."""
-
     def __init__(self, fields: Iterable[cp.Parameter]) -> None:
         self.fields = {id(symbol): field_of(symbol) for symbol in fields}
         self.variables: dict[int, Variable] = {}
@@ -65,7 +63,6 @@ class Reader:
         return self._known(root)
 
     def read_already(self, node: Any) -> Expression:
-        """Return what a tree that was read became."""
         return self._memory[id(node)][1]
 
     def _known(self, node: Any) -> Expression:
@@ -119,7 +116,6 @@ class Reader:
         return self._number(node.value, node)
 
     def _number(self, value: Any, node: Any) -> Expression:
-        """Return numbers as a constant."""
         entries = value.data if sp.issparse(value) else np.asarray(value)
         if np.iscomplexobj(entries):
             if np.imag(entries).any():
@@ -136,7 +132,6 @@ class Reader:
         return constant(array)
 
     def constraint(self, node: Any) -> Constraint:
-        """Return a constraint in the core language."""
         self._what, self._root = "a constraint", node
         name = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
         if name not in CONSTRAINTS:
@@ -182,13 +177,11 @@ def read(root: Any, fields: Iterable[cp.Parameter] = ()) -> Expression:
 
 
 def field_of(symbol: cp.Parameter) -> Field:
-    """Return the field that a parameter of CVXPY stands for."""
     sign = 1 if symbol.is_nonneg() else -1 if symbol.is_nonpos() else 0
     return Field.of(symbol.shape, symbol.name(), symbol.id, sign)
 
 
 def variable_of(variable: cp.Variable) -> Variable:
-    """Return the variable that one of CVXPY stands for, with copies of its attributes."""
     attributes: Mapping[str, Any] = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
     if "bounds" in attributes:
         attributes = {**attributes, "bounds": tuple(bound_of(bound, variable) for bound in attributes["bounds"])}

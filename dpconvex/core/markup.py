@@ -54,7 +54,6 @@ def listing(items: Iterable[str]) -> str:
 
 
 def details(title: str, content: str) -> str:
-    """Return HTML that is shown when its title is clicked."""
     return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
 
 

@@ -38,7 +38,6 @@ class Block:
 
     @property
     def slice(self) -> slice:
-        """Coordinates of the variable in the whole vector."""
         return slice(self.start, self.start + self.dim)
 
     @cached_property

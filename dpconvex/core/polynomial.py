@@ -86,7 +86,6 @@ class Polynomial:
         return cls(shape, entry.astype(np.int64), coordinate.astype(np.int64) + start, nothing, numbers)
 
     def reshaped(self, shape: tuple[int, ...]) -> Polynomial:
-        """Return the same entries, in column order, under another shape."""
         return replace(self, shape=shape)
 
     def scaled(self, factor: float) -> Polynomial:
@@ -139,14 +138,12 @@ class Polynomial:
         return self.product(other, pairs, self.entry[pairs[0]], self.shape)
 
     def power(self, exponent: int) -> Polynomial:
-        """Raise every entry to a positive whole power."""
         result = self
         for _ in range(exponent - 1):
             result = result.times(self)
         return result
 
     def matmul(self, other: Polynomial, shape: tuple[int, ...]) -> Polynomial:
-        """Matrix product of one- or two-dimensional arrays, with the result's shape given."""
         rows = 1 if len(self.shape) == 1 else self.shape[0]
         inner = other.shape[0]
         pairs = join(self.entry // rows, other.entry % inner)
@@ -203,7 +200,6 @@ class Polynomial:
         return bool((np.abs(difference.coefficient) <= SYMMETRIC * np.abs(self.coefficient).max(initial=0.0)).all())
 
     def evaluate(self, scalars: Array, theta: Array) -> Array:
-        """Evaluate at record scalars, shape (scalars,), and coordinates, shape (dim,); for tests and attacks."""
         padded = np.append(scalars, 1.0)
         value = self.coefficient * np.append(theta, 1.0)[self.coordinate] * padded[self.monomial].prod(axis=1)
         flat = np.bincount(self.entry, weights=value, minlength=self.size)

@@ -35,7 +35,6 @@ class Base:
 
     @property
     def extent(self) -> Array:
-        """Largest absolute value of each scalar."""
         return np.maximum(np.abs(self.lower), np.abs(self.upper))
 
     @cached_property
@@ -48,7 +47,6 @@ class Base:
 
     @cached_property
     def _square(self) -> float:
-        """The square of the bound on the norm, rounded up."""
         norm = np.array(self.norm)
         return float(interval_product((norm, norm), (norm, norm))[1])
 

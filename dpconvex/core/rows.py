@@ -54,14 +54,11 @@ def split(objective: Expression, rows: Mapping[Expression, Expression], count: i
 
 
 class Rows:
-    """Finds the part of one record, of each node once."""
-
     def __init__(self, rows: Mapping[Expression, Expression], count: int) -> None:
         self.known = {field: Part(reshape(row, (1, *row.shape)), 0) for field, row in rows.items()}
         self.count = count
 
     def __call__(self, node: Expression) -> Part:
-        """Return what one record has of an expression with data in it."""
         if node not in self.known:
             self.known[node] = self._part(node)
         return self.known[node]
@@ -107,7 +104,6 @@ class Rows:
     def _same(
         self, node: Expression, parts: Sequence[Part | None], axis: int, place: int | None, **options: object
     ) -> Part:
-        """Apply the same atom to what one record has of all arguments."""
         assert node.atom is not None
         arguments = [
             part.expression if part else shared(argument, axis, node) if argument.ndim > axis else argument
@@ -170,5 +166,4 @@ def of_one(shape: Shape, axis: int) -> Shape:
 
 
 def mixed(term: Expression, why: str) -> NotPrivate:
-    """Say which term is no sum over records."""
     return NotPrivate(f"a term of the objective mixes records: {why}", term, REMEDY)

@@ -59,7 +59,6 @@ class Pairwise:
 
     @property
     def value(self) -> Any:
-        """The sum so far."""
         if not self.waiting:
             return self.zero
         return reduce(lambda total, part: part + total, reversed(self.waiting))

@@ -64,13 +64,11 @@ class Writer:
 
 
 def variable_like(variable: Variable) -> cp.Variable:
-    """Return a fresh CVXPY variable with the name, the shape and the attributes of one of the core's."""
     attributes: dict[str, Any] = {k: [*v] if k == "bounds" else v for k, v in variable.attributes.items()}
     return cp.Variable(variable.shape, name=variable.name, **attributes)
 
 
 def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable, Writer, list[Any]]:
-    """Write the attributes of the variables and constraints on the coordinates of a space."""
     theta = cp.Variable(space.dim)
     writer = Writer()
     limits: list[Any] = []
@@ -184,7 +182,6 @@ def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] |
 
 
 def attribute_constraints(variable: Variable) -> list[tuple[str, Constraint]]:
-    """Return what the attributes of a variable ask of its values, in words and as constraints."""
     has, name, zero = variable.attributes, variable.name, repeated(0.0, variable.shape)
     found: list[tuple[str, Constraint]] = []
     for word, matrix in (("PSD", variable), ("NSD", -variable)):
@@ -229,7 +226,6 @@ def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array 
 
 
 def deeper(limit: Any, depth: Any) -> Any:
-    """Return a constraint with a margin."""
     if isinstance(limit, cp.constraints.Inequality):
         low, high = limit.args
         fixed = low.is_constant() and high.is_constant()

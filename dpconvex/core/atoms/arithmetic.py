@@ -28,7 +28,6 @@ from dpconvex.errors import NotPrivate
 
 
 def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
-    """Write a sum, with minus signs where terms begin with one."""
     words = write(unrepeated(expression.args[0]), SUM)
     for argument in expression.args[1:]:
         term = write(unrepeated(argument), PRODUCT)
@@ -142,7 +141,6 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
 
 
 def divided(expression: Expression, arguments: list[Entries]) -> Entries:
-    """Divide by numbers, or by functions of the record that keep away from zero."""
     if any(by.value.low <= 0 <= by.value.high for by in arguments[1]):
         raise NotPrivate("the divisor can reach zero", None, "bound the divisor away from zero by its declared domain")
     inverses = [Interval(1.0 / by.value.high, 1.0 / by.value.low) for by in arguments[1]]
@@ -168,7 +166,6 @@ DIVIDE = Atom(
 
 
 def matmul_shape(one: Shape, two: Shape) -> Shape:
-    """Shape of a product of vectors and matrices."""
     if max(len(one), len(two)) > 2:
         raise ValueError("there is no rule for products of stacks of matrices: multiply them one by one")
     if not (one and two) or one[-1] != two[0]:
@@ -194,7 +191,6 @@ def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
 
 
 def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
-    """Matrix product, records last."""
     one, two = (argument.ndim for argument in expression.args)
     return contracted(xp, "ij"[2 - one :], "jk"[:two], "i" * (one - 1) + "k" * (two - 1), a, b)
 
@@ -208,7 +204,6 @@ def factors(expression: Expression) -> list[list[tuple[int, int]]]:
 
 
 def matmul_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
-    """Slope times the other factor, transposed."""
     one, two = expression.args
     i, k = "i" * (one.ndim - 1), "k" * (two.ndim - 1)
     return [
@@ -239,7 +234,6 @@ MATMUL = Atom(
 
 
 def add(*terms: Any) -> Expression:
-    """Add up, repeating as NumPy does."""
     arguments = together(*terms)
     flat = [part for a in arguments for part in (a.args if a.atom is ADD else (a,))]
     return flat[0] if len(flat) == 1 else ADD(*flat)
@@ -251,7 +245,6 @@ def negate(a: Any) -> Expression:
 
 
 def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """Sum over axes, or over everything."""
     a = constant(a)
     return rules.along(SUMMED)(a, axis, keepdims) if a.ndim else a
 
@@ -286,7 +279,6 @@ def convolve(a: Any, b: Any) -> Expression:
 
 
 def diag_matrix(a: Any, k: int = 0) -> Expression:
-    """Put a vector on a diagonal."""
     a, zeros = vec(a), np.zeros(abs(k))
     rows = hstack(*((a, zeros) if k > 0 else (zeros, a))) if k else a
     return multiply(np.eye(rows.size, k=k), reshape(rows, (rows.size, 1)))

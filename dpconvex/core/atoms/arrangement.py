@@ -18,7 +18,6 @@ def repeated(argument: Any, shape: Shape) -> Expression:
 
 
 def together(*arguments: Any) -> list[Expression]:
-    """Repeat arguments to their common shape."""
     found = [constant(argument) for argument in arguments]
     shape = np.broadcast_shapes(*(argument.shape for argument in found))
     return [repeated(argument, shape) for argument in found]
@@ -82,7 +81,6 @@ def entry_at(expression: Expression, key: Any) -> Expression:
 
 
 def index_text(expression: Expression, write: Write) -> tuple[str, int]:
-    """Write a part with slices."""
     words = []
     for k, count in zip(expression.option("key"), expression.args[0].shape, strict=True):
         start, stop, step = (k, 0, 0) if isinstance(k, int) else k
@@ -92,7 +90,6 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
 
 
 def placed(expression: Expression, slope: Any, key: Any) -> Any:
-    """Put slopes where the entries of a part are, and zeros elsewhere."""
     result = np.zeros((*expression.args[0].shape, slope.shape[-1]), dtype=slope.dtype)
     result[key] = slope
     return result
@@ -108,7 +105,6 @@ def added_at(expression: Expression, slope: Any) -> Any:
 
 
 def summed_back(slope: Any, shape: Shape) -> Any:
-    """Add up the slopes of repetitions."""
     added = slope.ndim - 1 - len(shape)
     slope = np.sum(slope, axis=tuple(range(added)), keepdims=True)[(0,) * added] if added else slope
     repeated = tuple(k for k, n in enumerate(shape) if n == 1 and slope.shape[k] != 1)
@@ -265,19 +261,16 @@ CONCATENATE: Atom = rearrangement(
 
 
 def reshape(a: Any, shape: Shape) -> Expression:
-    """Reshape in column order."""
     a = constant(a)
     return a if a.shape == shape else RESHAPE(a, shape=tuple(shape))
 
 
 def vec(a: Any) -> Expression:
-    """Entries in column order."""
     a = constant(a)
     return reshape(a, (a.size,))
 
 
 def transpose(a: Any, axes: tuple[int, ...] | None = None) -> Expression:
-    """Permute axes; reverse them if none are named."""
     a = constant(a)
     axes = tuple(range(a.ndim))[::-1] if axes is None else axes
     return a if axes == tuple(range(a.ndim)) else TRANSPOSE(a, axes=axes)
@@ -290,14 +283,12 @@ def diagonal(a: Any, k: int = 0) -> Expression:
 
 
 def hstack(*parts: Any) -> Expression:
-    """Join along the second axis (the only one of vectors)."""
     found = [constant(part) for part in parts]
     found = [reshape(part, (1,)) if not part.ndim else part for part in found]
     return CONCATENATE(*found, axis=0 if found[0].ndim == 1 else 1)
 
 
 def vstack(*parts: Any) -> Expression:
-    """Join along the first axis, vectors and numbers as rows."""
     found = [constant(part) for part in parts]
     return CONCATENATE(*(reshape(p, (1, p.size)) if p.ndim < 2 else p for p in found), axis=0)
 

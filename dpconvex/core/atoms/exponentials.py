@@ -19,7 +19,6 @@ LARGEST_EXPONENT = 300.0
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
-    """Return the range of a function that grows."""
     return Interval(float(function(interval.low)), float(function(interval.high))).rounded()
 
 
@@ -115,12 +114,10 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def logistic_slope(a: Any) -> Any:
-    """Slope of log(1 + exp(a)), without overflow."""
     return 1.0 / (1.0 + np.exp(np.minimum(-a, 700.0)))
 
 
 def sigmoid(value: float) -> float:
-    """1 / (1 + exp(-value)) without overflow."""
     return float(np.exp(-np.logaddexp(0.0, -value)))
 
 
@@ -183,7 +180,6 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
 
 
 def entropy_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
-    """Claim curvature in the first argument, over numbers."""
     return rules.claimed(weights, 1 / rules.at_most(reach.high)) if expression.args[1].is_constant else None
 
 
@@ -225,7 +221,6 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def soft_maximum(low: Any, high: Any) -> Interval:
-    """Bound the log-sum-exp of numbers in intervals: it grows in each of them."""
     sizes = np.abs(np.concatenate([low, high]))
     largest = float(sizes[np.isfinite(sizes)].max(initial=1.0))
     return Interval(float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))).rounded(len(low) * largest)

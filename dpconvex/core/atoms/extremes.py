@@ -45,7 +45,6 @@ def largest(expression: Expression, group: Entries) -> Scalar:
 
 
 def tie(expression: Expression, hinge: bool = False) -> Kink:
-    """Say that a maximum has a kink where its terms tie, and how to round it off."""
     assert expression.atom is not None
     reason = f"{expression.atom.name} is not differentiable where two of its terms tie"
     remedy = "cp.log_sum_exp of the same terms is a smooth maximum"
@@ -112,7 +111,6 @@ MAXIMUM = Atom(
 
 
 def maximum(*terms: Any) -> Expression:
-    """Largest argument, entry by entry."""
     arguments = together(*terms)
     return arguments[0] if len(arguments) == 1 else MAXIMUM(*arguments)
 
@@ -172,7 +170,6 @@ def sum_largest_rule(expression: Expression, arguments: list[Entries]) -> Entrie
 
 
 def rounded_sum_largest(expression: Expression, args: list[Expression], width: float) -> Expression | None:
-    """Log-sum-exp of all sums of k entries."""
     table = choices(expression)
     return None if table is None else width * log_sum_exp((constant(table) @ vec(args[0])) / width)
 

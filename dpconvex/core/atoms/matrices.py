@@ -29,7 +29,6 @@ def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any]
 
 
 def symmetric(xp: Any, a: Any) -> Any:
-    """Symmetric part of a stack of matrices."""
     return (a + xp.swapaxes(a, -1, -2)) / 2
 
 
@@ -44,7 +43,6 @@ def logarithm_of_determinant(xp: Any, a: Any) -> Any:
 
 
 def frobenius(low: Any, high: Any) -> float:
-    """Bound the Frobenius norm of a matrix."""
     return float(np.linalg.norm(rules.sizes(low, high)[1]))
 
 
@@ -149,7 +147,6 @@ def singular_pairs(a: Any, largest: bool = False) -> Any:
 
 
 def inverse(a: Any) -> Any:
-    """Inverses of symmetric matrices; NaN where a matrix has none."""
     values, vectors = np.linalg.eigh(symmetric(np, records_first(a)))
     found = outer(vectors / values[:, None, :], vectors)
     return found - 1j * np.einsum("ijz,jkz,klz->ilz", found, a.imag, found) if np.iscomplexobj(a) else found

@@ -61,7 +61,6 @@ def norm_written(cp: Any, expression: Expression, args: list[Any]) -> Any:
 
 
 def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
-    """Shape of a norm: along some of the axes, of order 1, 2 or infinity."""
     if not p >= 1:
         raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
     if p not in (1.0, 2.0, INFINITE) and len(axis) < len(shape):
@@ -169,7 +168,6 @@ NORM = rules.reduction(
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """p-norm of the entries along axes."""
     return rules.along(NORM)(a, axis, keepdims, p=float(p))
 
 
@@ -211,7 +209,6 @@ def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Sca
 
 
 def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
-    """Twice the weights, over a constant divisor."""
     divisor = expression.args[1]
     if not divisor.is_constant:
         return None
@@ -221,12 +218,10 @@ def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
 
 
 def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
-    """Twice the entries over the divisor, and minus the value over it."""
     return [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b]
 
 
 def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
-    """Expand a sum of squares of functions of the record."""
     inner, divisor = expression.args
     if expression.variables or not divisor.is_constant or divisor.number != 1:
         return None
@@ -241,7 +236,6 @@ def squares_shape(shape: Shape, divisor: Shape, axis: tuple[int, ...], keepdims:
 
 
 def squares_text(expression: Expression, write: Write) -> tuple[str, int]:
-    """Write a sum of squares as such if the divisor is 1."""
     inner, divisor = (write(argument, 0) for argument in expression.args)
     words = [inner] if divisor == "1" else [inner, divisor]
     return rules.called("quad_over_lin" if words[1:] else "sum_squares", expression, *words)
@@ -274,7 +268,6 @@ QUAD_OVER_LIN = rules.reduction(
 
 
 def quad_over_lin(a: Any, b: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """Sum of squares along axes, over a positive number."""
     a, b = constant(a), reshape(constant(b), ())
     if b.is_constant and not float(b.number) > 0:
         raise ValueError("squares are divided by a number that is not positive")

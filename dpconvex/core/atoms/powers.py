@@ -21,7 +21,6 @@ CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def even_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
-    """Even convex functions grow on one side and fall on the other."""
     return signs[k]
 
 
@@ -190,7 +189,6 @@ def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | 
 
 
 def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    """Power with an exponent less one."""
     p = expression.option("p")
     return [slope * (p * whole_power(a, int(p) - 1) if p.is_integer() and p >= 1 else p * a ** (p - 1))]
 
@@ -228,7 +226,6 @@ POWER = Atom(
 
 
 def huber(a: Any, M: float = 1.0) -> Expression:
-    """a^2 up to M, 2M|a| - M^2 beyond."""
     return HUBER(a, M=float(M))
 
 
@@ -237,7 +234,6 @@ def absolute(a: Any) -> Expression:
 
 
 def power(a: Any, p: float) -> Expression:
-    """Power with a public exponent."""
     a = constant(a)
     if p == 1:
         return a

@@ -84,7 +84,6 @@ def along(atom: Atom) -> Callable[..., Expression]:
 
 
 def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
-    """Shape after a reduction over some axes."""
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)
 
 
@@ -97,7 +96,6 @@ def axes_of(node: Any) -> tuple[int, ...]:
 
 
 def over(build: Any) -> Any:
-    """Read a reduction with its axes."""
     return lambda node, args: build(args[0], axes_of(node), bool(node.keepdims))
 
 
