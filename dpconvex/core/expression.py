@@ -41,13 +41,14 @@ def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Expressi
 class Expression:
     """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor."""
 
-    atom: Atom | None  # None for leaves
-    args: tuple[Expression, ...]
-    options: tuple[tuple[str, Hashable], ...]  # what the atom depends on besides its arguments
+    # Of leaves; atoms say otherwise.
+    atom: Atom | None = None
+    args: tuple[Expression, ...] = ()
+    options: tuple[tuple[str, Hashable], ...] = ()  # what the atom depends on besides its arguments
     shape: Shape
-    variables: frozenset[Variable]
-    fields: frozenset[Field]
-    is_affine: bool  # in the variables jointly, and all that it is made of
+    variables: frozenset[Variable] = frozenset()
+    fields: frozenset[Field] = frozenset()
+    is_affine: bool = True  # in the variables jointly, and all that it is made of
 
     def __init__(self, **parts: Any) -> None:
         self.__dict__.update(parts)
@@ -150,7 +151,7 @@ class Variable(Expression):
     def of(cls, shape: Shape, name: str, key: int, attributes: Mapping[str, Any] | None = None) -> Variable:
         kept = {k: v for k, v in (attributes or {}).items() if v is not None and v is not False}
         identity = ("variable", key, name, shape, repr(sorted((k, _bounds_key(v)) for k, v in kept.items())))
-        made = _interned(identity, lambda: cls(**_leaf(shape), key=key, name=name, attributes=kept))
+        made = _interned(identity, lambda: cls(shape=tuple(shape), key=key, name=name, attributes=kept))
         made.__dict__["variables"] = frozenset({made})
         assert isinstance(made, cls)
         return made
@@ -168,26 +169,15 @@ class Field(Expression):
 
     @classmethod
     def of(cls, shape: Shape, name: str, key: Hashable = None, sign: int = 0) -> Field:
-        made = _interned(("field", name, key, shape, sign), lambda: cls(**_leaf(shape), name=name, sign=sign, key=key))
+        made = _interned(
+            ("field", name, key, shape, sign), lambda: cls(shape=tuple(shape), name=name, sign=sign, key=key)
+        )
         made.__dict__["fields"] = frozenset({made})
         assert isinstance(made, cls)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Field.of, (self.shape, self.name, self.key, self.sign)
-
-
-def _leaf(shape: Shape) -> dict[str, Any]:
-    nobody: frozenset[Any] = frozenset()
-    return {
-        "atom": None,
-        "args": (),
-        "options": (),
-        "shape": tuple(shape),
-        "variables": nobody,
-        "fields": nobody,
-        "is_affine": True,
-    }
 
 
 def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
@@ -229,7 +219,7 @@ def constant(value: Any) -> Expression:
         kept = numbers = frozen(np.asarray(value, dtype=float))
     if not np.isfinite(numbers).all():
         raise ValueError("a constant is not finite")
-    return _interned(("constant", number_key(kept)), lambda: Constant(**_leaf(kept.shape), value=kept))
+    return _interned(("constant", number_key(kept)), lambda: Constant(shape=kept.shape, value=kept))
 
 
 def number_key(value: Any) -> Hashable:
