@@ -1,7 +1,6 @@
 """What combines releases takes partitions: the same bits as in memory where sums are whole numbers, else up to rounding."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,31 +29,13 @@ def cut(data: dict[str, Any] = DATA, **options: Any) -> dp.Partitions:
     return dp.Partitions([{name: c[a:b] for name, c in data.items()} for a, b in pairwise(CUTS)], **options)
 
 
-def in_files(folder: Path, data: dict[str, Any] = DATA) -> dp.Partitions:
-    """Every partition in files, of which no more than a block is read at a time."""
-    entries = []
-    for k, (a, b) in enumerate(pairwise(CUTS)):
-        entries.append({name: folder / f"{name}{k}.npy" for name in data})
-        for name, column in data.items():
-            np.save(folder / f"{name}{k}.npy", column[a:b])
-    return dp.Partitions(entries)
-
-
-def in_forms(folder: Path, data: dict[str, Any] = DATA) -> list[dp.Partitions]:
-    functions = [lambda a=a, b=b: {name: c[a:b] for name, c in data.items()} for a, b in pairwise(CUTS)]
-    return [cut(data), in_files(folder, data), dp.Partitions(functions)]
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("template", "model"), [(LEARNER, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
-def test_an_evaluation_has_the_bits_of_one_in_memory(
-    adjacency: str, template: dp.Template, model: dp.Release, tmp_path: Path
-) -> None:
+def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency: str, template: dp.Template, model: dp.Release) -> None:
     data = DATA if template is LEARNER else {"x": X, "y": np.clip(X[:, 0], -1, 1)}
     promise = dp.Privacy(1.0, adjacency=adjacency)
     expected = dp.evaluate(template, model, data, promise, seed=3)
-    for form in in_forms(tmp_path, data):
-        assert dp.evaluate(template, model, form, promise, seed=3) == expected
+    assert dp.evaluate(template, model, cut(data), promise, seed=3) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,23 +43,20 @@ def test_an_evaluation_has_the_bits_of_one_in_memory(
     [(P, {}), (ADDED, {"size": 700}), (P, {"split": False}), (Q, {"whitening": True})],
     ids=["split", "added", "all", "whitened"],
 )
-def test_tuning_is_the_same(privacy: dp.Privacy, options: dict[str, Any], tmp_path: Path) -> None:
+def test_tuning_is_the_same(privacy: dp.Privacy, options: dict[str, Any]) -> None:
     expected = dp.tune(GRID, DATA, privacy, seed=4, **options)
-    forms = [cut(), in_files(tmp_path)] if not options else [cut()]
-    for form in forms:
-        budget = dp.Budget(privacy)
-        found = dp.tune(GRID, form, privacy, seed=4, budget=budget, **options)
-        assert found.choice == expected.choice
-        np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
-        assert len(budget.entries) == 1
+    budget = dp.Budget(privacy)
+    found = dp.tune(GRID, cut(), privacy, seed=4, budget=budget, **options)
+    assert found.choice == expected.choice
+    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
+    assert len(budget.entries) == 1
 
 
 @pytest.mark.parametrize("group", ["y", None])
 @pytest.mark.parametrize("privacy", [Q, ADDED], ids=["replaced", "added"])
-def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: str | None, tmp_path: Path) -> None:
+def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: str | None) -> None:
     expected = dp.cluster(LEARNER, DATA, privacy, 3, group=group, seed=1)
-    for form in in_forms(tmp_path):
-        budget = dp.Budget(privacy)
-        found = dp.cluster(LEARNER, form, privacy, 3, group=group, seed=1, budget=budget)
-        np.testing.assert_array_equal(found.centers, expected.centers)
-        assert len(budget.entries) == 1
+    budget = dp.Budget(privacy)
+    found = dp.cluster(LEARNER, cut(), privacy, 3, group=group, seed=1, budget=budget)
+    np.testing.assert_array_equal(found.centers, expected.centers)
+    assert len(budget.entries) == 1

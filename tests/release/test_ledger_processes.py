@@ -103,24 +103,3 @@ def test_processes_never_overspend(count: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("moments", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_what_a_killed_process_has_been_told_is_recorded(moments: int, tmp_path: Path) -> None:
     assert program(DEATH, tmp_path, moments)[0] == moments
-
-
-FORKS = """
-import os
-from dpconvex.noise.samplers import NoiseSource
-
-NoiseSource().rng.normal(size=3)  # what the parent has drawn is nothing that children go on from
-found = set()
-for _ in range(5):
-    heard, told = os.pipe()
-    if not os.fork():
-        os.write(told, NoiseSource().rng.normal(size=8).tobytes())
-        os._exit(0)
-    os.wait()
-    found.add(os.read(heard, 4096))
-print(len(found))
-"""
-
-
-def test_forked_processes_never_share_noise() -> None:
-    assert program(FORKS) == [5]
