@@ -33,7 +33,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
-from dpconvex.release.verify import Method
+from dpconvex.release.verify import Method, check_template
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -155,46 +155,43 @@ def fit_of_mixture(template: Template, privacy: Privacy, share: float) -> Privac
     return Plan(template, privacy, None, share, "x", "y", "m").rest
 
 
+@dataclass
 class Plan:
     """What a private mixture does with its promise, fixed before the data are read: parameters as for `solve_mixture`."""
 
-    def __init__(
-        self,
-        template: Template,
-        privacy: Privacy,
-        clustering: NoisyKMeans | Components | None,
-        share: float,
-        features: str,
-        group: str | None,
-        component: str,
-    ) -> None:
-        check_privacy("solve_mixture", privacy)
-        if not isinstance(template, Template):
-            raise TemplateError(f"solve_mixture: expected a Template, not {type(template).__name__}.")
-        if not (is_real(share) and 0 < share < 1):
-            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {share!r}.")
-        fields = dict(template.record.fields)
-        choice = fields.pop(component, None)
+    template: Template
+    privacy: Privacy
+    clustering: NoisyKMeans | Components | None
+    share: float
+    features: str
+    group: str | None
+    component: str
+    fixed: Components | None = None  # centres that cost nothing
+    noise: ClusteringNoise | None = None  # on those that are learnt
+
+    def __post_init__(self) -> None:
+        check_privacy("solve_mixture", self.privacy)
+        check_template(self.template)
+        if not (is_real(self.share) and 0 < self.share < 1):
+            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {self.share!r}.")
+        fields = dict(self.template.record.fields)
+        choice = fields.pop(self.component, None)
         if not isinstance(choice, Choice):
             raise TemplateError(
-                f"solve_mixture: the record has no Choice {component!r} for the component; its fields are "
-                f"{list(template.record.fields)}."
+                f"solve_mixture: the record has no Choice {self.component!r} for the component; its fields are "
+                f"{list(self.template.record.fields)}."
             )
-        self.template, self.privacy, self.names, self.component = template, privacy, choice.values, component
-        self.others = Record(**fields)
-        self.grouping = Grouping.of(self.others, features, group)
-        self.part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
-        self.fixed: Components | None = None
-        self.noise: ClusteringNoise | None = None
-        if isinstance(clustering, Components):
-            self.fixed = fitting(clustering, self.grouping, len(self.names))
+        self.names, self.others = choice.values, Record(**fields)
+        self.grouping = Grouping.of(self.others, self.features, self.group)
+        self.part = Privacy(self.share * self.privacy.epsilon, self.share * self.privacy.delta, self.privacy.adjacency)
+        if isinstance(self.clustering, Components):
+            self.fixed = fitting(self.clustering, self.grouping, len(self.names))
         elif len(self.names) == 1:  # the one centre for each class needs no data
-            middle, radius = self.grouping.extent
-            classes = self.grouping.classes
+            (middle, radius), classes = self.grouping.extent, self.grouping.classes
             self.fixed = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
         else:
-            self.method, self.noise = self.grouping.calibrated(clustering, self.part, len(self.names))
-        self.rest = privacy if self.noise is None else privacy.minus(self.part)
+            self.method, self.noise = self.grouping.calibrated(self.clustering, self.part, len(self.names))
+        self.rest = self.privacy if self.noise is None else self.privacy.minus(self.part)
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the clustering and the fit together."""
@@ -223,11 +220,8 @@ class Plan:
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
         """Return the records with a group that says their component, too."""
-        known = self.template.record.combinations
-        groups = [
-            [known.index({**others, self.component: name}) for name in self.names]
-            for others in self.others.combinations
-        ]
+        known, others = self.template.record.combinations, self.others.combinations
+        groups = [[known.index({**own, self.component: name}) for name in self.names] for own in others]
         made = self.grouping, components, np.array(groups)
         return batch.mapped(labelled, made) if isinstance(batch, PartitionedBatch) else labelled(batch, made)
 
@@ -245,8 +239,7 @@ def fitting(components: Components, grouping: Grouping, count: int) -> Component
             "solve_mixture: these centres were learnt, and paid for apart from this promise. Fit on their labels with solve: the "
             "data need a column for the component, components.assign(x, y)."
         )
-    middle, radius = grouping.extent
-    classes = grouping.classes
+    (middle, radius), classes = grouping.extent, grouping.classes
     wanted = (len(classes) or 1, count, len(middle))
     if components.centers.shape != wanted or components.classes != classes:
         raise TemplateError(
