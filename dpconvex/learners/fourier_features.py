@@ -144,11 +144,3 @@ class RandomFourierFeatures:
         if not np.isfinite(records.data if sp.issparse(records) else records).all():
             raise DomainError("features: the records must be finite numbers; some are NaN or infinite.")
         return records
-
-    def exact(self, x: ArrayLike, y: ArrayLike) -> Array:
-        """Evaluate the kernel itself between two sets of records, shape (len(x), len(y))."""
-        difference: Any = dense(self._opened(x))[:, None, :] - dense(self._opened(y))[None, :, :]
-        if self.kernel == "cauchy":
-            return np.asarray(np.prod(1 / (1 + (self.gamma * difference) ** 2), axis=2))
-        powers = difference**2 if self.kernel == "gaussian" else np.abs(difference)
-        return np.asarray(np.exp(-self.gamma * np.sum(powers, axis=2)))
