@@ -100,10 +100,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         dp.OutputPerturbation,
         {"noise": "gamma", "added": None, "reference_norm": None, "smoothing": None},
     ),
-    "NoisyGradientDescent": (dp.NoisyGradientDescent, {"steps": None, "radius": None, "step_size": None}),
+    "NoisyGradientDescent": (dp.NoisyGradientDescent, {"steps": None, "step_size": None}),
     "Cover": (dp.Cover, {"share": 0.01, "tolerance": None}),
     "Repetitions": (dp.Repetitions, {"mean": 10}),
-    "NoisyKMeans": (dp.NoisyKMeans, {"rounds": None, "directions": 0}),
+    "NoisyKMeans": (dp.NoisyKMeans, {"rounds": None}),
     "FirstOrder": (FirstOrder, {"max_steps": 5}),
     "Conic": (dp.Conic, {"solver": "CLARABEL", "polish_steps": 3}),
     "Components": (

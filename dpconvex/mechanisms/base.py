@@ -1,11 +1,17 @@
-"""What every mechanism can do: prove itself private on an analysed template, or say why not."""
+"""What every mechanism can do: prove itself private on an analysed template, or say why not; and the steps that proofs share."""
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.atoms.powers import DECLARED
+from dpconvex.core.derivation import Derivation
+from dpconvex.core.expression import postorder
+from dpconvex.core.runtime import once
+from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 
@@ -71,3 +77,71 @@ class Mechanism(Protocol):
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         """Draw the noise and compute the private answer, in coordinates, shape (dim,)."""
         ...
+
+
+# Relative error of what is computed again for more records.
+SLACK = 1 + 1e-12
+DRAWN = "The noise is drawn in floating point from a cryptographic generator seeded by the operating system."
+UNSEEN = "Nobody observes how long a fit takes, nor whether a fit failed."
+
+
+def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
+    """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
+    return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
+
+
+def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
+    """Refuse a guarantee without delta, which Gaussian noise does not keep."""
+    if privacy.pure:
+        raise NotPrivate(
+            f"{noise} keeps no promise with delta = 0",
+            f"delta = {privacy.delta:g}",
+            f"promise a small delta, or {otherwise}",
+        )
+
+
+def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
+    """Return the derivations of the gradient bound and of the sensitivity."""
+    largest = "largest sum of a vertex from each gradient set"
+    gradient = Derivation(
+        "gradient bound", "", {"G": analysis.gradient_bound}, largest, (analysis.steepest.derivation,)
+    )
+    why = "one gradient appears or disappears: G"
+    if privacy.adjacency == "replace-one":
+        why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
+    return gradient, Derivation("sensitivity", "", {"G_adj": sensitivity_of(analysis, privacy)}, why)
+
+
+def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
+    """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
+    form = analysis.form
+    dimensions = {"dimension": float(form.noise_dimension), "of": float(form.space.dim)}
+    span = "span of the coefficients of A_z over all records and labels"
+    return (
+        analysis.regularizer[1],
+        Derivation("sensitive subspace", "", dimensions, span),
+        Derivation("feasible set", form.feasible.describe().replace("\n", "; "), {}, "closed and convex"),
+    )
+
+
+@once
+def declared_constants(analysis: Analysis) -> tuple[str, ...]:
+    """Return a sentence for each user's atom whose constants were declared and not derived."""
+    nodes = postorder(analysis.form.template.losses)
+    names = {node.option("declaration").name for node in nodes if node.atom is DECLARED}
+    return tuple(
+        f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
+        "slopes are linear between those read off the user's at many points."
+        for name in sorted(names)
+    )
+
+
+def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
+    """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
+    ratio, proof = (reach + more) / reach * SLACK, certificate.derivation
+    mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
+    why = "noise grows in proportion to how far neighbours are apart"
+    step = Derivation("noise that hides rounding", "", claims, why)
+    steps = (*(child for child in proof.children if child.rule != step.rule), step)
+    scale = certificate.noise_scale * ratio
+    return replace(certificate, noise_scale=scale, mean_noise=mean, derivation=replace(proof, children=steps))

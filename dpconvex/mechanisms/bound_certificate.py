@@ -105,18 +105,12 @@ def excess(moved: int, scale: float, reach: int) -> float:
 
 
 def least_reach(moved: int, scale: float, delta: float) -> int:
-    """Return the least reach, but for rounding, whose delta is small enough."""
-
-    def enough(reach: int) -> bool:
-        return excess(moved, scale, reach) * SLACK <= delta
-
-    low = high = moved
-    while not enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    """Return the least reach, but for rounding, whose delta is small enough: `excess` solved for r^(reach + 1)."""
+    growth = math.log(math.expm1(min(moved / scale, 700.0)) + 2 * delta)
+    reach = max(math.floor(scale * (growth - math.log(delta) - math.log1p(math.exp(-1 / scale)))) - 1, moved)
+    while excess(moved, scale, reach) * SLACK > delta:
+        reach += max(reach >> 50, 1)
+    return reach
 
 
 def down(value: Fraction) -> float:

@@ -20,8 +20,8 @@ from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.base import sensitivity_of
 from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
-from dpconvex.mechanisms.proof_steps import sensitivity_of
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.noise.samplers import SPHERICAL
 

@@ -20,9 +20,8 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
-from dpconvex.mechanisms import clipped_descent as clipped, proof_steps as proof
+from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import check_options
-from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
@@ -132,7 +131,8 @@ class NoisyGradientDescent:
         once, steps = gaussian_sigma(privacy.epsilon, privacy.delta, apart), self.steps or CLIPPED_STEPS
         if self.clip is None:
             steepest = size * (bound + regularizer_slope(analysis))
-            steps = self.steps or enough_steps(steepest, math.sqrt(p) * once)
+            enough = (steepest / (math.sqrt(p) * once)) ** 2 if p else math.inf
+            steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
         if rate < 1:  # the rest of the promise is for rounding: see `hiding`
             rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
@@ -213,11 +213,11 @@ class NoisyGradientDescent:
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of that size
             rounding = clipped.path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
-            found = proof.louder(certificate, reach, apart - reach, {"G_adj": apart})
+            found = base.louder(certificate, reach, apart - reach, {"G_adj": apart})
             if "sampling" in certificate.settings and rounding > 0:
                 paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
-                found = proof.louder(certificate, scale, more, {"G_adj": apart})
+                found = base.louder(certificate, scale, more, {"G_adj": apart})
             if found.noise_scale <= most:
                 moved = certificate.steps * certificate.largest_step * rounding
                 return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
@@ -225,7 +225,7 @@ class NoisyGradientDescent:
             "NoisyGradientDescent: rounding in sums of so many gradients is larger than a gradient; give a larger `clip`."
         )
 
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+    def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Descend; return the mean of all iterates, or with clipped gradients the last one; coordinates, shape (dim,)."""
         assert isinstance(certificate, DescentCertificate)
         basis, p, momentum = analysis.form.basis, certificate.noise_dimension, certificate.settings.get("momentum", 0.0)
@@ -255,7 +255,7 @@ class NoisyGradientDescent:
 def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
     """Refuse what noisy gradient descent cannot do."""
     feasible, what = analysis.form.feasible, "noisy gradient descent"
-    proof.check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
+    base.check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
     if not feasible.bounded and not clips:
         raise NotPrivate(
             f"{what} needs bounded parameters: its steps and its risk scale with their size",
@@ -264,12 +264,6 @@ def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
         )
     if feasible.obstacle is not None:
         raise NotPrivate(f"{what} needs a projection on the feasible set", feasible.describe(), feasible.obstacle)
-
-
-def enough_steps(steepest: float, noise: float) -> int:
-    if not math.isfinite(steepest):
-        return MOST
-    return int(min(max(math.ceil((steepest / noise) ** 2), FEWEST), MOST)) if noise > 0 else MOST
 
 
 def derive(
@@ -283,7 +277,7 @@ def derive(
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
     if clip == math.inf:
-        steps_of_proof = (*proof.record_steps(analysis, privacy), composed, *proof.public_steps(analysis))
+        steps_of_proof = (*base.record_steps(analysis, privacy), composed, *base.public_steps(analysis))
         return Derivation("noisy descent", "", privacy.claims, SOURCE, steps_of_proof)
     why = "one clipped gradient appears or disappears"
     if privacy.adjacency == "replace-one":
@@ -292,19 +286,19 @@ def derive(
         )
     gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
     apart = Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
-    children = (gradient, apart, composed, *proof.public_steps(analysis))
+    children = (gradient, apart, composed, *base.public_steps(analysis))
     return Derivation("noisy descent, clipped", "", privacy.claims, CLIPPED_SOURCE, children)
 
 
 def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
     """Say what the proof takes for granted, and what it does not say."""
     if clip == math.inf:
-        return proof.DRAWN, ROUNDED, proof.UNSEEN, *proof.declared_constants(analysis)
-    said = [proof.DRAWN, *CLIPPED, proof.UNSEEN]
+        return base.DRAWN, ROUNDED, base.UNSEEN, *base.declared_constants(analysis)
+    said = [base.DRAWN, *CLIPPED, base.UNSEEN]
     if analysis.unbounded is not None:
         unproved = str(analysis.unbounded).splitlines()[0]
         said.insert(2, f"No convexity and no bound on the loss was proved, and none is needed: {unproved}.")
-    return (*said, *proof.declared_constants(analysis))
+    return (*said, *base.declared_constants(analysis))
 
 
 def for_directions(analysis: Analysis, certificate: DescentCertificate, directions: float) -> Certificate:

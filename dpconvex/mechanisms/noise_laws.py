@@ -27,8 +27,8 @@ from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, ra
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.base import check_delta, sensitivity_of
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
 from dpconvex.noise.profiles import smallest_scale
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 
@@ -235,12 +235,7 @@ def hulls_of(analysis: Analysis, adjacency: str, mu: float, sigma: float) -> tup
             hull = replace(hull, lengths=tuple(lengths), counts=tuple(counts))
         if item.slopes is not None and item.behind is not None:
             low, high = item.slopes.low / sigma, item.slopes.high / sigma
-            slopes = (
-                max(high, 0.0) * SLACK,
-                max(-low, 0.0) * SLACK,
-                max(low, -high, 0.0),
-                item.slopes.logistic / mu,
-            )
+            slopes = (max(high, 0.0) * SLACK, max(-low, 0.0) * SLACK, max(low, -high, 0.0), item.slopes.logistic / mu)
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)

@@ -106,17 +106,13 @@ class NoisyKMeans:
     rounds : int or None
         T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure promise,
         so None stands for 5 rounds, or 3 for a pure promise.
-    directions : int
-        Public seed of the directions in which centres start.  It has nothing to do with the noise.
     """
 
     rounds: int | None = None
-    directions: int = 0
 
     def __post_init__(self) -> None:
         if self.rounds is not None:
             check_whole("NoisyKMeans: rounds", self.rounds, 2)
-        check_whole("NoisyKMeans: directions", self.directions, 0)
 
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
@@ -163,7 +159,7 @@ class NoisyKMeans:
         steps, and their numbers, shape (C, k): exact integers.
         """
         centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
-        spread = start_directions(noise.components, noise.features, self.directions)
+        spread = start_directions(noise.components, noise.features)
         centers = np.rint(centers + spread * (noise.radius / noise.step / 2))
         for _ in range(noise.rounds - 1):
             centers = self._moved(noise, centers, statistics, rng)
@@ -225,13 +221,13 @@ def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
     return np.asarray(np.argmax(score, axis=1), dtype=np.int64)
 
 
-def start_directions(components: int, features: int, seed: int) -> Array:
+def start_directions(components: int, features: int) -> Array:
     """Return public, well-spread points of the unit ball, shape (K, d).
 
     For K <= d + 1 they are the corners of a regular simplex, turned at random; else points chosen one after the other, each far
     from those before it.
     """
-    rng = seeded_generator(seed)
+    rng = seeded_generator(0)
     if components == 1:
         return np.zeros((1, features))
     if components <= features + 1:

@@ -22,8 +22,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms import added_quadratic as quadratic, proof_steps as proof
-from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law
 
@@ -35,8 +34,8 @@ FREE, REMARKABLE = 1e6, 0.25
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
-    proof.DRAWN,
-    proof.UNSEEN,
+    base.DRAWN,
+    base.UNSEEN,
 )
 
 
@@ -93,7 +92,7 @@ class ObjectivePerturbation:
             mechanism=self.name,
             size=size,
             gradient_bound=analysis.gradient_bound,
-            sensitivity=proof.sensitivity_of(analysis, privacy),
+            sensitivity=base.sensitivity_of(analysis, privacy),
             strong_convexity=mu,
             added=added,
             hessian_bound=analysis.hessian_bound,
@@ -102,7 +101,7 @@ class ObjectivePerturbation:
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
             derivation=derive(analysis, privacy, mu, found),
-            assumptions=ASSUMPTIONS + proof.declared_constants(analysis),
+            assumptions=ASSUMPTIONS + base.declared_constants(analysis),
             advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
@@ -111,7 +110,7 @@ class ObjectivePerturbation:
             event=found.event,
         )
 
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+    def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Draw the noise and minimise the perturbed objective; returns coordinates, shape (dim,)."""
         noise = self.law.draw(analysis, certificate.noise_scale, rng)
         return engine.minimise(
@@ -157,7 +156,7 @@ class ObjectivePerturbation:
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> Derivation:
     """Assemble the derivation tree of a certificate."""
-    gradient, sensitivity = proof.record_steps(analysis, privacy)
+    gradient, sensitivity = base.record_steps(analysis, privacy)
     steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
     curvature = Derivation(
         "curvature of one record",
@@ -166,7 +165,7 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) 
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )
-    children = (gradient, sensitivity, curvature, *proof.public_steps(analysis))
+    children = (gradient, sensitivity, curvature, *base.public_steps(analysis))
     return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)
 
 

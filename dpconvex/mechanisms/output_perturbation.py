@@ -22,8 +22,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms import added_quadratic as quadratic, proof_steps as proof
-from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 
@@ -74,7 +73,7 @@ class OutputPerturbation:
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the theorem's conditions and calibrate the noise."""
         if self.noise == "gaussian":
-            proof.check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
+            base.check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         if analysis.modulus <= 0 and not self.added:
             raise NotPrivate(*quadratic.not_strongly_convex(analysis))
         p, regular, added = analysis.form.space.dim, size * analysis.modulus, self.added
@@ -89,7 +88,7 @@ class OutputPerturbation:
         if analysis.kink is not None:
             width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
-        sensitivity = proof.sensitivity_of(smooth, privacy)
+        sensitivity = base.sensitivity_of(smooth, privacy)
         reach = sensitivity / mu * (1 + 1e-12)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return Certificate(
@@ -105,7 +104,7 @@ class OutputPerturbation:
             noise_dimension=p,
             noise_scale=scale,
             derivation=derive(smooth, privacy, mu, width),
-            assumptions=(proof.DRAWN, proof.UNSEEN, *proof.declared_constants(analysis)),
+            assumptions=(base.DRAWN, base.UNSEEN, *base.declared_constants(analysis)),
             advice=advise(analysis, width),
             perturbed="output",
             noise=self.noise,
@@ -115,7 +114,7 @@ class OutputPerturbation:
             event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+    def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Minimise and add noise; returns coordinates, shape (dim,), which the release brings into K at last."""
         theta = engine.minimise(
             certificate.strong_convexity,
@@ -130,7 +129,7 @@ class OutputPerturbation:
 
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
         """Return the mean square of the norm of the noise for a strong convexity."""
-        reach = proof.sensitivity_of(analysis, privacy) / mu
+        reach = base.sensitivity_of(analysis, privacy) / mu
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return self.law.square(analysis.form.space.dim, scale)
 
@@ -173,9 +172,9 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Der
     """Assemble the derivation tree of a certificate."""
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
-    apart = {"G_adj / mu": proof.sensitivity_of(analysis, privacy) / mu}
+    apart = {"G_adj / mu": base.sensitivity_of(analysis, privacy) / mu}
     answers = Derivation("distance of two exact answers", "", apart, "strong convexity and the optimality of both")
-    children = (*proof.record_steps(analysis, privacy), *smoothing, answers, *proof.public_steps(analysis))
+    children = (*base.record_steps(analysis, privacy), *smoothing, answers, *base.public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

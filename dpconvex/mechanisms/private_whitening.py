@@ -25,11 +25,10 @@ from dpconvex.core.record_domains import Ball
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.language.record import Record
-from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.base import Mechanism, check_delta
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.gradient_descent import for_directions
 from dpconvex.mechanisms.grid import GAUSSIAN, LEVELS, WhiteningNoise, drawn
-from dpconvex.mechanisms.proof_steps import check_delta
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level

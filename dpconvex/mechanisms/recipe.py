@@ -80,11 +80,10 @@ def ways(
         return [(mechanism or clipped_steps(analysed()), first)]
     if mechanism is None:
         return [*([] if whitening is False else best_for_size(form, analysed, privacy, size)), (Automatic(), None)]
-    if not auto or not is_ordinary(privacy):
-        return [(mechanism, None)]
-    if isinstance(mechanism, SufficientStatistics):
+    pays = auto and is_ordinary(privacy)
+    if pays and isinstance(mechanism, SufficientStatistics):
         pays = stands_out(form(), privacy, size)
-    else:
+    elif pays:
         pays = worth_whitening(analysed(), privacy, size)
     return [(mechanism, first), (mechanism, None)] if pays else [(mechanism, None)]
 

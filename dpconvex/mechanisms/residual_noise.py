@@ -304,16 +304,14 @@ def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | N
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
     """Say what the proof about the released numbers takes for granted."""
     counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
-    said = [
+    said = (
         f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
         f"{counted}.",
         certificate.drawn,
         f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
-    ]
-    if noise.counting:
-        said.append(
-            f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the "
-            "release says how large; the noise of that number exceeds its bound with a probability below 2^-100, which "
-            f"{counted}."
-        )
-    return tuple(said)
+    )
+    more = (
+        f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the release "
+        f"says how large; the noise of that number exceeds its bound with a probability below 2^-100, which {counted}."
+    )
+    return (*said, more) if noise.counting else said

@@ -124,14 +124,13 @@ def minimiser_norm(
 
 
 def largest_count(privacy: Privacy, size: int) -> int:
-    """Return the largest number of records that bounds on the risk are meant for."""
     return size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
     """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
 
-    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
+    Where there is none (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
     """
     start, gradient = start_and_slope(analysis)
     norm = float(np.linalg.norm(size * gradient + added * start))
@@ -140,7 +139,6 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
 
 @once
 def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
-    """Return the point of K next to 0 and a subgradient of the regularizer there, if it has one; found once."""
     form, kinks = analysis.form, kinks_of(analysis.form)
     start = np.zeros(form.space.dim)  # itself if K is not known well enough
     if kinks is not None and kinks.epigraph is not None:
@@ -151,13 +149,12 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
 
 
 def largest_eigenvalue(analysis: Analysis) -> float:
-    """Bound the largest eigenvalue of the regularizer's constant curvature by its largest absolute row sum."""
+    """Bound that of the regularizer's constant curvature by its largest absolute row sum."""
     matrix, _ = analysis.regularizer
     return float(abs(matrix).sum(axis=1).max()) if matrix.nnz else 0.0
 
 
 def kinks_of(form: LossForm) -> Kinks | None:
-    """Return the terms of the regularizer that are left to a proximal map."""
     return split_kinks(form.feasible, form.template.regularizer)[1]
 
 

@@ -26,9 +26,8 @@ from dpconvex.core.summation import MOMENT_BLOCK
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, check_delta
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import DRAWN, UNSEEN, check_delta
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]

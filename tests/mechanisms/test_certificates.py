@@ -86,7 +86,7 @@ def test_the_runs_of_a_search_count_that_probability_each() -> None:
 
 
 CASES: dict[Any, list[dict[str, Any]]] = {
-    dp.NoisyKMeans: [{"rounds": 1}, {"rounds": 2.5}, {"rounds": True}, {"directions": -1}],
+    dp.NoisyKMeans: [{"rounds": 1}, {"rounds": 2.5}, {"rounds": True}],
     dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"smoothing": math.nan}],
     dp.ObjectivePerturbation: [{"noise": "laplace"}, {"added": -1.0}, {"reference_norm": True}],
     dp.PrivateWhitening: [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}],

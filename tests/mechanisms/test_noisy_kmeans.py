@@ -12,11 +12,7 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.learners.clustering import Grouping
 from dpconvex.mechanisms import noisy_kmeans
-from dpconvex.mechanisms.noisy_kmeans import (
-    NoisyKMeans,
-    block_sensitivity,
-    euclidean_sensitivity,
-)
+from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, block_sensitivity, euclidean_sensitivity
 from dpconvex.noise.samplers import seeded_generator
 
 Array = NDArray[np.float64]

@@ -12,14 +12,7 @@ from scipy.special import ndtr
 import dpconvex as dp
 from dpconvex.accounting.events import Hull
 from dpconvex.noise.loss_distributions import sampled_delta, sampled_multiplier
-from dpconvex.noise.profiles import (
-    chi_delta,
-    gaussian_delta,
-    gaussian_sigma,
-    moving_delta,
-    smallest_scale,
-    swing,
-)
+from dpconvex.noise.profiles import chi_delta, gaussian_delta, gaussian_sigma, moving_delta, smallest_scale, swing
 
 
 def hockey_stick(epsilon: float, a: float) -> float:
