@@ -37,9 +37,8 @@ class Batch:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
         """Return a batch of its own of the same records: what nobody can write to is shared."""
-        return Batch(
-            {n: frozen(c) if isinstance(c, np.ndarray) else copy(c) for n, c in self.fields.items()}, self.group
-        )
+        own = {n: frozen(c) if isinstance(c, np.ndarray) else copy(c) for n, c in self.fields.items()}
+        return Batch(own, self.group)
 
     def __sizeof__(self) -> int:
         """Bytes in memory, which decide where Dask moves what."""
@@ -135,9 +134,7 @@ def asked(place: Place, function: Callable[[Any], int], values: Sequence[Any]) -
 
 
 def refused(self: Any) -> NoReturn:
-    raise TemplateError(
-        "this needs all records in one place, and these are in partitions: pass arrays, or solve with the first-order backend."
-    )
+    raise TemplateError("this needs all records in one place, and these are in partitions: pass arrays.")
 
 
 class PartitionedBatch(Batch):

@@ -76,8 +76,7 @@ class Partitions:
         futures = any(is_lazy(source.value) and not hasattr(source.value, "compute") for source in self.sources)
         if futures and any(source.local for source in self.sources):
             raise DomainError(
-                "Partitions: some are in this process's memory, and others are futures of a cluster; send the first to the "
-                "workers (client.scatter), or make all of them delayed objects."
+                "Partitions: some are in memory here, and others are futures; send all to the workers (client.scatter)."
             )
 
     def _entries(self, source: Any) -> Sequence[Any]:
@@ -90,10 +89,9 @@ class Partitions:
             return files_of(path_of(source))
         if isinstance(source, list | tuple):
             return source
+        given = source if isinstance(source, str | PathLike) else type(source).__name__
         raise DomainError(
-            "Partitions: expected a list with an entry for each partition, a Dask data frame, or, with a schema, a folder, not "
-            f"{source if isinstance(source, str | PathLike) else type(source).__name__}; a folder holds tables, which need a "
-            "schema, and paths of .npy files go into a list."
+            f"Partitions: expected a list of partitions, a Dask frame, or a folder of tables, which need a schema, not {given}."
         )
 
     def _source(self, number: int, entry: Any) -> Source:
@@ -111,8 +109,8 @@ class Partitions:
             return Source(path, rows_of_parquet(Path(path)) if Path(path).suffix.lower() in PARQUET else None)
         if not isinstance(entry, Mapping) or any(map(is_lazy, entry.values())):
             raise DomainError(
-                "a partition must map fields to columns that are not of Dask, or be a table with a schema, a function, or of "
-                f"Dask as a whole, such as dask.delayed({{...}}), not a {type(entry).__name__}."
+                "a partition must map fields to columns (not of Dask), or be a table with a schema, a function, or an object of "
+                f"Dask as a whole, not a {type(entry).__name__}."
             )
         columns = {name: FileRows.of(c) if isinstance(c, str | PathLike) else c for name, c in entry.items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
@@ -173,9 +171,7 @@ def files_of(folder: Path) -> list[Path]:
     shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
     for file in shown:
         if file.is_dir():
-            raise DomainError(
-                f"{file}: a folder in a folder is not read, because what its name says is in no column; give a list of files."
-            )
+            raise DomainError(f"{file}: a folder in a folder is not read; give a list of files.")
     files = [file for file in shown if file.suffix.lower() in PARQUET]
     if not files:
         raise DomainError(f"{folder}: the folder has no Parquet files.")
@@ -262,8 +258,7 @@ def sources_of_columns(data: Any) -> list[Source]:
     for name, column in columns.items():
         if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
             raise DomainError(
-                f"field {name!r}: it, or some of its partitions, is in memory here, and others are of Dask; make all of them "
-                "delayed (dask.delayed), or futures (client.scatter), in the same partitions."
+                f"field {name!r}: some of the data are in memory here, and others of Dask; make all of them delayed, or futures."
             )
     sizes = aligned(columns)
     parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
@@ -293,9 +288,7 @@ def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
         if all(size == size for size in rows):  # sizes that are not known are NaN
             sizes = sizes or tuple(map(int, rows))
             if sum(rows) != sum(sizes):
-                raise DomainError(
-                    f"the fields have different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}."
-                )
+                raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
             rows = sizes
         columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
     return sizes

@@ -43,10 +43,8 @@ class Sealed:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False) and name not in self._afterwards:
-            raise TemplateError(
-                f"a {type(self).__name__} cannot be changed after it was made (its {name} was to be set): certificates speak of "
-                "it as it is. Make a new one."
-            )
+            kind = type(self).__name__
+            raise TemplateError(f"a {kind} cannot be changed after it was made ({name} was to be set). Make a new one.")
         super().__setattr__(name, value)
 
 
@@ -89,9 +87,8 @@ class Record(Sealed):
         symbols = {name: symbol(name, domain) for name, domain in numbers.items()}
         self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(symbols)
         values = [d.values for d in self.discrete.values()]
-        self.combinations: tuple[dict[str, Hashable], ...] = tuple(
-            dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values)
-        )
+        made = (dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values))
+        self.combinations: tuple[dict[str, Hashable], ...] = tuple(made)
         self._sealed = True
 
     def __repr__(self) -> str:
@@ -230,7 +227,7 @@ def table(data: Any) -> Any:
     if not hasattr(data, "keys"):
         kind = type(data).__name__
         raise DomainError(
-            f"the data must map each declared field to its column, such as {{'x': X, 'y': y}}, not be a {kind}."
+            f"the data must map each declared field to its column, as {{'x': X, 'y': y}}, not be a {kind}."
         )
     return data
 

@@ -47,8 +47,7 @@ def labels_from(decision: Predict, labels: Sequence[Any] | None) -> Predict:
         if scores.ndim == 2 and scores.shape[1] == len(names):
             return names[np.argmax(scores, axis=1)]
         raise TemplateError(
-            f"predict: the decision function must return one score per record for two labels, or one for each of the "
-            f"{len(names)} labels, not shape {scores.shape}."
+            f"predict: the decision function must return a score for each of {len(names)} labels, not shape {scores.shape}."
         )
 
     return predict
@@ -156,9 +155,8 @@ class Template(Sealed):
         for name in called:
             if called.count(name) > 1:  # a release could not tell them apart
                 raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")
-        self.losses: tuple[Expression, ...] = tuple(
-            reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
-        )
+        read = [reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)]
+        self.losses: tuple[Expression, ...] = tuple(read)
         self.regularizer: Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
@@ -245,7 +243,7 @@ class Template(Sealed):
                 raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(linear)}.")
             if np.shape(value) != linear[name].shape or not np.isfinite(value).all():
                 raise TemplateError(
-                    f"problem: the noise for {name!r} must be finite numbers of shape {linear[name].shape}."
+                    f"problem: noise for {name!r} must be finite numbers of shape {linear[name].shape}."
                 )
             linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)

@@ -83,7 +83,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         if (kind.kind in "US" and not texts) or (kind.kind in "iufc" and not numbers) or kind.kind in "V":
             raise DomainError(
-                f"field {name!r}: entries of type {kind} are none of the declared values; declared are {list(declared)!r}."
+                f"field {name!r}: entries of type {kind} are none of the declared values {list(declared)!r}."
             )
     return len(column)
 
@@ -110,10 +110,8 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
         return array
     for place, entry in enumerate(array.ravel().tolist()):
         if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | np.bool_)):
-            row = place // max(int(np.prod(array.shape[1:])), 1)
-            raise DomainError(
-                f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, of type {type(entry).__name__})."
-            )
+            row, kind = place // max(int(np.prod(array.shape[1:])), 1), type(entry).__name__
+            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, a {kind}).")
     try:
         return np.array(array, dtype=float)  # None becomes NaN
     except (TypeError, ValueError, OverflowError) as error:
@@ -165,9 +163,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
             matrix.has_canonical_format = False
             matrix.sum_duplicates()
     except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError) as error:
-        raise DomainError(
-            f"field {name!r}: the indices of the sparse matrix do not fit it ({error}); build it anew from its entries."
-        ) from error
+        raise DomainError(f"field {name!r}: the indices of the sparse matrix do not fit it ({error}).") from error
     return matrix
 
 
@@ -178,8 +174,7 @@ def check_zeros(name: str, domain: Continuous, column: Any) -> None:
     if sp.issparse(column) and len(wrong):
         j = int(wrong[0])
         raise DomainError(
-            f"field {name!r}: zeros of column {j} are outside [{lower[j]:g}, {upper[j]:g}], its declared bounds; declare "
-            "bounds that contain 0 for a sparse column, or pass an array."
+            f"field {name!r}: zeros of column {j} are outside its declared bounds, {lower[j]:g} to {upper[j]:g}; pass an array."
         )
 
 
