@@ -284,7 +284,7 @@ class Grouping:
             raise TemplateError(
                 f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
             )
-        if group is not None and group not in list(record.discrete):
+        if group is not None and not (isinstance(group, str) and group in record.discrete):
             raise TemplateError(
                 f"cluster: the record has no Choice {group!r}; it has {list(record.discrete)}. Pass group=None to cluster "
                 "all records together."
