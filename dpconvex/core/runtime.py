@@ -54,20 +54,25 @@ def double_precision() -> Iterator[None]:
         yield
 
 
+class Owned(np.ndarray):
+    """Memory that only `frozen` has written to: NumPy's own, which is faster to get and to read than that of bytes."""
+
+
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return the numbers of an array in memory of its own that nobody can write to.
 
-    Over bytes: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from here is
-    returned as it is.
+    Over a read-only view: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from
+    here is returned as it is.
     """
     base: Any = array
-    while isinstance(base, np.ndarray):
+    while type(base) is np.ndarray:
         base = base.base
-    if isinstance(base, bytes) and type(array) is np.ndarray and array.flags.c_contiguous:
+    if isinstance(base, memoryview) and type(base.obj) is Owned and array.flags.c_contiguous:
         return array
     if not array.size:
         return np.zeros(array.shape, dtype=array.dtype)
-    return np.frombuffer(array.tobytes(), dtype=array.dtype).reshape(array.shape)
+    owned = np.array(array, order="C").view(Owned)
+    return np.frombuffer(memoryview(owned).toreadonly(), dtype=array.dtype).reshape(array.shape)
 
 
 def once(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:

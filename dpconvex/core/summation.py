@@ -3,7 +3,7 @@
 A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (N. Higham,
 *Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 128, in any
 order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions at most.  Inner products over a record's scalars
-are added in pieces of 32 terms, and these in pairs.
+are added in pieces of as many terms, and these in pairs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDOFF = 2.0**-53
 # Records of a block whose second moments are added in any order; the bound on their rounding counts them.
 MOMENT_BLOCK = 4096
 # So many records at most are in a block, and so many of them are added in any order; so many terms of an inner product are.
-BLOCK, PIECE, TERMS = 2**16, 128, 32
+BLOCK, PIECE, TERMS = 2**16, 128, 128
 # Operations on one number around a sum over the records.
 AROUND = 8
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.

@@ -98,7 +98,9 @@ class Record(Sealed):
         return partial(Record, **self.fields), ()
 
     @quietly
-    def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
+    def validate(
+        self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False, copy: bool = True
+    ) -> Batch:
         """Check a batch of records against the declared domains.
 
         Parameters
@@ -111,6 +113,8 @@ class Record(Sealed):
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
         empty : bool
             Accept data without records.
+        copy : bool
+            Whether arrays are copied; if not, they must not change as long as the batch is used.
 
         Raises
         ------
@@ -123,7 +127,7 @@ class Record(Sealed):
         else:
             given = settled(data)
             self.check_names(given)
-            batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
+            batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip, copy)
         if batch.size == 0 and not empty:
             raise DomainError(EMPTY)
         return batch
@@ -168,8 +172,8 @@ class Record(Sealed):
         lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         check_lengths(lengths)
 
-    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
-        arrays = {name: check_column(name, domain, data[name], clip) for name, domain in self.continuous.items()}
+    def _batch(self, data: Mapping[str, ArrayLike], clip: bool, copy: bool) -> Batch:
+        arrays = {name: check_column(name, domain, data[name], clip, copy) for name, domain in self.continuous.items()}
         codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         size = check_lengths({name: records_of(array) for name, array in {**arrays, **codes}.items()})
         group = np.zeros(size, dtype=np.int64)

@@ -178,7 +178,7 @@ def check_zeros(name: str, domain: Continuous, column: Any) -> None:
         )
 
 
-def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
+def check_column(name: str, domain: Continuous, column: Any, clip: bool, copy: bool = True) -> Any:
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
         check_zeros(name, domain, column)
@@ -190,12 +190,13 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
         array = gate.opened(column)
         if not isinstance(column, np.memmap) and array.nbytes <= LARGEST_COPY:
             with np.errstate(over="ignore"):  # infinity is refused by its row
-                copied = frozen(array if array.dtype == np.float64 else array.astype(float))
+                rows = array.astype(float, copy=False)
+                whole = frozen(rows) if copy else rows
             single = is_single(array.dtype)
-            moved = [gate.outside(rows, k * step, single) is not None for k, rows in enumerate(blocks(copied, step))]
+            moved = [gate.outside(rows, k * step, single) is not None for k, rows in enumerate(blocks(whole, step))]
             if not any(moved):
-                return copied
-            return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(copied, step)]))
+                return whole
+            return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(whole, step)]))
         column = array
     gate.opened(column[:0])
     for k, rows in enumerate(blocks(column, step)):

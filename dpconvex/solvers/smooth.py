@@ -19,10 +19,10 @@ Inverse = Callable[[Array], Array]
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.
 DECREASE, SLOPE = 1e-4, 0.9
-# A model is made of so many records, and of so many for each monomial, at least.  It is made anew where passes do
-# not make the gradient smaller by the last factor, each; of more records where steps end.
+# A model is made where steps do not make the gradient smaller by the last factor, each, and anew of more records where they
+# end; of so many records, and of so many for each monomial, at least.
 FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
-# Steps before the first model: where they begin losses may not bend at all.
+# Steps before a model: where they begin losses may not bend at all.
 FIRST = 3
 # Steps without a smaller gradient after which rounding is to blame.
 PATIENCE = 30
@@ -61,18 +61,20 @@ class Memory:
 def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
     now, memory, stalled, problem = best, Memory(), 0, composite.problem
-    scale = 1.0 / max(float(np.linalg.norm(best.gradient)), problem.strong_convexity)
-    # Whether models are made; of the last one: of how many records, how many steps ago, and the gradient then.
-    modelled, records, since, before = True, 0, 0, np.inf
+    # Whether models are made; of the last one (or of the start): of how many records, how many steps ago, and the gradient then.
+    modelled, records, since, before = True, 0, 0, float(np.linalg.norm(best.gradient))
+    scale = 1.0 / max(before, problem.strong_convexity)
     end = composite.evaluations + max_steps
     while composite.evaluations < end and best.distance_bound > tolerance and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
         passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # that a model costs
-        slow = records > 0 and since >= max(3.0, passes) and norm > before * FASTER**since
-        if modelled and (slow or stalled or (not records and since == FIRST)):
-            records = 4 * records if stalled else max(FEWEST, FOR_EACH * problem.loss.monomials)
+        slow = since >= max(FIRST, passes) and norm > before * FASTER**since
+        if modelled and (slow or stalled):
+            now = now if records else best  # steps without a model may have led far away
+            records = max((4 if stalled else 1) * records, FEWEST, FOR_EACH * problem.loss.monomials)
             model = inverse(composite, now.theta, records)
-            modelled, since, before = model is not None and problem.loss.has_hessian, 0, norm
+            modelled = model is not None and problem.loss.has_hessian
+            since, before = 0, float(np.linalg.norm(now.gradient))
             memory = memory if model is None else Memory(start=model)
         direction = -memory.apply(now.gradient) if memory.pairs or memory.start else -scale * now.gradient
         if not float(now.gradient @ direction) < 0:
