@@ -67,12 +67,13 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     base: Any = array
     while type(base) is np.ndarray:
         base = base.base
-    if isinstance(base, memoryview) and type(base.obj) is Owned and array.flags.c_contiguous:
+    owner: Any = base.obj if isinstance(base, memoryview) else None
+    if type(owner) is Owned and array.flags.c_contiguous:
         return array
     if not array.size:
         return np.zeros(array.shape, dtype=array.dtype)
-    owned = np.array(array, order="C").view(Owned)
-    return np.frombuffer(memoryview(owned).toreadonly(), dtype=array.dtype).reshape(array.shape)
+    owner = np.array(array, order="C").view(Owned)
+    return np.frombuffer(memoryview(owner).toreadonly(), dtype=array.dtype).reshape(array.shape)
 
 
 def once(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
