@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.datasets import unit_ball
 from dpconvex.language.privacy import COMPUTABLE
-from dpconvex.solvers.first_order import FirstOrder
+from dpconvex.solvers.certify import FirstOrder
 
 X = np.eye(3)[np.arange(30) % 3]
 DATA = {"x": X, "y": np.where(np.arange(30) % 2, 1, -1)}

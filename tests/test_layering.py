@@ -40,7 +40,6 @@ SPEAK_CVXPY = {
     "dpconvex.core.from_cvxpy",
     "dpconvex.core.to_cvxpy",
     "dpconvex.solvers.conic",
-    "dpconvex.solvers.duality_gap",
     "dpconvex.language.private_bound",
 }
 # Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.

@@ -5,18 +5,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.clipping import ClippedEngine
-from dpconvex.evaluation.derivatives import gradient, hessian_product
-from dpconvex.evaluation.device_engine import DeviceEngine
-from dpconvex.evaluation.devices import current, has_accelerator
+from dpconvex.evaluation.devices import DeviceEngine, current, has_accelerator
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import LeafForm, leaf_form, whole_form
 from dpconvex.evaluation.partitions import PartitionEngine, Program
-from dpconvex.evaluation.programs import Lowered, lower_template
+from dpconvex.evaluation.programs import gradient, hessian_product, lower_template
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
@@ -89,10 +88,6 @@ class BatchedLoss:
     def _clipped(self) -> ClippedEngine | PartitionEngine:
         return self._blocks if isinstance(self._blocks, PartitionEngine) else ClippedEngine(self.form, self.batch)
 
-    def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Hessian of the sum of the losses (one of its limits at nonsmooth points) times a direction, shape (dim,)."""
-        return self._engine.hessian_product(np.asarray(theta, dtype=float), np.asarray(direction, dtype=float))
-
     @property
     def monomials(self) -> int:
         """How many products of its scalars the losses read of a record."""
@@ -105,7 +100,7 @@ class BatchedLoss:
         return self.space.dim <= LARGEST_HESSIAN and coefficients <= LARGEST_COEFFICIENTS
 
     def hessian(self, theta: Array, records: int = ALL) -> Array:
-        """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
+        """Hessian of the losses' sum (one of its limits at nonsmooth points), shape (dim, dim), from about so many records."""
         if not self.batch.size:
             return np.zeros((self.space.dim, self.space.dim))
         return self._blocks.hessian(np.asarray(theta, dtype=float), records)
@@ -124,14 +119,11 @@ class BatchedLoss:
 
     def gram(self, theta: Array, records: int) -> tuple[Array, Array] | None:
         """Mean Hessian by the forms, and second moments of the monomials, from about so many records; None if too large."""
-        count, forms = len(self.form.monomials), self.form.forms
+        count, forms = self.monomials, self.form.forms
         if not self.batch.size or not 1 < count <= LARGEST_GRAM:
             return None
-        sums = self.moments(theta, records)
+        sums = self._blocks.moments(np.asarray(theta, dtype=float), records)
         return sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
-
-    def moments(self, theta: Array, records: int) -> Array:
-        return self._blocks.moments(np.asarray(theta, dtype=float), records)
 
     def records(self, theta: Array) -> tuple[Array, Array]:
         """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
@@ -146,23 +138,20 @@ class BatchedLoss:
         lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.value_and_gradient(np.asarray(theta, dtype=float))
-        value, slope = gradient(lowered.program, lowered.constants, self._entries(lowered, theta), [], 1)
-        return float(value[0]), self._coordinates(lowered, slope)
+        lift = self._lowered.lift[lowered.place]
+        entries = (lift @ np.asarray(theta, dtype=float))[:, None]
+        value, slope = gradient(lowered.program, lowered.constants, entries, [], 1)
+        return float(value[0]), np.asarray(lift.T @ slope[:, 0])
 
-    def regularizer_hessian_product(self, theta: Array, direction: Array, part: Expression | None = None) -> Array:
+    def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
+        """Hessian of the regularizer, shape (dim, dim), or of a part of it."""
         lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
-            return lowered.hessian_product(np.asarray(direction, dtype=float))
-        both = self._entries(lowered, theta), self._entries(lowered, direction)
-        return self._coordinates(lowered, hessian_product(lowered.program, lowered.constants, *both, [], 1))
-
-    def _entries(self, lowered: Lowered, theta: Array) -> Array:
-        return np.asarray(self._lowered.lift @ np.asarray(theta, dtype=float))[lowered.place, None]
-
-    def _coordinates(self, lowered: Lowered, slope: Array) -> Array:
-        whole = np.zeros(self._lowered.lift.shape[0])
-        whole[lowered.place] = slope[:, 0]
-        return np.asarray(self._lowered.lift.T @ whole)
+            return lowered.hessian
+        lift = self._lowered.lift[lowered.place]
+        entries, along = (lift @ np.asarray(theta, dtype=float))[:, None], lift.toarray()
+        bent = hessian_product(lowered.program, lowered.constants, entries, along, [], self.space.dim)
+        return sp.csr_array(lift.T @ bent)
 
 
 def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:

@@ -22,10 +22,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import Pairwise
-from dpconvex.evaluation.derivatives import LANES
 from dpconvex.evaluation.design import Design
 from dpconvex.evaluation.engine import Engine, Plan, Records, Share
 from dpconvex.evaluation.forms import Label, LeafForm
+from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
 
 Array = NDArray[np.float64]

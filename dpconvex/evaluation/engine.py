@@ -15,10 +15,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise
-from dpconvex.evaluation.derivatives import LANES, gradient, hessian_product
 from dpconvex.evaluation.design import TABLE, Design, Product, product
 from dpconvex.evaluation.forms import Label, LeafForm
-from dpconvex.evaluation.programs import Program
+from dpconvex.evaluation.programs import LANES, Program, gradient, hessian_product
 from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
@@ -199,14 +198,6 @@ class Engine:
                 (partial(task, k, *b) for k, b in enumerate(self.blocks())), min(threads, len(self.plans))
             )
 
-    def summed(self, function: Callable[[int, Records, Plan], tuple[float, Array]]) -> tuple[float, Array]:
-        """Sum a value and a gradient by the coefficients over blocks; returns that by the coordinates."""
-        total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
-        for value, part in self.each(function):
-            total += value
-            slope.add(part)
-        return total, np.asarray(self.form.map.T @ slope.value.ravel())
-
     def coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
@@ -218,7 +209,11 @@ class Engine:
             values, slopes = self.slopes(coefficients, block, plan)
             return float(values.sum()), self.design.backward(block, slopes)
 
-        return self.summed(one)
+        total, slope = 0.0, Pairwise(np.zeros(coefficients.shape))
+        for value, part in self.each(one):
+            total += value
+            slope.add(part)
+        return total, np.asarray(self.form.map.T @ slope.value.ravel())
 
     def slopes(self, coefficients: Array, block: Records, plan: Plan) -> tuple[Array, Array]:
         """Losses of a block's records, and their gradients by the forms, shape (forms, records)."""
@@ -239,16 +234,6 @@ class Engine:
                 own = self.design.forward(block, label.offset, size, self.product) if label.is_moving else label.shift
                 leaves[:, some] += own if own.shape[1] == 1 else share.of(own)[:, some]
         return leaves
-
-    def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Hessian of the sum of the losses times a direction, shape (dim,)."""
-        coefficients, along = self.coefficients(theta), self.coefficients(direction)
-
-        def one(number: int, block: Records, plan: Plan) -> tuple[float, Array]:
-            both = self.design.forward(block, np.concatenate([coefficients, along]), plan.size)
-            return 0.0, self.design.backward(block, self._bent(block, plan, both[: len(along)], both[len(along) :]))
-
-        return self.summed(one)[1]
 
     def _bent(self, block: Records, plan: Plan, forms: Array, moves: Array) -> Array:
         """Hessians by the forms times moves of these, shape (forms, records)."""

@@ -70,11 +70,6 @@ class PartitionEngine:
         found = self._total("value_and_gradient", theta)
         return (0.0, np.zeros(self.dim)) if found is None else (float(found[-1]), np.array(found[:-1]))
 
-    def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Hessian of the sum of the losses times a direction, shape (dim,)."""
-        found = self._total("hessian_product", theta, direction)
-        return np.zeros(self.dim) if found is None else np.asarray(found)
-
     def hessian(self, theta: Array, records: int) -> Array:
         """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
         return np.asarray(self._total("hessian", theta, self._share(records)))

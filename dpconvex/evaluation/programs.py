@@ -1,7 +1,8 @@
-"""Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments.
+"""Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments; and derivatives.
 
 Losses that differ only in *which* variable or number stands where, as those of different labels do, are one expression in slots:
-the same object, so that what is prepared for one of them serves them all.
+the same object, so that what is prepared for one of them serves them all.  Arrays have the records as their last axis, of length
+1 where all share a value.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.evaluate import STEP, slopes
 from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.errors import TemplateError
@@ -23,6 +25,9 @@ from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.template import Template
 
 Array = NDArray[np.float64]
+
+# What a processor computes at once, at most: records are gone through in multiples of it (`dpconvex.evaluation.clipping`).
+LANES = 64
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,34 @@ class Lowered:
 def records_last(values: Any) -> Any:
     """Move the records, the first axis of a field's values, to the end."""
     return values if values.ndim < 2 else values.transpose((*range(1, values.ndim), 0))
+
+
+def gradient(
+    program: Program, numbers: Sequence[Array], entries: Array, fields: Sequence[Array], size: int
+) -> tuple[Array, Array]:
+    """Values, shape (size,), and gradients by the entries of the slots, shape (entries, size).
+
+    Entries have the records last, or one column if these share them; fields have the records first.
+    """
+    # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
+    with np.errstate(all="ignore"):
+        found = program.leaves(program.cut(entries), [records_last(field) for field in fields], numbers)
+        for node in program.order:
+            if node not in found:
+                assert node.atom is not None
+                found[node] = node.atom.value(np, node, *(found[argument] for argument in node.args))
+        known = slopes(program.order, found, program.root)
+    parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
+    whole = program.joined(parts) if parts else np.zeros((0, size))
+    return np.broadcast_to(np.reshape(found[program.root], -1), (size,)), whole
+
+
+def hessian_product(
+    program: Program, numbers: Sequence[Array], entries: Array, along: Array, fields: Sequence[Array], size: int
+) -> Array:
+    """Hessians by the entries of the slots times directions, shape (entries, size)."""
+    moved = gradient(program, numbers, entries + 1j * STEP * along, fields, size)[1]
+    return np.imag(moved) / STEP
 
 
 def table(program: Program, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> Any:

@@ -121,9 +121,6 @@ class Quadratic:
         bent = np.asarray(self.hessian @ theta)
         return float(theta @ bent / 2 + self.slope @ theta) + self.constant, bent + self.slope
 
-    def hessian_product(self, direction: Array) -> Array:
-        return np.asarray(self.hessian @ direction)
-
 
 @dataclass(frozen=True)
 class Bend:

@@ -125,7 +125,7 @@ def fits(
 
     Those of one learner share checked data and, one after the other, a solver.
     """
-    from dpconvex.solvers.first_order import Warm
+    from dpconvex.solvers.certify import Warm
 
     began = this_process()
 

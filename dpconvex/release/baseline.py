@@ -21,7 +21,7 @@ from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.solve import resolved
 from dpconvex.release.verify import analyse, check_template
-from dpconvex.solvers.duality_gap import least
+from dpconvex.solvers.conic import least
 from dpconvex.solvers.problem import Problem
 
 Array = NDArray[np.float64]

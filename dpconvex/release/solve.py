@@ -222,7 +222,7 @@ def resolved(backend: Any, *templates: Template) -> Any:
 
 def check_place(data: Any, solver: Any) -> None:
     """Refuse a backend that needs all records at once where they are in partitions."""
-    from dpconvex.solvers.first_order import FirstOrder, Warm
+    from dpconvex.solvers.certify import FirstOrder, Warm
 
     if type(solver) not in (FirstOrder, Warm):
         in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")

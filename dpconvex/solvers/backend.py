@@ -29,8 +29,8 @@ class Backend(Protocol):
 
 def resolve_backend(backend: str | Backend | None) -> Backend:
     """Turn a name or a configured object into a backend."""
+    from dpconvex.solvers.certify import FirstOrder
     from dpconvex.solvers.conic import Conic
-    from dpconvex.solvers.first_order import FirstOrder
 
     known = {"conic": Conic, "first-order": FirstOrder}
     if backend is None:
@@ -68,9 +68,8 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
     TemplateError
         If the backend or an option of it is unknown.
     """
-    from dpconvex.solvers.certify import certify
+    from dpconvex.solvers.certify import FirstOrder, Warm, certify
     from dpconvex.solvers.conic import Conic
-    from dpconvex.solvers.first_order import FirstOrder, Warm
 
     chosen = resolve_backend(backend)
     if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is, and end with `certify`

@@ -4,7 +4,7 @@ Where K and the kinks of the regularizer have no proximal map in closed form, th
 inequalities, and the distance is bounded by multipliers of these (`geometry.certified_minimum`).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.region import Certified
 from dpconvex.solvers import proximal, smooth
-from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import Iterate, at_point, floor, step
+from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]
@@ -160,3 +159,32 @@ def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     return text + (
         f"It took at most {max_steps} polishing steps: allow more of them, regularize more, or smooth what has kinks."
     )
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Solve from zero, by quasi-Newton steps."""
+
+    max_steps: int = 20000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise TemplateError(f"FirstOrder: max_steps must be a positive integer, not {self.max_steps!r}.")
+
+    def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
+        """Return a solution certified to the tolerance, or raise `NotConverged`."""
+        return certify(problem, np.zeros(problem.space.dim), tolerance, self.max_steps)
+
+
+class Warm:
+    """Solve from the last answer: for many fits of one batch."""
+
+    def __init__(self) -> None:
+        self.last: NDArray[np.float64] | None = None
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        """Return a solution certified to the tolerance, or raise `NotConverged`."""
+        start = self.last if self.last is not None else np.zeros(problem.space.dim)
+        solution = certify(problem, start, tolerance)
+        self.last = solution.theta
+        return solution

@@ -98,10 +98,6 @@ class Problem:
         """F at `theta`, shape (dim,), K not checked."""
         return self.value_and_gradient(theta)[0]
 
-    def gradient(self, theta: Array) -> Array:
-        """Gradient of F (a subgradient where F has a kink), shape (dim,)."""
-        return self.value_and_gradient(theta)[1]
-
     def loss_gradient(self, theta: Array) -> Array:
         """Gradient of the sum of losses alone, shape (dim,)."""
         return self._losses(theta)[1]
@@ -112,7 +108,7 @@ class Problem:
         With `smooth`, without the kinks of the regularizer, which are handled by their proximal map.
         """
         value, gradient = self._losses(theta)
-        linear = self._noise
+        linear = np.zeros(self.space.dim) if self.linear is None else self.linear
         regular, slope = self.loss.regularizer_value_and_gradient(theta, self.split[0] if smooth else None)
         total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
         return total, gradient + self.size * slope + self.added * theta + linear
@@ -129,26 +125,14 @@ class Problem:
     def hessian(self, theta: Array, records: int | None = None) -> Array:
         """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim).
 
-        That of the losses is estimated from about so many records, if that is given and it is small enough.
+        That of the losses is estimated from about so many records, if that is given.
         """
-        if self.loss.has_hessian:
-            matrix = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
-        else:
-            matrix = np.array([self.loss.hessian_product(self.seen(theta), e) for e in np.eye(self.space.dim)])
-        matrix = self.seen(self.seen(matrix).T) + self.public_hessian(theta)
+        matrix = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
+        public = self.size * self.loss.regularizer_hessian(theta, self.split[0]).toarray() + self.added * np.eye(
+            self.space.dim
+        )
+        matrix = self.seen(self.seen(matrix).T) + public
         return np.asarray(matrix + matrix.T) / 2
-
-    def public_hessian(self, theta: Array) -> Array:
-        """Hessian of all but the losses (and `split`)."""
-        quadratic, ones = self.loss.quadratic(self.split[0]), np.eye(self.space.dim)
-        if quadratic is not None:
-            return np.asarray(self.size * quadratic.hessian.toarray() + self.added * ones)
-        bent = [self.loss.regularizer_hessian_product(theta, e, self.split[0]) for e in ones]
-        return self.size * np.array(bent) + self.added * ones
-
-    @property
-    def _noise(self) -> Array:
-        return np.zeros(self.space.dim) if self.linear is None else self.linear
 
 
 @dataclass(frozen=True, eq=False)

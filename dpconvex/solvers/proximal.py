@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import Iterate, at_point, step
+from dpconvex.solvers.distance import Composite, Iterate, at_point, step
 from dpconvex.solvers.smooth import FEWEST, FOR_EACH, Memory
 
 Array = NDArray[np.float64]
@@ -82,12 +81,12 @@ def modelled(composite: Composite, theta: Array) -> Hessian | None:
     if found is None or not all(np.isfinite(part).all() for part in found):
         return None
     (bend, moments), place = found, problem.loss.form.map
+    public = problem.loss.regularizer_hessian(theta, problem.split[0])
 
     def product(direction: Array) -> Array:
         moves = (place @ problem.seen(direction)).reshape(len(bend), -1)
         losses = place.T @ (bend @ moves @ moments).ravel()
-        public = problem.loss.regularizer_hessian_product(theta, direction, problem.split[0])
-        return np.asarray(problem.seen(losses) + problem.size * public + problem.added * direction)
+        return np.asarray(problem.seen(losses) + problem.size * (public @ direction) + problem.added * direction)
 
     return Hessian(product, exact=False)
 

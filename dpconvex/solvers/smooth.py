@@ -11,8 +11,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import Iterate, at_point
+from dpconvex.solvers.distance import Composite, Iterate, at_point
 
 Array = NDArray[np.float64]
 Inverse = Callable[[Array], Array]

@@ -17,10 +17,10 @@ from dpconvex.core.atoms.arithmetic import contracted
 from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, summed
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.clipping import product_apart
-from dpconvex.evaluation.derivatives import LANES
 from dpconvex.evaluation.forms import leaf_form
+from dpconvex.evaluation.programs import LANES
 from dpconvex.release.verify import analyse
-from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import Composite
 
 LONG = np.longdouble
 

@@ -59,7 +59,7 @@ def check(template: Template, seed: int = 0, size: int = 13, smooth: bool = True
     assert gradient @ direction == pytest.approx(slope, rel=1e-5, abs=1e-5 * (1 + abs(value)))
     if smooth:
         curvature = (loss.gradient(theta + step * direction) - loss.gradient(theta - step * direction)) / (2 * step)
-        product = loss.hessian_product(theta, direction)
+        product = loss.hessian(theta) @ direction
         assert np.allclose(product, curvature, rtol=1e-5, atol=1e-5 * (1 + np.abs(curvature).max()))
     regular, regular_gradient = loss.regularizer_value_and_gradient(theta)
     assert regular == pytest.approx(by_cvxpy(template.regularizer, space.unpack(theta)), rel=1e-12, abs=1e-12)

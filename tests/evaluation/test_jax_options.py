@@ -31,8 +31,7 @@ def numbers():
     for template in templates.values():
         space = Space(template.variables)
         loss = BatchedLoss(template, space, template.record.validate({"x": x}), "device")
-        theta, along = np.random.default_rng(1).normal(size=(2, space.dim))
-        found += [*loss.value_and_gradient(theta), loss.hessian_product(theta, along)]
+        found += loss.value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
     return b"".join(np.asarray(number).tobytes() for number in found).hex()
 """
 OPTIONS: dict[str, Any] = {

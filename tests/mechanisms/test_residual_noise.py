@@ -32,8 +32,7 @@ from dpconvex.noise.profiles import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import resolve_backend
-from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import floor, step
+from dpconvex.solvers.distance import Composite, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]

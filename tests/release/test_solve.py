@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.solvers.first_order import FirstOrder
+from dpconvex.solvers.certify import FirstOrder
 
 PROMISE = dp.Privacy(epsilon=2.0)
 PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]

@@ -98,7 +98,7 @@ def lasso(**options: Any) -> Problem:
     template = Template(
         Record(x=Ball(4), t=Box(-1.0, 1.0)),
         lambda x, t: cp.huber(x @ w - t, 0.5),
-        0.05 * cp.sum_squares(w) + 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0] - 1),
+        0.05 * cp.sum_squares(w) + 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0]),
     )
     return build(template, 0.1, gradient_bound=1.0, hessian_bound=2.0, **options)
 

@@ -20,8 +20,8 @@ from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.release.budget import Budget
 from dpconvex.solvers.backend import solve
+from dpconvex.solvers.certify import FirstOrder
 from dpconvex.solvers.conic import Conic, perturbed_program
-from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.core.expression import Constant, postorder
-from dpconvex.solvers.first_order import FirstOrder
+from dpconvex.solvers.certify import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
 RNG = np.random.default_rng(0)
