@@ -282,22 +282,14 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
     return Slab(here, unit[None], np.array([low]), np.array([high]))
 
 
-def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece | None:
-    """Return the simplex that a row cuts off a corner of the box; a bound, if just one coordinate is free on that side.
-
-    It holds all that exact arithmetic could put there, unless `rounded` is False.
-    """
+def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> AxisHull | None:
+    """Return the simplex that a row cuts off a corner of the box: all that exact arithmetic could put there, if `rounded`."""
     apex = np.where(row.normal > 0, lower[row.coordinates], upper[row.coordinates])
-    known = np.isfinite(apex)
-    if (~known).sum() > 1:
+    if not np.isfinite(apex).all():
         return None
-    at = row.normal[known] * apex[known]
-    room = 0.0 if not at.any() or not rounded else (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(row.level))
+    at = row.normal * apex
+    room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(row.level)) if rounded and at.any() else 0.0
     left = row.level - float(at.sum())
-    if not known.all():
-        end = (left + room) / row.normal[~known]
-        limits = (np.array([-np.inf]), end) if row.normal[~known][0] > 0 else (end, np.array([np.inf]))
-        return Interval(row.coordinates[~known], np.nextafter(limits[0], -np.inf), np.nextafter(limits[1], np.inf))
     if left < -room:
         return None  # nothing satisfies all constraints; whoever projects will see
     ends = np.array([max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)])[:, None] / row.normal
@@ -307,7 +299,7 @@ def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece 
 def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
     """Return a row and the bounds of its coordinates as a simplex with a projection, if they are one."""
     cuts = [corner(one, lower, upper, rounded=False) for one in row.sides]
-    found = [within(cut, lower, upper) for cut in cuts if isinstance(cut, AxisHull)]
+    found = [within(cut, lower, upper) for cut in cuts if cut is not None]
     return next((hull for hull in found if hull is not None), None)
 
 

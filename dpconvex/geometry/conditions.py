@@ -46,22 +46,17 @@ def has_kinks(expression: Expression) -> bool:
     )
 
 
-def check(constraint: Constraint, space: Space) -> None:
-    """Refuse what is not public, not about these variables, or not convex."""
+def check(constraint: Constraint) -> None:
+    """Refuse what is not public, or not convex."""
     if constraint.fields:
         raise NotPrivate(
             "a constraint mentions a field of the record, so the feasible set would depend on data",
             constraint,
             "state the constraint with public constants, or penalise its violation in the loss",
         )
-    foreign = sorted(variable.name for variable in constraint.variables if variable.name not in space.blocks)
-    if foreign:
-        raise TemplateError(f"the constraint {constraint} mentions unknown variables: {', '.join(foreign)}.")
-    first, *others = constraint.args
+    known = all(argument.is_affine for argument in constraint.args)
     if constraint.kind == "inequality":
-        known = is_convex(first) and is_concave(others[0])
-    else:
-        known = all(argument.is_affine for argument in constraint.args)
+        known = is_convex(constraint.args[0]) and is_concave(constraint.args[1])
     if not known:
         raise NotPrivate(
             "a constraint is not convex by CVXPY's rules",
@@ -164,7 +159,7 @@ class Conditions:
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.dim = space, space.dim
         for constraint in constraints:
-            check(constraint, space)
+            check(constraint)
         attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
         self.constraints = with_domains(constraints)
         self.told = [*(told for told, _ in attributes), *map(str, constraints)]

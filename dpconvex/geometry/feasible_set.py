@@ -126,14 +126,7 @@ class FeasibleSet:
         return float((np.asarray(ends[0].minimum(ends[1]).sum(axis=1)).ravel() + offset).min(initial=np.inf))
 
     def least_eigenvalue(self, matrix: Expression) -> float:
-        """Bound the eigenvalues of a symmetric variable from below; minus infinity of anything else.
-
-        >>> from dpconvex.core.expression import Variable
-        >>> P = Variable.of((2, 2), "P", 1, {"symmetric": True})
-        >>> K = feasible_set(Space([P]), [Constraint("semidefinite", (P - 0.5 * np.eye(2),))])
-        >>> round(K.least_eigenvalue(P), 9)
-        0.5
-        """
+        """Bound the eigenvalues of a symmetric variable from below; minus infinity of anything else."""
         found = -np.inf
         for block in self.space.blocks.values():
             if block.variable is not matrix:
@@ -189,14 +182,7 @@ class FeasibleSet:
         return max([0.0, *multiples]) + float(np.linalg.norm(constants))
 
     def describe(self) -> str:
-        """Say what K is, in a line for each declared constraint.
-
-        >>> from dpconvex.core.expression import Variable, constant
-        >>> x = Variable.of((2,), "x", 1, {"nonneg": True})
-        >>> print(feasible_set(Space([x]), [Constraint("inequality", (x[0], constant(3.0)))]).describe())
-        x >= 0
-        x[0] <= 3
-        """
+        """Say what K is, in a line for each declared constraint."""
         if self.is_space:
             return "all of space"
         lines = list(dict.fromkeys(self.region.told))

@@ -102,16 +102,13 @@ class Region(Conditions):
         values = self.space.unpack(x)
         return {block.variable: values[name] for name, block in self.space.blocks.items()}
 
-    def _evaluate(self, root: Expression, x: Array) -> dict[Expression, Array]:
-        leaves: dict[Expression, Array] = {leaf: value[..., None] for leaf, value in self.leaves(x).items()}
-        return over_records([root], leaves)
-
     def curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
         """Values of a curved function's entries, in column order, and what rounding does to them."""
+        leaves: dict[Expression, Array] = {leaf: value[..., None] for leaf, value in self.leaves(x).items()}
         try:
-            found = self._evaluate(root, x)
+            found = over_records([root], leaves)
         except TypeError:  # decompositions of matrices have double precision
-            found = self._evaluate(root, x.astype(float))
+            found = over_records([root], {leaf: value.astype(float) for leaf, value in leaves.items()})
         value = found[root][..., 0]
         unit = EXTENDED if value.dtype == np.longdouble else UNIT
         nodes = postorder([root])
@@ -131,10 +128,6 @@ class Region(Conditions):
         margin, error = self._margins(x)
         missed = (error - margin).astype(float)
         return np.where(np.isnan(missed), np.inf, missed)
-
-    def rounding(self, x: Array) -> Array:
-        """What rounding does to all conditions, in the order of `excess`."""
-        return self._margins(x)[1].astype(float) + self.off_hull(x)
 
     @cached_property
     def conic(self) -> ConicForm:
@@ -167,7 +160,7 @@ class Region(Conditions):
         """
         rng = np.random.default_rng(0)
         points = [self.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, self.dim))]
-        errors = [self.rounding(point) for point in [self.inside, *points]]
+        errors = [self._margins(point)[1].astype(float) + self.off_hull(point) for point in [self.inside, *points]]
         return float((np.max(errors, axis=0) / self.depth).max(initial=EXTENDED))
 
     def bring_in(self, x: Array) -> Array:

