@@ -25,7 +25,7 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.conditions import implicit_constraints
-from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
+from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
 
@@ -51,13 +51,13 @@ class LossForm:
         check_public(template)
         check_loss(template, convex)
         self.space = Space(template.variables)
-        self.feasible: FeasibleSet = feasible_set(self.space, template.constraints)
+        self.feasible: FeasibleSet = FeasibleSet(self.space, template.constraints)
         self.bases = Bases(template.record)
         self.expander = Expander(self.space, self.bases)
         domains = implicit_constraints(template.regularizer, self.expander, self.feasible.least_entry)
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
-            self.feasible = feasible_set(self.space, self.constraints)
+            self.feasible = FeasibleSet(self.space, self.constraints)
         exchange = exchange_of(template.losses, self.space) if self.feasible.is_space else None
         if exchange is not None:
             self._examine(exchange.representatives)

@@ -6,7 +6,7 @@ found z.  Everything that is proved about K (docs/theory.md, section 13) is made
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,15 +23,13 @@ ROOM = 8
 NONNEGATIVE, SECOND_ORDER, ABSOLUTE, SEMIDEFINITE = "nonnegative", "second-order", "absolute", "semidefinite"
 
 
-@dataclass(frozen=True, eq=False)
-class HalfSpace:
-    """``<row, x> <= level`` for all x of K; at the point asked about, `gap` of it is left at most."""
+class HalfSpace(NamedTuple):
+    """``<row, x> <= level`` for all x of K."""
 
     z: Array
     row: Array
-    gap: float
-    # What rounding did to the row, in norm.
-    error: float
+    gap: float  # what is left of it at the point asked about, at most
+    error: float  # what rounding did to the row, in norm
 
 
 @dataclass(frozen=True, eq=False)

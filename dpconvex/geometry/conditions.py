@@ -137,24 +137,7 @@ def is_symmetric(matrix: Polynomial) -> bool:
 
 
 class Conditions:
-    """What constraints ask, in the coordinates of a space.
-
-    Attributes
-    ----------
-    lower, upper : ndarray, shape (dim,)
-        Bounds, which are conditions too.
-    equations : list of (csr_array, ndarray)
-        ``matrix @ x + offset = 0``.
-    rows : (csr_array, ndarray)
-        ``matrix @ x + offset >= 0``, of several coordinates each.
-    cones : list of Block
-    curved : list of Expression
-        Convex functions, none of whose entries is positive on K.
-    blocks : list of Block
-        Bounds and rows as one block, which comes first, and the cones.
-    told : list of str
-        What was declared.
-    """
+    """What constraints ask, in the coordinates of a space."""
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.dim = space, space.dim
@@ -162,10 +145,10 @@ class Conditions:
             check(constraint)
         attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
         self.constraints = with_domains(constraints)
-        self.told = [*(told for told, _ in attributes), *map(str, constraints)]
+        self.told = [*(told for told, _ in attributes), *map(str, constraints)]  # what was declared
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
-        self.equations: list[Affine] = []
-        self.curved: list[Expression] = []
+        self.equations: list[Affine] = []  # matrix @ x + offset = 0
+        self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
         self.cones: list[Block] = []
         self._rows: list[Affine] = []
         for constraint in (*(constraint for _, constraint in attributes), *self.constraints):
@@ -173,6 +156,7 @@ class Conditions:
         if (self.lower > self.upper).any():
             raise self.contradiction()
         self.fixed = self.lower == self.upper
+        # matrix @ x + offset >= 0, of several coordinates each; and these with the bounds as one block, before the cones
         self.rows = stacked([(sp.csr_array((0, self.dim)), np.zeros(0)), *self._rows])
         low, high = np.isfinite(self.lower) & ~self.fixed, np.isfinite(self.upper) & ~self.fixed
         one = sp.csr_array(sp.eye_array(self.dim))

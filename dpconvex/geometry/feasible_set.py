@@ -197,11 +197,3 @@ def bounds_of(pieces: Sequence[Piece], dim: int) -> tuple[Array, Array]:
         lower[piece.coordinates] = np.maximum(lower[piece.coordinates], below)
         upper[piece.coordinates] = np.minimum(upper[piece.coordinates], above)
     return lower, upper
-
-
-def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> FeasibleSet:
-    """Read the set K from the attributes of the variables and the constraints of a template.
-
-    Strict attributes (``pos``, ``neg``) mean their closure.
-    """
-    return FeasibleSet(space, constraints)

@@ -219,9 +219,8 @@ class Region(Conditions):
 
     def check(self) -> None:
         """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere."""
-        inside = self.inside
-        self.cuts(inside)
-        if self.curved and self.conic.minimise(np.eye(self.dim), -inside.astype(float)) is None:
+        self.cuts(self.inside)
+        if self.curved and self.conic.minimise(np.eye(self.dim), -self.inside.astype(float)) is None:
             raise NotConverged("the conic solver does not find points of the set")
 
 

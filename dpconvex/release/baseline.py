@@ -13,7 +13,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import MissingRule, NotConverged, NotPrivate, TemplateError
-from dpconvex.geometry.feasible_set import feasible_set
+from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
@@ -124,7 +124,7 @@ def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> B
     """Fit through a conic solver."""
     if analysis is None:
         space, modulus = Space(template.variables), 0.0
-        feasible = feasible_set(space, template.constraints)
+        feasible = FeasibleSet(space, template.constraints)
     else:
         space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
     strong_convexity = modulus or np.finfo(float).tiny  # of which a conic solver makes no use

@@ -24,7 +24,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
-from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
+from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Epigraph, Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
@@ -75,7 +75,7 @@ class Problem:
         fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         # A conic program of K, once it is made, cannot be copied: K is made anew from its constraints.
         parts = deepcopy({**fields, "feasible": tuple(self.feasible.constraints)})
-        return Problem(**{**parts, "feasible": feasible_set(parts["space"], parts["feasible"])})
+        return Problem(**{**parts, "feasible": FeasibleSet(parts["space"], parts["feasible"])})
 
     @cached_property
     def loss(self) -> BatchedLoss:

@@ -13,7 +13,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.conditions import Affine, Conditions
-from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
+from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.region import certified_distance
 from dpconvex.release.verify import analyse
 
@@ -91,7 +91,7 @@ class SquaredDistance:
 def set_of(case: Case) -> FeasibleSet:
     variables, constraints = case
     reader = Reader([parameter for constraint in constraints for parameter in constraint.parameters()])
-    return feasible_set(Space([variable_of(v) for v in variables]), [reader.constraint(c) for c in constraints])
+    return FeasibleSet(Space([variable_of(v) for v in variables]), [reader.constraint(c) for c in constraints])
 
 
 def reference(feasible: FeasibleSet, case: Case, x: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.geometry.feasible_set import feasible_set
+from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.language.batch import Batch
 from dpconvex.language.huber_hinge import huber_hinge
 from dpconvex.language.record import Record
@@ -26,7 +26,7 @@ def build(
     return Problem(
         template,
         space,
-        feasible_set(space, template.constraints),
+        FeasibleSet(space, template.constraints),
         batch,
         size=batch.size,
         strong_convexity=batch.size * modulus + options.get("added", 0.0),
