@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.evaluate import evaluate, over_records
 
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice(["no", "yes"]), weight=dp.Box(0.0, 1.0), group=dp.Choice([0, 1, 2]))
 w = cp.Variable(2, name="w")
@@ -137,21 +136,14 @@ def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
     X, y, w, W = symbols()
     objective = SUMS[name](X, y, w, W)
     template = dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), records=domains(objective))
-    rng = np.random.default_rng(3)
-    batch = template.record.sample(N, rng)
-    X.value = batch.fields["X"]
-    labels = [combination.get("y", 0) for combination in template.record.combinations]
-    y.value = np.array([float(labels[group]) for group in batch.group])
+    data = drawn(template, N)
+    X.value, y.value = data["X"], data.get("y", np.zeros(N))
+    rng, problem = np.random.default_rng(3), template.problem(data)
     for variable in (w, W):
         variable.value = rng.normal(size=variable.shape)
-    point = {v: {"w": w, "W": W}[v.name].value for v in template.variables}
-    total = 0.0
-    for group, loss in enumerate(template.losses):
-        leaves: dict[Any, Any] = {v: value[..., None] for v, value in point.items()}
-        leaves |= {field: np.moveaxis(batch.fields[field.name][batch.rows(group)], 0, -1) for field in loss.fields}
-        total += float((over_records([loss], leaves)[loss] * np.ones(len(batch.rows(group)))).sum())
-    rest = float(evaluate(template.regularizer, point))
-    assert total / N + rest == pytest.approx(float(objective.value), rel=1e-9)
+    for variable in problem.variables():
+        variable.value = {"w": w, "W": W}[variable.name()].value
+    assert float(problem.objective.value) / N == pytest.approx(float(objective.value), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", MIXED)
