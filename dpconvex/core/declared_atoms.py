@@ -8,7 +8,7 @@ or it is refused; the certificate says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -161,13 +161,7 @@ class Atom:
 
     @cached_property
     def running(self) -> PiecewiseQuadratic:
-        """The function that runs: built once, it has the declared constants whatever the user's function does.
-
-        Raises
-        ------
-        NotPrivate
-            If the user's function visibly does not have them.
-        """
+        """The function that runs: it has the declared constants, or is refused where the user's visibly has not."""
         return self._built[0]
 
     def attack(self) -> dict[str, float]:
@@ -231,7 +225,12 @@ def built(atom: Atom) -> tuple[PiecewiseQuadratic, dict[str, float]]:
     size = steepest * (np.abs(nodes) + unit) + np.abs(values)
     jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
     atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
-    return raised(found, lower) if bounded_below else found, {
+    if bounded_below:  # raised, if it falls short by rounding
+        falling = (bound[:-1] < 0) & (bound[1:] > 0)
+        depth = found.values[:-1][falling] - bound[:-1][falling] ** 2 / (2 * found.bends[falling])
+        short = max(0.0, lower - float(np.min(np.append(depth, found.values.min()))))
+        found = replace(found, values=found.values + short)
+    return found, {
         "slope, observed/declared": min(max(abs(seen[0]), abs(seen[1])) / steepest, 1.0) if steepest else 1.0,
         "curvature, observed/declared": min(steepening / curvature, 1.0) if curvature else 1.0,
     }
@@ -285,15 +284,6 @@ def integrated(atom: Atom, nodes: Array, slopes: Array) -> PiecewiseQuadratic:
     down, up = -np.cumsum(steps[:origin][::-1])[::-1], np.cumsum(steps[origin:])
     values = float(atom._sample(nodes[origin : origin + 1])[0]) + np.concatenate([down, [0.0], up])
     return PiecewiseQuadratic(nodes, values, slopes, bends)
-
-
-def raised(found: PiecewiseQuadratic, lower: float) -> PiecewiseQuadratic:
-    """Raise a function to the declared lower bound, if it falls short by rounding."""
-    left, right, values = found.slopes[:-1], found.slopes[1:], found.values
-    falling = (left < 0) & (right > 0)
-    depth = values[:-1][falling] - left[falling] ** 2 / (2 * found.bends[falling])
-    short = max(0.0, lower - float(np.min(np.append(depth, values.min()))))
-    return PiecewiseQuadratic(found.nodes, values + short, found.slopes, found.bends)
 
 
 class DeclaredAtom(Elementwise):

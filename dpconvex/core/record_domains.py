@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,6 +45,7 @@ class Ball:
     dim: int
     radius: float = 1.0
     norm: float = 2
+    slack: ClassVar[float] = 16 * float(np.finfo(float).eps)  # what a record on the sphere can seem to exceed it by
 
     def __post_init__(self) -> None:
         if not (is_whole(self.dim, 1) and self.dim <= LARGEST_DIMENSION):
@@ -73,11 +74,6 @@ class Ball:
     def norm_bound(self) -> float:
         """Largest Euclidean norm of a value."""
         return float(self.radius) * (float(np.sqrt(self.dim)) if self.norm == np.inf else 1.0)
-
-    @property
-    def slack(self) -> float:
-        """Excess that a record on the sphere can seem to have, because its norm is computed in floating point."""
-        return 16 * float(np.finfo(float).eps)
 
     def project(self, values: Array) -> Array:
         """Scale each row of `values`, shape (n, dim), into the ball (in the infinity norm: clip its coordinates)."""
@@ -133,6 +129,7 @@ class Box:
 
     lower: Any
     upper: Any
+    slack: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         try:
@@ -164,11 +161,6 @@ class Box:
     def norm_bound(self) -> float:
         """Largest Euclidean norm of a value."""
         return float(np.linalg.norm(np.maximum(np.abs(self.lower), np.abs(self.upper))))
-
-    @property
-    def slack(self) -> float:
-        """Excess of a value that was clipped: none."""
-        return 0.0
 
     def project(self, values: Array) -> Array:
         """Clip each value, shape (n, *shape), to the bounds."""
@@ -202,12 +194,8 @@ class Choice:
     values: tuple[Hashable, ...]
 
     def __init__(self, values: Sequence[Hashable] | range) -> None:
-        if (
-            isinstance(values, str | bytes)
-            or not isinstance(values, Iterable)
-            or getattr(values, "ndim", 1) == 0
-            or sp.issparse(values)
-        ):
+        several = isinstance(values, Iterable) and not isinstance(values, str | bytes) and not sp.issparse(values)
+        if not several or getattr(values, "ndim", 1) == 0:
             raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
         declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
         if not declared:

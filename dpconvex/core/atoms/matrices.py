@@ -131,19 +131,11 @@ def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) 
 
 
 def singular_pairs(a: Any, largest: bool = False) -> Any:
-    """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest.
-
-    They are eigenvectors of a symmetric matrix with the matrix and its transpose as blocks.
-    """
-    stack = records_first(a)
-    rows, columns = stack.shape[1:]
-    above = np.concatenate([np.zeros((len(stack), rows, rows)), stack], axis=2)
-    below = np.concatenate([np.swapaxes(stack, -1, -2), np.zeros((len(stack), columns, columns))], axis=2)
-    values, vectors = np.linalg.eigh(np.concatenate([above, below], axis=1))
-    kept = 2.0 * (values > 1e-12 * values[..., -1:])[:, None, :]
-    if largest:
-        vectors, kept = vectors[..., -1:], kept[..., -1:]
-    return outer(vectors[:, :rows] * kept, vectors[:, rows:])
+    """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest."""
+    left, values, right = np.linalg.svd(records_first(a), full_matrices=False)
+    kept = values > 1e-12 * values[..., :1]
+    kept[..., 1 if largest else kept.shape[-1] :] = False
+    return outer(left * kept[:, None, :], np.swapaxes(right, -1, -2))
 
 
 def inverse(a: Any) -> Any:
