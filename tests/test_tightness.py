@@ -13,19 +13,18 @@ from dpconvex.learners import problem_files
 GRADIENT, HESSIAN, SENSITIVITY = 0.95, 0.9, 0.5
 # A line with a bend and a softmax; all others are slow.
 SMALL = {"huber_svm", "softmax_regression-3"}
-STATISTICS = {
-    "least_squares_classifier",
-    "linear_regression",
-}  # no gradient bounds: tests/calculus/test_moments.py
+STATISTICS = {"least_squares_classifier", "linear_regression"}  # no gradient bounds: tests/calculus/test_moments.py
 TWO_CLASSES = {
-    "elastic_net_logistic",
-    "fair_logistic_regression",
-    "hinge_svm",
-    "huber_svm",
-    "kernel_svm",
-    "logistic_regression",
+    *(
+        "elastic_net_logistic",
+        "fair_logistic_regression",
+        "hinge_svm",
+        "huber_svm",
+        "kernel_svm",
+        "logistic_regression",
+    ),
+    *("multi_task_logistic", "smooth_hinge_svm"),
 }
-TWO_CLASSES |= {"multi_task_logistic", "smooth_hinge_svm"}
 
 
 def variants(features: int) -> list[Any]:
@@ -34,14 +33,15 @@ def variants(features: int) -> list[Any]:
     for name in sorted(set(dp.problems()) - STATISTICS):
         options = problem_files.options(name)
         chosen: dict[str, Any] = {"features": features} | ({"frequencies": 6} if "frequencies" in options else {})
-        for classes in (2, 3) if "classes" in options and name not in TWO_CLASSES else (None,):
-            more = {} if classes is None else {"classes": classes}
-            label = name if classes is None else f"{name}-{classes}"
-            found.append(pytest.param(name, chosen | more, id=label, marks=[pytest.mark.slow] * (label not in SMALL)))
+        cases = {name: chosen}
+        if "classes" in options and name not in TWO_CLASSES:
+            cases = {f"{name}-{classes}": chosen | {"classes": classes} for classes in (2, 3)}
+        for label, case in cases.items():
+            found.append(pytest.param(name, case, id=label, marks=[pytest.mark.slow] * (label not in SMALL)))
     return found
 
 
-def check(found: dp.Falsification, hessian: float = HESSIAN) -> None:
+def check(found: dp.Falsification) -> None:
     """Compare the ratios with what is asked of them; `pytest -rP` shows them."""
     sys.stdout.write(f"{found}\n")
     for constant, finding in found.items():
@@ -50,7 +50,7 @@ def check(found: dp.Falsification, hessian: float = HESSIAN) -> None:
     assert found["sensitivity"].ratio >= SENSITIVITY
     assert found["noise_dimension"].ratio == 1
     for constant in {"hessian_bound", "hessian_trace"} & set(found):
-        assert found[constant].ratio >= hessian, constant
+        assert found[constant].ratio >= HESSIAN, constant
 
 
 @pytest.mark.parametrize(("name", "options"), variants(features=2))

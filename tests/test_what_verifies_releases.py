@@ -75,9 +75,9 @@ TOGETHER: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
 
 def logistic(
     shape: Any,
-    score: Callable[[Any, Any], Any],
     regularizer: Callable[[Any], Any] = lambda w: 0,
     constraints: Callable[[Any], list[Any]] = lambda w: [],
+    score: Callable[[Any, Any], Any] = lambda w, x: x @ w,
     **attributes: Any,
 ) -> dp.Template:
     """Return a template of which a variable's logistic loss of scores is taken."""
@@ -90,16 +90,8 @@ def logistic(
     )
 
 
-def of_vectors(regularizer: Callable[[Any], Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
-    return logistic(D, lambda w, x: x @ w, regularizer, constraints)
-
-
-def regularized(shape: Any, regularizer: Callable[[Any], Any]) -> dp.Template:
-    return logistic(shape, lambda w, x: x @ w, regularizer)
-
-
 def of_matrices(attributes: dict[str, Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
-    return logistic((D, D), lambda P, x: x @ P @ x, constraints=constraints, **attributes)
+    return logistic((D, D), constraints=constraints, score=lambda P, x: x @ P @ x, **attributes)
 
 
 def log_det() -> dp.Template:
@@ -126,10 +118,10 @@ def gaussians() -> dp.Template:
 
 
 LEARNERS: dict[str, Callable[[], dp.Template]] = {
-    **{f"K: {name}": partial(of_vectors, lambda w: 0, build) for name, build in VECTOR_SETS.items()},
+    **{f"K: {name}": partial(logistic, D, constraints=build) for name, build in VECTOR_SETS.items()},
     **{f"K: {name}": partial(of_matrices, *parts) for name, parts in MATRIX_SETS.items()},
-    **{f"regularizer: {name}": partial(regularized, *parts) for name, parts in REGULARIZERS.items()},
-    **{f"both: {name}": partial(of_vectors, *parts) for name, parts in TOGETHER.items()},
+    **{f"regularizer: {name}": partial(logistic, *parts) for name, parts in REGULARIZERS.items()},
+    **{f"both: {name}": partial(logistic, D, *parts) for name, parts in TOGETHER.items()},
     "regularizer: log-det": log_det,
     "Gaussians with three more constraints": gaussians,
 }
@@ -173,15 +165,16 @@ def test_intersections_are_certified_as_exactly_as_other_sets() -> None:
     assert any("multipliers" in line for line in certificate.advice)
 
 
-@pytest.mark.parametrize("name", ["square of a kink", "p-norm below 2", "nuclear norm and rows"])
+UNPROVED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "square of a kink": (D, lambda w: 0.05 * cp.square(cp.norm1(w))),
+    "p-norm below 2": (D, lambda w: 0.05 * cp.pnorm(w, 1.5)),
+    "nuclear norm and rows": ((D, D), lambda W: 0.05 * (cp.normNuc(W) + cp.sum(cp.norm(W, axis=1)))),
+}
+
+
+@pytest.mark.parametrize("name", UNPROVED)
 def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name: str) -> None:
-    if name == "square of a kink":
-        template = regularized(D, lambda w: 0.05 * cp.square(cp.norm1(w)))
-    elif name == "p-norm below 2":
-        template = regularized(D, lambda w: 0.05 * cp.pnorm(w, 1.5))
-    else:
-        template = regularized((D, D), lambda W: 0.05 * (cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))))
-    budget = dp.Budget(PROMISE)
+    template, budget = logistic(*UNPROVED[name]), dp.Budget(PROMISE)
     with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
         dp.solve(template, drawn(template), PROMISE, budget=budget)
     assert budget.spent.epsilon == 0

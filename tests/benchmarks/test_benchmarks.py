@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,14 +58,6 @@ def test_declared_levels_make_the_columns(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.linalg.norm(table.design(unit=True).toarray(), axis=1), 1.0)
     with pytest.raises(DomainError, match=r"'race'.*'Martian'"):
         loaders.adult(write_adult(tmp_path, {"race": "Martian"}), check=False)
-
-
-@pytest.mark.shared
-def test_adult_counts(shared_data: Callable[[str], Path]) -> None:
-    table = loaders.adult(shared_data("adult.csv.gz"))
-    assert table.numeric.shape == (45_222, 6)
-    assert int((table.y == 1).sum()) == 11_208
-    assert ((table.numeric >= table.lower) & (table.numeric <= table.upper)).all()
 
 
 @pytest.mark.parametrize("classes", [2, 3])
