@@ -5,16 +5,10 @@ those of two records z and z' is
 
     K(z, z') = sum over kinds of  weight^2  P(y, y')  product over the kind's fields b of <b, b'>,
 
-P being inner products of patterns.  Moments that are left out of a kind only make differences shorter.  The squared distance
-K(z, z) + K(z', z') - 2 K(z, z') is a polynomial in few numbers for each field (docs/theory.md, section 18):
-
-- a field with several scalars: its squared norms count in the first two terms alone, where they are best largest, so what is left
-  is the inner product c of both values, anywhere in its range;
-- a field with one scalar: both values.  If it occurs to no higher power than one, the distance is convex in each, and its
-  bounds are enough;
-- the weights of both records, from 0 to 1, likewise.
-
-The largest value is enclosed by halving boxes; whenever that ends, the enclosure is a bound.
+P being inner products of patterns.  Moments that are left out of a kind only make differences shorter.  The squared distance is
+K(z, z) + K(z', z') - 2 K(z, z').  The first two are largest where a field is longest, and in the third its inner product lies
+anywhere in a range; so do products of the records' weights, from 0 to 1.  Of one field of a single number both values are kept.
+What is left is a polynomial in few numbers (docs/theory.md, section 18).
 """
 
 import itertools
@@ -27,15 +21,11 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.core.runtime import once
 
 Array = NDArray[np.float64]
-# Values of one scalar and of the other record's, or inner products and None.
-Box = tuple[tuple[float, float], tuple[float, float] | None]
 
 # Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
 SLACK, ROUNDING = 1 + 1e-9, 1e-12
-# The enclosure is this close to the largest value found, unless that takes more boxes.
-CLOSE, MOST_BOXES, ROUNDS = 1e-6, 2**14, 200
-# Boxes are tried at their corners, in so many dimensions.
-CORNERS = 6
+# The bound is this close to the largest value found, unless that takes more points.
+CLOSE, MOST_POINTS = 1e-6, 2**17
 
 
 def length_bound(moments: Moments, bases: Bases) -> float:
@@ -46,31 +36,35 @@ def length_bound(moments: Moments, bases: Bases) -> float:
 
 @once
 def difference_bound(moments: Moments, bases: Bases) -> float:
-    length = length_bound(moments, bases)
-    fields = sorted({b for kind in moments.kinds for b in kind.bases})
-    choices = [boxes_of(base, moments, bases) for base in fields]
-    powers = np.array([[kind.bases.count(base) for base in fields] for kind in moments.kinds], dtype=np.int64)
-    weights = np.array([scaled(kind, bases) for kind in moments.kinds])
-    if any(kind.weights for kind in moments.kinds):
-        choices.append([((0.0, 1.0), (0.0, 1.0))])
-        powers = np.column_stack([powers, [kind.weights for kind in moments.kinds]])
+    length, kinds = length_bound(moments, bases), moments.kinds
+    fields = sorted({b for kind in kinds for b in kind.bases})
+    exact = next((base for base in fields if bases.bases[base].size == 1), None)
+    exponents: list[Array] = []
+    ranges: list[tuple[float, float]] = []
+    none = np.zeros(len(kinds))
+    for base in fields:
+        field, power = bases.bases[base], np.array([float(kind.bases.count(base)) for kind in kinds])
+        square = field.squared[1]
+        if base == exact:
+            exponents += [np.concatenate([2 * power, none, power]), np.concatenate([none, 2 * power, power])]
+            ranges += 2 * [(float(field.lower[0]) / square**0.5, float(field.upper[0]) / square**0.5)]
+        else:
+            exponents.append(np.concatenate([none, none, power]))
+            ranges.append((field.paired[0] / square, field.paired[1] / square))
+    if any(kind.weights for kind in kinds):
+        exponents.append(np.concatenate([none, none, [kind.weights for kind in kinds]]))
+        ranges.append((0.0, 1.0))
+    table, ends = np.array(exponents).reshape(len(ranges), -1), np.array(ranges).reshape(-1, 2)
+    scales = np.array([scaled(kind, bases) for kind in kinds])
+    products = np.array([kind.patterns @ kind.patterns.T for kind in kinds])
+    own = np.diagonal(products, axis1=1, axis2=2).T
+    pairs = np.repeat(own, len(own), axis=0), np.tile(own, (len(own), 1)), -2 * products.reshape(len(kinds), -1).T
+    cases = np.unique(np.column_stack(pairs), axis=0) * np.tile(scales, 3)
     largest = 0.0
-    for own, other, cross in {tuple(map(tuple, case)) for case in pattern_pairs(moments)}:
-        parts = [weights * np.array(part) for part in (own, other, cross)]
-        for choice in itertools.product(*choices):
-            largest = float(np.maximum(largest, Distance(parts, powers, list(choice)).largest(largest)))
-    return min(float(np.sqrt(largest + ROUNDING * length**2)) * SLACK, 2 * length)
-
-
-def pattern_pairs(moments: Moments) -> set[tuple[tuple[float, ...], ...]]:
-    """Return for all pairs of combinations the products P(y, y), P(y', y') and P(y, y') of every kind, each case once."""
-    found = set()
-    products = np.array([kind.patterns @ kind.patterns.T for kind in moments.kinds])
-    for y in range(products.shape[1]):
-        for z in range(y + 1):
-            case = products[:, y, y], products[:, z, z], products[:, y, z]
-            found.add(tuple(tuple(part.tolist()) for part in case))
-    return found
+    for case in cases:
+        largest = highest(case, table, ends, largest)
+    largest = largest * (1 + CLOSE) + 4 * ROUNDING * length**2
+    return min(float(np.sqrt(largest)) * SLACK, 2 * length)
 
 
 def scaled(kind: Kind, bases: Bases) -> float:
@@ -81,91 +75,31 @@ def scaled(kind: Kind, bases: Bases) -> float:
     return result
 
 
-def boxes_of(base: int, moments: Moments, bases: Bases) -> list[Box]:
-    """Return what to search for a field, in units of its largest norm."""
-    field = bases.bases[base]
-    square = field.squared[1]
-    if field.size > 1:
-        low, high = (end / square for end in field.paired)
-        return [((low, high), None)]
-    low, high = (float(end[0]) / float(np.sqrt(square)) for end in (field.lower, field.upper))
-    if max(kind.bases.count(base) for kind in moments.kinds) > 1:
-        return [((low, high), (low, high))]
-    return [((a, a), (b, b)) for a, b in itertools.product((low, high), repeat=2)]
+def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
+    """Bound a polynomial in a box of numbers from -1 to 1, but for `CLOSE` of it and rounding; at least `known`.
 
-
-class Distance:
-    """The squared distance of two records' moments as a polynomial, and its largest value in a box."""
-
-    def __init__(
-        self,
-        parts: list[Array],
-        powers: NDArray[np.int64],
-        choice: list[Box],
-    ) -> None:
-        own, other, cross = parts
-        box: list[tuple[float, float]] = []
-        exponents: list[NDArray[np.int64]] = []
-        none = np.zeros(len(own), dtype=np.int64)
-        for column, (first, second) in enumerate(choice):
-            power = powers[:, column]
-            box.append(first)
-            if second is None:  # an inner product, which the first two parts do not see
-                exponents.append(np.concatenate([none, none, power]))
-            else:
-                box.append(second)
-                exponents.append(np.concatenate([2 * power, none, power]))
-                exponents.append(np.concatenate([none, 2 * power, power]))
-        self.coefficients = np.concatenate([own, other, -2 * cross])
-        self.exponents = np.array(exponents, dtype=np.int64).reshape(len(box), len(self.coefficients))
-        corners = itertools.product((0.0, 1.0), repeat=min(len(box), CORNERS))
-        self.probes = [np.array([*corner, *[0.5] * (len(box) - len(corner))]) for corner in corners]
-        self.low, self.high = (np.array([side[k] for side in box]).reshape(1, len(box)) for k in (0, 1))
-
-    def largest(self, known: float) -> float:
-        low, high = self.low, self.high
-        if low.shape[1] == 0:
-            return float(self.coefficients.sum())
-        best = known
-        for _ in range(ROUNDS):
-            best = max(best, *(float(self.values(low + at * (high - low)).max()) for at in self.probes))
-            bound = self.bounds(low, high)
-            open_ = ~(bound <= best + CLOSE * abs(best))
-            if not open_.any() or 2 * open_.sum() > MOST_BOXES:
-                return max(best * (1 + CLOSE), float(bound.max()) if open_.any() else best)
-            low, high = low[open_], high[open_]
-            row, axis = np.arange(len(low)), np.argmax(high - low, axis=1)
-            cut = (low[row, axis] + high[row, axis]) / 2
-            left, right = high.copy(), low.copy()
-            left[row, axis] = right[row, axis] = cut
-            low, high = np.concatenate([low, right]), np.concatenate([left, high])
-        return float(self.bounds(low, high).max())
-
-    def values(self, at: Array) -> Array:
-        """Evaluate at points, shape (n, variables)."""
-        return np.asarray(np.prod(at[:, :, None] ** self.exponents, axis=1) @ self.coefficients)
-
-    def bounds(self, low: Array, high: Array) -> Array:
-        """Bound the polynomial over boxes from above: term by term, or by its slopes around the middle."""
-        natural = self.enclosed(self.coefficients, self.exponents, low, high)[1]
-        middle = self.values((low + high) / 2)
-        for k in range(low.shape[1]):
-            lower = self.exponents.copy()
-            lower[k] = np.maximum(lower[k] - 1, 0)
-            down, up = self.enclosed(self.coefficients * self.exponents[k], lower, low, high)
-            middle = middle + np.maximum(np.abs(down), np.abs(up)) * (high[:, k] - low[:, k]) / 2
-        return np.minimum(natural, middle)
-
-    @staticmethod
-    def enclosed(coefficients: Array, exponents: NDArray[np.int64], low: Array, high: Array) -> tuple[Array, Array]:
-        """Bound sums of terms over boxes from below and above, term by term."""
-        down, up = np.ones((len(low), len(coefficients))), np.ones((len(low), len(coefficients)))
-        for k in range(low.shape[1]):
-            ends = low[:, k, None] ** exponents[k], high[:, k, None] ** exponents[k]
-            least, most = np.minimum(*ends), np.maximum(*ends)
-            crosses = (low[:, k, None] < 0) & (high[:, k, None] > 0) & (exponents[k] % 2 == 0) & (exponents[k] > 0)
-            least = np.where(crosses, 0.0, least)
-            products = [down * least, down * most, up * least, up * most]
-            down, up = np.minimum.reduce(products), np.maximum.reduce(products)
-        ends = coefficients * down, coefficients * up
-        return np.minimum(*ends).sum(axis=1), np.maximum(*ends).sum(axis=1)
+    `exponents` has shape (variables, terms).  In variables that are linear in each moment the polynomial is convex: a largest
+    value has these at their ends, and the others at theirs or where their slope is 0.  On a grid that has the ends, the point
+    nearest to it, half a step or less away in each variable, is lower by (step/2)^2/2 times the sum of the absolute second slopes
+    at most: d (d - 1) for a term of degree d.  Only points that can be that near are kept when steps are halved.
+    """
+    low, high = ranges.T
+    curved = exponents[:, -(len(coefficients) // 3) :].max(axis=1) > 1
+    if max(2 ** len(low), 3 ** int(curved.sum())) > MOST_POINTS:
+        return max(known, float(np.abs(coefficients).sum()))
+    degree = exponents[curved].sum(axis=0)
+    bend, step = float(np.abs(coefficients) @ (degree * (degree - 1))), np.where(curved, high - low, 0.0)
+    points = np.array(list(itertools.product(*ranges.tolist()))).reshape(-1, len(low))
+    rounding = ROUNDING * float(np.abs(coefficients).sum())
+    ways = [(-0.5, 0.0, 0.5) if bent else (0.0,) for bent in curved]
+    moves = np.array(list(itertools.product(*ways))).reshape(-1, len(low))
+    while True:
+        values = np.prod(points[:, :, None] ** exponents, axis=1) @ coefficients
+        known, room = max(known, float(values.max())), bend * step.max(initial=0.0) ** 2 / 8
+        kept = points[values + room > known * (1 + CLOSE) + rounding]
+        if not len(kept):
+            return known
+        if len(kept) * len(moves) > MOST_POINTS:
+            return float(known + room)
+        points = np.unique(np.clip((kept[:, None] + moves * step).reshape(-1, len(low)), low, high), axis=0)
+        step = step / 2

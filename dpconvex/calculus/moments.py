@@ -6,9 +6,10 @@ the records are not the entries but the distinct *moments*: a monomial of the re
 combinations.  Every entry is a linear function of them.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.evaluate import substituted
+from dpconvex.core.evaluate import evaluate, substituted
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Field
 from dpconvex.core.parameter_space import Space
@@ -31,7 +32,7 @@ Index = NDArray[np.int64]
 
 # Directions of patterns below this fraction of the largest are rounding.
 RANK = 1e-10
-# Patterns that agree to this fraction are the same.
+# Patterns, and values of polynomials, that agree to this fraction are the same.
 SAME = 1e-9
 # Squares of leaves with more terms than this fill the memory.
 LARGEST = 3 * 10**7
@@ -74,15 +75,6 @@ class Moments:
     @property
     def count(self) -> int:
         return sum(kind.count for kind in self.kinds)
-
-    @cached_property
-    def places(self) -> dict[tuple[int, ...], tuple[int, Kind]]:
-        found, start = {}, 0
-        for kind in self.kinds:
-            for k, row in enumerate(kind.monomials.tolist()):
-                found[tuple(row)] = start + k * kind.patterns.shape[1], kind
-            start += kind.count
-        return found
 
 
 def orderings(row: Sequence[int], bases: tuple[int, ...]) -> float:
@@ -154,41 +146,31 @@ class QuadraticLoss:
 
         Raises `TemplateError` if a coefficient is not among them; constants that are not are left out.
         """
-        place = [moments.places.get(monomial, (moments.count, None)) for monomial in self.monomials]
-        known = np.array([start for start, _ in place])[self.monomial]
-        numbers = {id(kind): k for k, kind in enumerate(moments.kinds)}
-        kind_of = np.array([numbers.get(id(kind), -1) for _, kind in place])[self.monomial]
+        everybody = Kind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
+        left, start = np.ones(len(self.target), dtype=bool), 0
         row, column, value = [], [], []
-        for number in np.unique(kind_of):
-            pairs = np.flatnonzero(kind_of == number)
+        for kind in (*moments.kinds, everybody):
+            known = {tuple(monomial): k for k, monomial in enumerate(kind.monomials.tolist())}
+            place = np.array([known.get(monomial, -1) for monomial in self.monomials])[self.monomial]
+            pairs = np.flatnonzero(left & (place >= 0))
             wanted = self.coefficient[pairs].toarray()
-            everybody = np.ones((wanted.shape[1], 1))
-            patterns = everybody if number < 0 else moments.kinds[number].patterns
-            found = wanted @ np.linalg.pinv(patterns).T
-            missed = np.abs(found @ patterns.T - wanted).max(axis=1)
-            if number < 0:  # the number of records stands for 1, and for nothing else
-                missed[[bool(self.monomials[m]) for m in self.monomial[pairs]]] = np.inf
-                factors = np.ones(len(pairs))
-            else:
-                kind = moments.kinds[number]
-                first = moments.places[tuple(kind.monomials[0].tolist())][0]
-                factors = kind.factors[(known[pairs] - first) // patterns.shape[1]]
-            kept = missed <= SAME * np.abs(wanted).max(axis=1)
-            needed = ~kept & (self.targets[self.target[pairs]] >= 0).any(axis=1)
-            if needed.any():
-                monomial = self.monomials[self.monomial[pairs[needed][0]]]
-                raise TemplateError(
-                    f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}. "
-                    "Release statistics for this template, or fit one with the same loss."
-                )
-            width = patterns.shape[1]
-            row.append(np.repeat(self.target[pairs[kept]], width))
-            column.append((known[pairs[kept], None] + np.arange(width)).ravel())
-            value.append((found[kept] / factors[kept, None]).ravel())
-        shape = (len(self.targets), moments.count + 1)
-        return sp.csr_array(
-            sp.coo_array((np.concatenate(value), (np.concatenate(row), np.concatenate(column))), shape=shape)
-        )
+            found = wanted @ np.linalg.pinv(kind.patterns).T
+            kept = np.abs(found @ kind.patterns.T - wanted).max(axis=1) <= SAME * np.abs(wanted).max(axis=1)
+            pairs, found, width = pairs[kept], found[kept], kind.patterns.shape[1]
+            left[pairs] = False
+            row.append(np.repeat(self.target[pairs], width))
+            column.append((start + place[pairs, None] * width + np.arange(width)).ravel())
+            value.append((found / kind.factors[place[pairs], None]).ravel())
+            start += kind.count
+        needed = np.flatnonzero(left & (self.targets[self.target] >= 0).any(axis=1))
+        if len(needed):
+            monomial = self.monomials[self.monomial[needed[0]]]
+            raise TemplateError(
+                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}. "
+                "Release statistics for this template, or fit one with the same loss."
+            )
+        places = np.concatenate(row), np.concatenate(column)
+        return sp.csr_array(sp.coo_array((np.concatenate(value), places), shape=(len(self.targets), start)))
 
     def written(self, monomial: tuple[int, ...]) -> str:
         """Write a monomial in the names of the record's fields."""
@@ -290,3 +272,58 @@ def check_size(form: LossForm) -> None:
             form.template.losses[0],
             "use fewer features, or another mechanism, whose passes over the records never write squares",
         )
+
+
+def base_of(loss: QuadraticLoss, field: str) -> int:
+    """Return the number of a field among those of the record's scalars."""
+    return next(k for k, base in enumerate(loss.bases.bases) if base.name == field)
+
+
+def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
+    base = base_of(loss, field)
+    kinds = []
+    for kind in moments.kinds:
+        if kind.bases.count(base) > 2:
+            raise TemplateError(
+                f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted; leave `whitening` out."
+            )
+        kinds.append(replace(kind, weights=2 - kind.bases.count(base)))
+    return Moments(tuple(kinds))
+
+
+def turned_parameters(form: LossForm, field: str, matrix: Array) -> sp.csr_array:
+    """Return C, shape (dim, dim), such that the loss of theta at ``matrix @ x`` is that of ``C theta`` at x, or refuse.
+
+    Every variable whose first or last axis is as long as x is turned along it, or left as it is; which, is tried.
+    """
+    d, choices = len(matrix), []
+    for block in form.space.blocks.values():
+        shape, ways = block.variable.shape, [sp.eye_array(block.dim)]
+        if not block.symmetric and shape:
+            rest = sp.eye_array(block.dim // d)
+            if shape[0] == d:
+                ways.insert(0, sp.kron(rest, matrix.T))
+            if shape[-1] == d and len(shape) == 2:
+                ways.insert(1, sp.kron(matrix.T, rest))
+        choices.append(ways)
+    for way in itertools.product(*choices):
+        found = sp.csr_array(sp.block_diag(way))
+        if turns(form, field, matrix, found):
+            return found
+    raise TemplateError(
+        f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows; leave `whitening` out."
+    )
+
+
+def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool:
+    """Say whether a turn of the parameters follows one of the features, at a random record: equal polynomials agree at all."""
+    rng = np.random.default_rng(0)
+    record = {name: rng.uniform(-1.0, 1.0, domain.shape) for name, domain in form.template.record.continuous.items()}
+    theta = rng.uniform(-1.0, 1.0, form.space.dim)
+    moved = {**record, field: matrix @ record[field]}
+    for loss in form.template.losses:
+        ends = (record, turn @ theta), (moved, theta)
+        first, second = (float(evaluate(loss, {**values, **form.space.unpack(at)})) for values, at in ends)
+        if not abs(first - second) <= SAME * (abs(first) + abs(second)):
+            return False
+    return True

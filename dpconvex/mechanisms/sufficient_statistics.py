@@ -18,8 +18,7 @@ from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
-from dpconvex.calculus.moments import Moments, quadratic_loss
-from dpconvex.calculus.weighted_moments import base_of, turned_parameters, weighted
+from dpconvex.calculus.moments import Moments, base_of, quadratic_loss, turned_parameters, weighted
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.summation import MOMENT_BLOCK
@@ -191,7 +190,8 @@ def on_whitened(mechanism: SufficientStatistics, form: LossForm, field: str) -> 
     """Return the mechanism for whitened records, or refuse losses that are no functions of linear scores of them."""
     d = math.prod(form.template.record.continuous[field].shape)
     probe = np.random.default_rng(0).uniform(-1.0, 1.0, (d, d)) / math.sqrt(d)  # has nothing to do with the coordinates
-    turned_parameters(quadratic_loss(form), form.space, field, probe)
+    quadratic_loss(form)  # refuses what is none
+    turned_parameters(form, field, probe)
     return WeightedStatistics(mechanism.noise, mechanism.weight, mechanism.residuals, field)
 
 

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
-from dpconvex.calculus.weighted_moments import turned_parameters
+from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss, turned_parameters
 from dpconvex.core.markup import paragraph
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import frozen
@@ -140,7 +139,7 @@ class Statistics(Released):
         if self.whitening is None:
             return sp.csr_array(sp.eye_array(noisy.loss.dim))
         back = np.asarray(np.linalg.inv(self.whitening.matrix) * (self.whitening.least / self.whitening.radius))
-        return turned_parameters(noisy.loss, form.space, self.whitening.field, back)
+        return turned_parameters(form, self.whitening.field, back)
 
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
         """Return the noisy sum of the losses of a template as a quadratic function of its parameters.

@@ -100,14 +100,13 @@ class NoisyQuadratic:
     @property
     def count(self) -> float | None:
         """The number of records: exact where it is public, else the noisy one among the moments; None if there is none."""
-        place = self.moments.places.get(())
-        if place is None:
+        kind = self.moments.kinds[-1]
+        if kind.bases:  # products of no field come last
             return None
-        start, kind = place
         everybody = np.linalg.pinv(kind.patterns) @ np.ones(len(kind.patterns))
         if not np.allclose(kind.patterns @ everybody, 1.0):
             return None
-        return float(self.values[start : start + len(everybody)] @ everybody / kind.factors[0])
+        return float(self.values[self.moments.count - kind.count : self.moments.count] @ everybody / kind.factors[0])
 
     @cached_property
     def parts(self) -> list[tuple[Index, Array]]:

@@ -14,8 +14,7 @@ import dpconvex as dp
 from dpconvex.auditing.parts import Statistics
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
-from dpconvex.calculus.moments import Moments, quadratic_loss
-from dpconvex.calculus.weighted_moments import turned_parameters
+from dpconvex.calculus.moments import Moments, quadratic_loss, turned_parameters
 from dpconvex.core.evaluate import evaluate
 from dpconvex.evaluation.moment_sums import WEIGHTS, moment_sums, record_moments
 from dpconvex.language.batch import Batch
@@ -195,9 +194,9 @@ def test_no_weighted_records_are_longer_or_farther_apart_than_the_bounds(name: s
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_turn_of_the_features_is_one_of_the_parameters(name: str) -> None:
-    form, loss, _ = parts(name)
+    form = parts(name)[0]
     matrix = np.array([[1.0, 2.0], [-0.5, 3.0]])
-    turn = turned_parameters(loss, form.space, "x", matrix).toarray()
+    turn = turned_parameters(form, "x", matrix).toarray()
     assert turn.shape == (form.space.dim, form.space.dim)
     assert turn[:2, :2] == pytest.approx(matrix.T)
     if name == "offset":
