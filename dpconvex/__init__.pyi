@@ -70,10 +70,10 @@ from .mechanisms.private_selection import Repetitions as Repetitions
 from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
 from .mechanisms.residual_noise import Cover as Cover
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
-from .release.baseline import minimize as minimize
 from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
 from .release.calibration import Shared as Shared, calibrate as calibrate
+from .release.engine import minimize as minimize
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics

@@ -24,7 +24,8 @@ from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, Out
 from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.solve import resolved, run
+from dpconvex.release.engine import resolved
+from dpconvex.release.solve import run
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of, verify
 
 Array = NDArray[np.float64]

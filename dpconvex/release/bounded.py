@@ -109,9 +109,7 @@ def solve_bounded(
         for bound in program.bounds
     }
     return Release(
-        parameters={**program.solve(noisy, solver), **noisy},
-        certificate=certificate,
-        **source.spending(privacy),
+        parameters={**program.solve(noisy, solver), **noisy}, certificate=certificate, **source.spending(privacy)
     )
 
 

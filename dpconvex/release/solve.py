@@ -27,7 +27,7 @@ from dpconvex.mechanisms.residual_noise import Cover, bound_on_count, confirm, f
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.engine import DataEngine
+from dpconvex.release.engine import DataEngine, check_place, resolved
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_solvable, check_template, form_of, sums_of
@@ -205,27 +205,6 @@ class Fit:
 
     def run(self, fit: Proved, data: Any = None, source: NoiseSource | None = None) -> Release:
         return run(fit, self.data if data is None else data, self.backend, source or self.source, self.clip)
-
-
-def resolved(backend: Any, *templates: Template) -> Any:
-    """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
-    from dpconvex.evaluation.devices import current
-    from dpconvex.solvers import backend as backends
-
-    widths = [
-        sum(int(np.prod(domain.shape, dtype=np.int64)) for domain in template.record.continuous.values())
-        for template in templates
-    ]
-    current().check(max(widths, default=0))
-    return backends.resolve_backend(backend)
-
-
-def check_place(data: Any, solver: Any) -> None:
-    """Refuse a backend that needs all records at once where they are in partitions."""
-    from dpconvex.solvers.certify import FirstOrder, Warm
-
-    if type(solver) not in (FirstOrder, Warm):
-        in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None) -> int:

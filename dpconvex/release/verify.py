@@ -169,12 +169,7 @@ class Method:
 
 
 def certified(
-    template: Template,
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism,
-    first: PrivateWhitening | None,
-    cover: Cover,
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, first: PrivateWhitening | None, cover: Cover
 ) -> Proved:
     """Certify one mechanism, after a first stage or without."""
     sums = isinstance(mechanism, SufficientStatistics)
