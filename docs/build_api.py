@@ -31,7 +31,7 @@ PAGES = {
         ),
     ),
     "mechanisms": ("Mechanisms and certificates", ("mechanisms", "release.excess_risk")),
-    "budgets": ("Budgets", ("release.budget", "release.calibration")),
+    "budgets": ("Budgets", ("release.budget",)),
     "learners": ("Problems, mixtures, choices", ("learners",)),
     "estimators": ("Estimators", ("estimators",)),
     "auditing": ("Auditing", ("auditing",)),

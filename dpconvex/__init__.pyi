@@ -59,7 +59,7 @@ from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .learners.problem_files import load as load, problems as problems
-from .learners.sweep import sweep as sweep
+from .learners.sweep import Shared as Shared, calibrate as calibrate, sweep as sweep
 from .learners.tune import tune as tune, tune_repeated as tune_repeated
 from .mechanisms.certificate import Certificate as Certificate
 from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDescent
@@ -72,7 +72,6 @@ from .mechanisms.residual_noise import Cover as Cover
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
 from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
-from .release.calibration import Shared as Shared, calibrate as calibrate
 from .release.engine import minimize as minimize
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release

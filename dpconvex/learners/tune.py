@@ -23,7 +23,7 @@ from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import Checked, in_partitions
 from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors, named_templates
-from dpconvex.learners.sweep import bar, fitted
+from dpconvex.learners.sweep import bar, fitted, planned as shared
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, measurement, perturb
@@ -31,7 +31,6 @@ from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, selec
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
-from dpconvex.release.calibration import planned as shared
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit, solve
 from dpconvex.release.verify import Method, Proved
