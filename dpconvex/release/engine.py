@@ -208,7 +208,7 @@ def minimize(
         raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     check_template(template)
     chosen, analysis = resolved(backend), analysed(template)
-    batch = template.record.validate(data, clip=clip)
+    batch = template.record.validate(data, clip=clip, copy=False)
     missed: NotConverged | None = None
     # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
     if analysis is not None and analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0:
