@@ -47,8 +47,7 @@ class Event(ABC):
                 object.__setattr__(self, name, float(value))
 
     @abstractmethod
-    def profile(self) -> Profile:
-        """Return bounds on delta."""
+    def profile(self) -> Profile: ...
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -62,7 +61,6 @@ class Event(ABC):
         return known(self).level, known(self).lost
 
     def leaves(self) -> Iterator[Event]:
-        """Yield what it is composed of."""
         yield self
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,8 +168,6 @@ class Tail(Event):
 
 @dataclass(frozen=True)
 class Composition(Event):
-    """Several events, one after the other."""
-
     kind: ClassVar[str] = "composition"
     parts: tuple[Event, ...]
 
@@ -225,7 +221,6 @@ class Hull:
     behind: tuple[float, ...] | None = None
 
     def delta(self, epsilon: float) -> tuple[float, str]:
-        """Return the smallest bound on delta that holds, and its name."""
         left = epsilon - self.curvature
         best, how = 1.0, "no bound"
         if left >= 0 and self.dimension > 0:
@@ -298,7 +293,6 @@ def event_of(values: Any, depth: int = 0) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Turn a field into JSON-able values."""
     if isinstance(value, Event):
         return value.to_dict()
     if isinstance(value, tuple):

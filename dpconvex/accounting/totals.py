@@ -82,7 +82,6 @@ def best_total(promises: Sequence[Privacy], events: Sequence[Event], delta: floa
 
 
 def tails_delta(probability: float, epsilon: float) -> float:
-    """Return the part of delta that so large a probability takes."""
     return (1 + math.exp(min(epsilon, LARGEST))) * probability
 
 
@@ -98,7 +97,6 @@ def gaussian_epsilon(mu: float, lost: float, delta: float) -> float:
 
 
 def renyi_epsilon(divergences: Array, lost: float, delta: float) -> float:
-    """Return the epsilon that the best Rényi divergence gives."""
     if not lost < delta:
         return math.inf
     return max(float(min(divergences + [converted(order, delta - lost) for order in ORDERS.tolist()])), 0.0)
@@ -303,7 +301,6 @@ class Renyi(Additive):
         super().__init__(total)
 
         def gain(order: float) -> float:
-            """The squared shift of the Gaussian mechanism that the total allows, over two."""
             return (total.epsilon - converted(order, self.delta)) / order
 
         self.order = max((round(1 + 1.05**k, 4) for k in range(-80, 200)), key=gain)

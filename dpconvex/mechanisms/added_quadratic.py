@@ -107,7 +107,6 @@ def best_added(
     cost: Callable[[float], float] | None = None,
     epsilon: float = math.inf,
 ) -> float:
-    """Choose the modulus to add, from public numbers."""
 
     def total(log_mu: float) -> float:
         mu = math.exp(log_mu)
@@ -146,7 +145,6 @@ def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
 
 
 def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], positive: Sequence[str]) -> None:
-    """Refuse options that are neither None nor finite numbers of the right sign."""
     for names, least, kind in ((nonnegative, 0.0, "not negative"), (positive, math.ulp(0.0), "positive")):
         for name in names:
             value = getattr(mechanism, name)

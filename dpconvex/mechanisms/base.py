@@ -91,7 +91,6 @@ def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
 
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
-    """Refuse a guarantee without delta, which Gaussian noise does not keep."""
     if privacy.pure:
         raise NotPrivate(
             f"{noise} keeps no promise with delta = 0",
@@ -101,7 +100,6 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
 
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
-    """Return the derivations of the gradient bound and of the sensitivity."""
     largest = "largest sum of a vertex from each gradient set"
     gradient = Derivation(
         "gradient bound", "", {"G": analysis.gradient_bound}, largest, (analysis.steepest.derivation,)
@@ -113,7 +111,6 @@ def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Deri
 
 
 def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
-    """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
     form = analysis.form
     dimensions = {"dimension": float(form.noise_dimension), "of": float(form.space.dim)}
     span = "span of the coefficients of A_z over all records and labels"

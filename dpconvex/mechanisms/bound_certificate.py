@@ -132,7 +132,6 @@ class BoundCertificate:
     assumptions: tuple[str, ...] = ASSUMED
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (quantity, value, what it means)."""
         for name, noise in self.noises.items():
             yield f"sensitivity of {name}", f"{noise.sensitivity * noise.step:.6g}", "on the grid, sum over entries"
             yield f"tightening of {name}", f"{noise.tightening:.6g}", "on average; at most twice that"

@@ -144,7 +144,6 @@ class Certificate:
         return object.__new__(kind)
 
     def __post_init__(self) -> None:
-        """Keep plain numbers, whatever kind they were computed with."""
         for name, value in vars(self).items():
             if isinstance(value, np.generic):
                 object.__setattr__(self, name, value.item())
@@ -227,7 +226,6 @@ class Certificate:
         return Comparison(tuple(f"{one.mechanism}, {one.privacy}" for one in (self, other)), pairs, verdict)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (constant, value, where it comes from)."""
         yield from self.constants()
         name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
         yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{self.where}"
@@ -246,7 +244,6 @@ class Certificate:
                 yield from part.rows()
 
     def constants(self) -> Iterator[tuple[str, str, str]]:
-        """Yield those of what is perturbed."""
         root = self.derivation
         yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
         yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")

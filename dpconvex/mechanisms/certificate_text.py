@@ -21,7 +21,6 @@ def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
-    """Return the lines of a derivation, and of what it takes for granted."""
     said = [f"  - {text}" for text in assumptions]
     return ["", "Derivation", *(f"  {line}" for line in derivation.lines()), *(["", "Assumed", *said] if said else [])]
 
@@ -38,7 +37,6 @@ def source(root: Derivation, key: str) -> str:
 
 
 def tree(step: Derivation) -> str:
-    """Return a derivation as nested HTML lists."""
     head = html.escape(brief(next(iter(step.lines())).strip()))
     return f"<ul><li>{head}{''.join(tree(child) for child in step.children)}</li></ul>"
 
@@ -52,7 +50,6 @@ class Comparison:
     verdict: str
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return (constant, first, second, second/first)."""
         pairs = self.constants.items()
         return [(name, number(a), number(b), f"{b / a:.3f}" if a else "-") for name, (a, b) in pairs]
 

@@ -37,7 +37,6 @@ GRAIN = 2.0**-53
 
 
 def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
-    """Return the probability with which a record takes part in a step."""
     if sampling is None:
         return 1.0
     if privacy.adjacency != "add-remove":

@@ -253,7 +253,6 @@ class NoisyGradientDescent:
 
 
 def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
-    """Refuse what noisy gradient descent cannot do."""
     feasible, what = analysis.form.feasible, "noisy gradient descent"
     base.check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
     if not feasible.bounded and not clips:
@@ -269,7 +268,6 @@ def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
 def derive(
     analysis: Analysis, privacy: Privacy, clip: float, sensitivity: float, steps: int, sigma: float, rate: float
 ) -> Derivation:
-    """Assemble the derivation tree of a certificate."""
     values = {"steps": float(steps), "sigma": sigma}
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
     if rate < 1:
@@ -291,7 +289,6 @@ def derive(
 
 
 def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
-    """Say what the proof takes for granted, and what it does not say."""
     if clip == math.inf:
         return base.DRAWN, ROUNDED, base.UNSEEN, *base.declared_constants(analysis)
     said = [base.DRAWN, *CLIPPED, base.UNSEEN]

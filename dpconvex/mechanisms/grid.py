@@ -57,20 +57,17 @@ class IntegerNoise:
         return self.noise == GAUSSIAN
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (constant, value, where it comes from)."""
         said = f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}"
         yield "noise that covers tau", f"{self.size:.6g}", said
 
     @property
     def event(self) -> Event:
-        """What it is for accounting."""
         if not self.is_gaussian:
             return Pure(self.epsilon)
         return Composition((Gaussian(integer_level(self.sensitivity, self.scale)), Tail(GRID_LOSS)))
 
     @property
     def holds(self) -> bool:
-        """Whether it keeps its share of the promise."""
         if not self.is_gaussian:
             return self.sensitivity / self.scale <= self.epsilon
         level = integer_level(self.sensitivity, self.scale)

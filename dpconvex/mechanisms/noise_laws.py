@@ -246,7 +246,6 @@ def nuclear_sensitivity(analysis: Analysis, privacy: Privacy) -> float:
 
 
 def shape_of(certificate: Certificate) -> tuple[int, int]:
-    """Return the rows and the columns of matrix-shaped noise."""
     return int(certificate.settings["rows"]), int(certificate.settings["columns"])
 
 

@@ -78,7 +78,6 @@ class ClusteringNoise:
 
     @property
     def composed(self) -> float:
-        """Sensitivity of all rounds together."""
         return self.law.composed(self.sensitivity, self.rounds)
 
     @property
@@ -180,7 +179,6 @@ class NoisyKMeans:
         return np.where((counts > least)[..., None], np.rint(means), centers)
 
     def derive(self, noise: ClusteringNoise, adjacency: str) -> Derivation:
-        """Return the step of a certificate's derivation that proves the clustering private."""
         record = {"radius": noise.radius, "weight of a count": noise.weight, "of one round": noise.sensitivity}
         why = f"a record is in one cell; {SOURCE}, {adjacency}"
         rounds = {"rounds": float(noise.rounds), "of all rounds": noise.composed, noise.law.symbol: noise.scale}
@@ -247,6 +245,5 @@ def start_directions(components: int, features: int) -> Array:
 
 
 def check_whole(what: str, value: Any, least: int) -> None:
-    """Raise unless a number is whole and large enough."""
     if not is_whole(value, least):
         raise TemplateError(f"{what} must be an integer, {least} or above, not {value!r}.")

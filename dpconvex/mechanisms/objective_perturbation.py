@@ -75,7 +75,6 @@ class ObjectivePerturbation:
         return LAWS[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the theorem's conditions and calibrate the noise."""
         kink = analysis.kink
         if kink is not None:
             raise NotPrivate(
@@ -155,7 +154,6 @@ class ObjectivePerturbation:
 
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> Derivation:
-    """Assemble the derivation tree of a certificate."""
     gradient, sensitivity = base.record_steps(analysis, privacy)
     steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
     curvature = Derivation(

@@ -71,7 +71,6 @@ class OutputPerturbation:
         return SPHERICAL[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the theorem's conditions and calibrate the noise."""
         if self.noise == "gaussian":
             base.check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         if analysis.modulus <= 0 and not self.added:
@@ -169,7 +168,6 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
 
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Derivation:
-    """Assemble the derivation tree of a certificate."""
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
     apart = {"G_adj / mu": base.sensitivity_of(analysis, privacy) / mu}
@@ -179,7 +177,6 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Der
 
 
 def advise(analysis: Analysis, width: float) -> tuple[str, ...]:
-    """Say what noise on the output leaves out."""
     if analysis.kink is None:
         return ()
     return (

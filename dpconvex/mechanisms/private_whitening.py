@@ -80,7 +80,6 @@ class PrivateWhitening:
             raise TemplateError(f"PrivateWhitening: field must be the name of a field, not {self.field!r}.")
 
     def plan(self, cover: Cover, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Stages:
-        """Prove both stages private, without data."""
         check_delta(privacy, "private whitening", "leave it out")
         name, ball = field_of(analysis.form.template.record, self.field)
         if isinstance(mechanism, SufficientStatistics):
@@ -122,7 +121,6 @@ class PrivateWhitening:
         return Stages(privacy, replace(noise, epsilon=left(privacy.epsilon, most), share=share, composed=both), fit)
 
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
-        """Divide the promise."""
         part = Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
         fit = second(privacy.minus(part))
         first = level(*for_both(part, 0.0, 0.0)) / SLACK
@@ -200,7 +198,6 @@ def level(epsilon: float, delta: float) -> float:
 
 
 def calibrated(name: str, ball: Ball, adjacency: str, first: float) -> WhiteningNoise:
-    """Return the noise of a level."""
     reach = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
     noise = WhiteningNoise(
         *(0.0, 0.0, first, 0.0, 0.0, reach, reach / first),

@@ -143,7 +143,6 @@ def few_statistics(form: LossForm, privacy: Privacy) -> bool:
 
 
 def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
-    """Return the number of records for each parameter, times the level of the promise."""
     return size * level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
 
 
@@ -237,7 +236,6 @@ class Automatic:
         return tuple(found)
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Return the certificate with the smallest foreseen risk."""
         certificates: list[Certificate] = []
         refusal: NotPrivate | None = None
         for mechanism in self.candidates(analysis, privacy):
@@ -259,7 +257,6 @@ class Automatic:
         return replace(best, advice=(*best.advice, said))
 
     def chosen(self, certificate: Certificate) -> Candidate:
-        """Return the mechanism that a certificate is for."""
         if not certificate.minimises:
             return NoisyGradientDescent()
         kind = OutputPerturbation if isinstance(certificate, OutputCertificate) else ObjectivePerturbation
@@ -271,5 +268,4 @@ class Automatic:
 
 
 def foreseen(certificate: Certificate) -> float:
-    """Return the risk that is foreseen, infinite if there is none."""
     return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.foreseen

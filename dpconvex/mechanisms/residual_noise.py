@@ -302,7 +302,6 @@ def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | N
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
-    """Say what the proof about the released numbers takes for granted."""
     counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
     said = (
         f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "

@@ -211,7 +211,6 @@ def integer_level(sensitivity: float, scale: float) -> float:
 
 
 def grid_loss(epsilon: float) -> float:
-    """Return the part of delta that noise on the integers takes."""
     return (1 + math.exp(min(epsilon, LARGEST_LOG))) * GRID_LOSS
 
 
@@ -257,7 +256,6 @@ class Profile:
         return np.log(x[1:]), x[1:] * np.maximum(np.diff(slopes), 0.0)
 
     def renyi(self, order: Orders) -> Orders:
-        """Bound the Rényi divergences of that pair."""
         losses, masses = self.masses
         with np.errstate(divide="ignore"):
             logs = np.log(masses) + np.multiply.outer(np.asarray(order) - 1, losses)

@@ -96,7 +96,6 @@ class NoiseSource:
         return NoiseSource(None if self.seeded is None else int(self.rng.integers(2**63)))
 
     def spending(self, privacy: Privacy) -> dict[str, Any]:
-        """Return what was spent, or why the outcome is not private."""
         if self.seeded is None:
             return {"spent": privacy, "not_private_because": ""}
         return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
@@ -114,7 +113,6 @@ def below(limit: int, rng: np.random.Generator | None) -> int:
 
 
 def coin(probability: Fraction, rng: np.random.Generator | None) -> bool:
-    """Return True with exactly that probability."""
     return below(probability.denominator, rng) < probability.numerator
 
 
@@ -151,7 +149,6 @@ def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
 
 
 def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
-    """Raise unless the arguments of a draw make sense."""
     if not is_whole(dimension, 0):
         raise TemplateError(f"noise: the dimension must be an integer, 0 or above, not {dimension!r}.")
     # Below the smallest normal float, products lose their digits, and the noise its law.

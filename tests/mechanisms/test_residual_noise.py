@@ -18,10 +18,9 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.certificate import TAIL
-from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, perturb
+from dpconvex.mechanisms.grid import IntegerNoise, perturb
 from dpconvex.mechanisms.residual_noise import (
     ABOVE_FLOOR,
-    bound_on_count,
     calibrate_residual_noise,
     for_count,
     margin,
@@ -326,20 +325,6 @@ def test_the_bound_is_one_but_for_two_to_the_minus_hundred() -> None:
         # Integer Laplace noise of scale 1/epsilon is below -k with probability exp(-k epsilon) / (1 + exp(-epsilon)) at most.
         assert -reach * epsilon - math.log1p(math.exp(-epsilon)) < math.log(TAIL)
         assert (reach - 2) * epsilon < -math.log(TAIL)
-
-
-def test_the_noisy_number_has_the_law_that_is_paid_for() -> None:
-    cover = dp.verify(learner(), dp.Privacy(1000.0, adjacency="add-remove"), 50).cover
-    assert cover is not None
-    assert cover.counting == pytest.approx(0.025)
-    rng = seeded_generator(3)
-    drawn = np.array([bound_on_count(cover, 50, rng) for _ in range(4000)]) - margin(cover.counting) - 50
-    assert np.abs(drawn).mean() == pytest.approx(1 / cover.counting, rel=0.1)
-    assert (drawn == np.rint(drawn)).all()
-    # Noise that is too small is not drawn.
-    assert bound_on_count(cover, 50) > 50
-    with pytest.raises(dp.DPConvexError, match="does not keep"):
-        perturb(np.zeros(1), replace(laplace_count(cover.counting), scale=0.99 / cover.counting))
 
 
 def test_a_certificate_for_more_records() -> None:

@@ -154,10 +154,9 @@ def test_limits() -> None:
     assert swing(1.0, 0.5, 0.3, 0.3) < swing(1.0, 0.5, 0.0, 0.3) < swing(1.0, 0.5, 0.0, 0.3, behind=1.0)
     everywhere = swing(1.0, 0.3, 0.0, math.log1p(0.5))
     assert swing(1.0, 0.3, 0.0, math.log1p(0.5), 2.0) < everywhere < swing(1.0, 0.3, 0.0, math.log1p(0.5), behind=0.3)
-    lengths, bends = np.geomspace(1e-8, 5.0, 40), np.geomspace(1e-6, 50.0, 40)
+    lengths = np.geomspace(1e-8, 5.0, 40)
     assert (np.diff(moving_delta(1.0, lengths, 0.4)) >= 0).all()
-    assert (np.diff(moving_delta(1.0, 0.4, bends)) >= -1e-3 * moving_delta(1.0, 0.4, bends)[1:]).all()
-    assert np.isfinite(moving_delta(700.0, lengths[:, None], bends)).all()
+    assert np.isfinite(moving_delta(700.0, lengths[:, None], np.geomspace(1e-6, 50.0, 40))).all()
 
 
 def one_step(epsilon: float, multiplier: float, rate: float) -> float:
