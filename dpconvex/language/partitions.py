@@ -43,22 +43,19 @@ class Partitions:
     source : list, Dask data frame, or path of a folder
         A list has one entry for each partition: a mapping of fields to columns, in which a column may be the path of an .npy
         file; a function without arguments that returns such a mapping; or a `dask.delayed` object or a future of one.  With a
-        schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files.  Of a folder, each of its Parquet
-        files is a partition.
+        schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files, such as those of a folder.
     schema : Schema, optional
         Turns each partition, a table, into the fields x and y.
     keep : bool, optional
-        Whether partitions that are not in memory yet stay there after they were read for the first time; if not, they are
-        read and checked again for each pass.  By default workers keep them, and a single process does not.  Columns in .npy
-        files are kept only if that is asked for: they are read block by block.
+        Whether partitions stay in memory after they were read for the first time; if not, they are read and checked again for
+        each pass.  By default workers keep them, but for .npy files, and a single process does not.
 
     Examples
     --------
     >>> import dpconvex as dp
     >>> learner = dp.load("logistic_regression", features=1)
     >>> parts = [{"x": [[1.0], [0.5]], "y": [1, 1]}, {"x": [[-1.0]], "y": [-1]}]
-    >>> release = dp.solve(learner, dp.Partitions(parts), dp.Privacy(1.0))
-    >>> release.certificate.size
+    >>> dp.solve(learner, dp.Partitions(parts), dp.Privacy(1.0)).certificate.size
     3
     """
 

@@ -31,8 +31,8 @@ class PrivateBound(Sealed):
     shape : int or tuple of int
         Of the values; () for a single number.
     sensitivity : float
-        Public: the most by which one person can change the values, as the sum of absolute changes of all entries, in their unit,
-        whatever the data.  Of neighbours in the sense of the promise ("replace-one" or "add-remove").
+        Public: the most by which one person can change the values, as the sum of absolute changes of all entries, whatever the
+        data; of neighbours in the sense of the promise.
     minimum : array_like
         Public: what each value is at least, whatever the data; a number or an array of the shape.
 

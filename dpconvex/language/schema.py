@@ -46,14 +46,11 @@ class Schema:
     Parameters
     ----------
     features : mapping of str to column
-        For each column a pair of bounds, one of `Numeric`, `Ordered`, `Categorical`, `Boolean` and `Date`, or a dict as a TOML
-        file spells it: ``{"levels": [...], "other": True}``.
+        A pair of bounds, a `Numeric`, `Ordered`, `Categorical`, `Boolean` or `Date`, or a dict as a TOML file spells it.
     label : str
         The column to be predicted.
-    labels : sequence of str or int, optional
-        The labels that may occur, for a classification.
-    label_bounds : pair of float, optional
-        Bounds of the target, for a regression.  Exactly one of `labels` and this is given.
+    labels, label_bounds : optional
+        The labels that may occur, for a classification; or the bounds of the target, for a regression.
     clip : bool
         Move numbers and dates outside their bounds to the nearest bound instead of raising.
     ignore : sequence of str, optional
@@ -64,7 +61,7 @@ class Schema:
         Divide each record by its own length, so that all have length 1, instead of by the largest possible length.
     constant : float
         An intercept: a last feature that is this number for every record, so that records have length at most
-        ``sqrt(1 + constant**2)``.  By default there is none.
+        ``sqrt(1 + constant**2)``.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.tables import day, missing_entries, number, text_of
 
 Array = NDArray[np.float64]
@@ -140,8 +140,7 @@ class Levels(Column):
 
     def __post_init__(self) -> None:
         self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
-        shown = ", ".join(self.levels[:12]) + (", ..." if len(self.levels) > 12 else "")
-        said = f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
+        said = f"was not declared; declared are {shorten(', '.join(self.levels))}. A Categorical may say other=True"
         self._set(ends=(0.0, len(self.levels) - 1.0), unknown=said)
         super().__post_init__()
 

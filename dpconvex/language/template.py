@@ -98,8 +98,7 @@ class Template(Sealed):
     Raises
     ------
     TemplateError, MissingRule, NotPrivate
-        If the pieces have the wrong type or shape, or variables share a name; if an atom cannot be read exactly; if a constant is
-        not finite or not real, or a constraint is not known to be convex.
+        If the pieces do not fit, an atom cannot be read exactly, or a constraint is not known to be convex.
 
     Examples
     --------
@@ -178,7 +177,7 @@ class Template(Sealed):
         problem : cvxpy.Problem
         records : mapping of cvxpy.Parameter or str to Ball, Box or Choice
             For each parameter with data, or its name, the public domain of one row.
-        predict : callable, optional
+        predict
             As for `Template`.
 
         Raises

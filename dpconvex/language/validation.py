@@ -152,7 +152,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
         if column.format in ("csr", "csc", "bsr"):
             kept = column.copy()
             kept.check_format(full_check=True)
-        else:  # no index is used before it was checked, if there are as many of everything
+        else:
             if column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data)):
                 raise ValueError("it has other numbers of indices than of entries")
             found = column.tocoo()
@@ -201,7 +201,7 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool, copy: b
     gate.opened(column[:0])
     for k, rows in enumerate(blocks(column, step)):
         gate(rows, k * step)
-    return Stored(column, gate, tuple(column.shape))
+    return Stored(column, gate, (len(column), *domain.shape))
 
 
 class Gate:
