@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.solvers.certify import FirstOrder, Warm, certify
+from dpconvex.solvers.conic import Conic
 from dpconvex.solvers.problem import Problem, Solution
 
 # Steps that make up for what a certificate of the point alone asks more than that which a backend made on its copy of a problem.
@@ -29,9 +31,6 @@ class Backend(Protocol):
 
 def resolve_backend(backend: str | Backend | None) -> Backend:
     """Turn a name or a configured object into a backend."""
-    from dpconvex.solvers.certify import FirstOrder
-    from dpconvex.solvers.conic import Conic
-
     known = {"conic": Conic, "first-order": FirstOrder}
     if backend is None:
         return FirstOrder()
@@ -47,30 +46,7 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
 
 
 def solve(problem: Problem, backend: str | Backend | None = None, tolerance: float = 1e-6) -> Solution:
-    """Solve a problem to a certified distance from its minimiser.
-
-    Parameters
-    ----------
-    problem : Problem
-    backend : str, Backend or None
-        See `resolve_backend`.
-    tolerance : float
-        Largest distance from the exact minimiser, in the Euclidean norm of the coordinates.
-
-    Returns
-    -------
-    Solution
-
-    Raises
-    ------
-    NotConverged
-        If the tolerance cannot be certified, whatever the backend says.
-    TemplateError
-        If the backend or an option of it is unknown.
-    """
-    from dpconvex.solvers.certify import FirstOrder, Warm, certify
-    from dpconvex.solvers.conic import Conic
-
+    """Solve a problem to within a distance of its minimiser, or raise `NotConverged`, whatever the backend says."""
     chosen = resolve_backend(backend)
     if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is, and end with `certify`
         # Not `chosen.solve`: an object can have a method of its own beside those of its class.

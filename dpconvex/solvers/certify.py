@@ -143,21 +143,14 @@ def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[
 def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> str:
     """Say how far the answer is, and what to do about it."""
     lowest = floor(composite, best)
-    text = (
-        f"the answer is certified only to within {best.distance_bound:.3g} of the minimiser, and {tolerance:.3g} was asked "
-        "for; nothing is released. "
+    remedy = (
+        f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
+        if lowest > tolerance
+        else f"It took at most {max_steps} polishing steps: allow more of them, regularize more, or smooth what has kinks."
     )
-    if lowest > tolerance and not (composite.has_kinks and best.distance_bound > 100 * lowest):
-        return text + (
-            f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
-        )
-    if composite.has_kinks:
-        return text + (
-            "The regularizer has absolute values on coordinates that are constrained otherwise than by bounds and balls; "
-            "smooth them (cp.huber) or drop the constraint."
-        )
-    return text + (
-        f"It took at most {max_steps} polishing steps: allow more of them, regularize more, or smooth what has kinks."
+    return (
+        f"the answer is certified only to within {best.distance_bound:.3g} of the minimiser, and {tolerance:.3g} was asked "
+        f"for; nothing is released. {remedy}"
     )
 
 

@@ -19,6 +19,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.to_cvxpy import Writer, solve_quietly, variable_like
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.language.batch_program import perturbed_program
+from dpconvex.language.columns import dense
 from dpconvex.solvers.certify import FirstOrder, certify
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -77,13 +78,7 @@ class Conic:
         object.__setattr__(self, "options", tuple(sorted(options.items())))
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
-        """Return a solution certified to the tolerance.
-
-        Raises
-        ------
-        NotConverged
-            If K has no projection to certify with, the solver stops at its limit, or the tolerance is not reached.
-        """
+        """Return a solution certified to the tolerance, or raise `NotConverged`."""
         if problem.feasible.obstacle is not None:
             raise NotConverged(
                 f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released."
@@ -95,12 +90,7 @@ class Conic:
         return certify(problem, start, tolerance, self.polish_steps)
 
     def check(self) -> None:
-        """Refuse, without data, options that the solver does not take.
-
-        Raises
-        ------
-        TemplateError
-        """
+        """Refuse, without data, options that the solver does not take."""
         try_out(self.solver, self.options, repr(self.options))
 
     def point(self, problem: Problem) -> Array:
@@ -113,17 +103,25 @@ class Conic:
             solution = solve_quietly(program, self.solver, options)[2]
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
-        values = {name: variable.value for name, variable in fresh.items()}
         if stopped_early(solution, options):
             raise NotConverged(
                 f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
                 "released. Allow it more iterations, or use the first-order backend."
             )
-        if any(value is None or not np.isfinite(value).all() for value in values.values()):
+        theta = packed(problem, fresh)
+        if theta is None:
             raise SolverFailed(
                 f"the solver {self.solver} returned no point (its status: {program.status}). Nothing is released."
             )
-        return problem.space.pack(values)
+        return theta
+
+
+def packed(problem: Problem, fresh: dict[str, cp.Variable]) -> Array | None:
+    """Return the values of solved variables as coordinates; None if some have none."""
+    values = {name: variable.value for name, variable in fresh.items()}
+    if any(value is None or not np.isfinite(value).all() for value in values.values()):
+        return None
+    return problem.space.pack(values)
 
 
 @lru_cache
@@ -164,10 +162,9 @@ def least(problem: Problem) -> tuple[Array, float]:
             if program.status == cp.UNBOUNDED
             else "nothing satisfies the constraints."
         )
-    values = {name: variable.value for name, variable in fresh.items()}
-    if any(value is None or not np.isfinite(value).all() for value in values.values()):
+    theta = packed(problem, fresh)
+    if theta is None:
         raise NotConverged(f"the solver returned no point (its status: {program.status}).")
-    theta = problem.space.pack(values)
     if problem.feasible.has_projection:
         theta = problem.feasible.project(theta)
     moved = max(problem.value(theta) - float(np.asarray(program.value)), 0.0)
@@ -188,21 +185,13 @@ def whole_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem
     try:
         return perturbed_program(problem, fresh)
     except MissingRule:
+        columns = {name: dense(column) for name, column in problem.batch.fields.items()}
         leaves: dict[Expression, Any] = {block.variable: fresh[name] for name, block in problem.space.blocks.items()}
+        losses = []
+        for group, loss in enumerate(problem.template.losses):
+            for row in problem.batch.rows(group):
+                record = {field: cp.Constant(columns[field.name][row]) for field in loss.fields}
+                losses.append(Writer({**leaves, **record}).expression(loss))
         writer = Writer(leaves)
-        losses = cp.sum(cp.hstack(one_by_one(problem, leaves)))
-        objective = losses + problem.size * writer.expression(problem.template.regularizer)
+        objective = cp.sum(cp.hstack(losses)) + problem.size * writer.expression(problem.template.regularizer)
         return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])
-
-
-def one_by_one(problem: Problem, leaves: dict[Expression, Any]) -> list[Any]:
-    """Write the loss of every record."""
-    columns = {
-        name: np.asarray(c.toarray() if hasattr(c, "toarray") else c) for name, c in problem.batch.fields.items()
-    }
-    written = []
-    for group, loss in enumerate(problem.template.losses):
-        for row in problem.batch.rows(group):
-            record: dict[Expression, Any] = {field: cp.Constant(columns[field.name][row]) for field in loss.fields}
-            written.append(Writer({**leaves, **record}).expression(loss))
-    return written

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.conditions import has_kinks
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks
 from dpconvex.geometry.quadratics import Bend
@@ -79,11 +78,6 @@ class Composite:
     def curvature_at(self, theta: Array) -> float:
         """Return the same for the segment from a point of K to the minimiser."""
         return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
-
-    @cached_property
-    def has_kinks(self) -> bool:
-        """Whether what is left of the regularizer has kinks."""
-        return has_kinks(self.problem.split[0])
 
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of f; infinity and NaN where it is too large to compute with."""

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,12 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
+from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Epigraph, Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
-
-if TYPE_CHECKING:
-    from dpconvex.evaluation.batch_loss import BatchedLoss
 
 Array = NDArray[np.float64]
 
@@ -80,8 +77,6 @@ class Problem:
     @cached_property
     def loss(self) -> BatchedLoss:
         """The sum of the losses and the regularizer as compiled functions."""
-        from dpconvex.evaluation.batch_loss import batched_loss
-
         return batched_loss(self.template, self.space, self.batch)
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import dpconvex as dp
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
@@ -16,6 +17,7 @@ from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.runtime import double_precision
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.forms import leaf_form
 from dpconvex.evaluation.programs import lower
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import Record
@@ -159,20 +161,6 @@ def test_outer_atoms(name: str) -> None:
     check(template_of(lambda a, A: outer(cp.multiply(a, X) + 0.1)), smooth=smooth)
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("keepdims", [False, True])
-def test_reductions_over_an_axis(axis: int, keepdims: bool) -> None:
-    options: dict[str, Any] = {"axis": axis, "keepdims": keepdims}
-
-    def loss(a: Any, A: Any) -> Any:
-        e = N + A
-        parts = [cp.norm(e, kind, **options) for kind in (1, 2, "inf")]
-        parts += [cp.log_sum_exp(e, **options), cp.max(e, **options) - cp.min(e, **options)]
-        return sum(map(cp.sum, parts))
-
-    check(template_of(loss), smooth=False)
-
-
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(AFFINE)), st.sampled_from(sorted(OUTER))), min_size=1, max_size=3),
@@ -249,3 +237,38 @@ def test_several_fields_and_labels_that_ignore_some(engine: str | None) -> None:
     template = Template(record, loss, cp.sum_squares(W) + cp.abs(c))
     check(template, size=40, engine=engine)
     check(template, size=1, engine=engine)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
+    template = dp.load("large_margin_gaussian", features=4, classes=classes)
+    form = leaf_form(template, Space(template.variables))
+    assert form.forms == classes - 1
+    assert len(form.monomials) == 15
+    assert len({label.lowered.program for label in form.labels}) == 1
+    assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
+    assert leaf_form(template, Space(template.variables)) is form
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
+def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart: float) -> None:
+    w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
+    template = Template(
+        Record(x=Ball(4), y=Choice(range(3))),
+        lambda x, y: [
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ u),
+            lambda: cp.logistic(-(x @ (w - apart * u))),
+        ][y](),
+        cp.sum_squares(w) + cp.sum_squares(u),
+    )
+    space, rng = Space(template.variables), np.random.default_rng(0)
+    batch = template.record.sample(200, rng)
+    one, other = (BatchedLoss(template, space, batch, engine) for engine in ("blocks", "device"))
+    assert one.engine == "blocks"
+    theta = rng.normal(size=space.dim)
+    assert one.gradient(theta) == pytest.approx(other.gradient(theta), rel=1e-12, abs=1e-12)
+    form = leaf_form(template, space)
+    rows = form.map.toarray()
+    rows = rows[np.linalg.norm(rows, axis=1) > 0]
+    assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3
