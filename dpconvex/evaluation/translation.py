@@ -30,53 +30,40 @@ def check_translation(form: LossForm) -> DPConvexError | None:
     names = [f"the loss for {values}" if values else "the loss" for values in form.combinations]
     roots = [*form.losses, form.template.regularizer]
     for scale in SCALES:
-        Point(form, rng, scale).compare([*names, "the regularizer"], roots)
+        compare(form, [*names, "the regularizer"], roots, rng, scale)
     for constraint in form.template.constraints:
         check_constraint(form, constraint, rng)
     return None if form.feasible.obstacle is None else NotConverged(f"{form.feasible.obstacle}.")
 
 
-class Point:
-    """Parameters, of a given size before they are projected on K, and one record, drawn from the public domain."""
+def compare(form: LossForm, names: list[str], roots: list[Expression], rng: np.random.Generator, scale: float) -> None:
+    """Evaluate expressions as they are, and with polynomials in the place of their affine subexpressions.
 
-    def __init__(self, form: LossForm, rng: np.random.Generator, scale: float) -> None:
-        self.form = form
-        theta = scale * rng.normal(size=form.space.dim)
-        self.theta = form.feasible.some_point(theta) if form.feasible.has_projection else theta
-        values = form.space.unpack(self.theta)
-        self.variables: dict[Expression, Array] = {b.variable: values[name] for name, b in form.space.blocks.items()}
-        batch = form.template.record.sample(1, rng)
-        self.fields = {name: np.asarray(batch.fields[name][0]) for name in form.template.record.continuous}
-
-    def compare(self, names: list[str], roots: list[Expression]) -> None:
-        """Evaluate expressions as they are, and with polynomials in the place of their affine subexpressions."""
-        record: dict[Expression, Array] = {field: self.fields[field.name] for root in roots for field in root.fields}
-        leaves = list(dict.fromkeys(leaf for root in roots for leaf in affine_leaves(root)))
-        polynomials = [self.form.polynomial(leaf) for leaf in leaves]
-        scalars = self._scalars(record)
-        expanded = {leaf: p.evaluate(scalars, self.theta) for leaf, p in zip(leaves, polynomials, strict=True)}
-        expected, found = evaluations(roots, {**record, **self.variables}), evaluations(roots, {**record, **expanded})
-        for name, root in zip(names, roots, strict=True):
-            value, size = expected[root]
-            other = found[root][0]
-            if np.isfinite(value).all() and not (np.abs(other - value) <= ROUNDING * size).all():
-                raise TemplateError(
-                    f"{name} was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
-                    f"{float(value.ravel()[0]):.12g}): {root}. Please report this expression; write it in another way."
-                )
-
-    def _scalars(self, record: dict[Expression, Array]) -> Array:
-        """The record's scalars: its fields, and its functions that are no polynomials."""
-        functions = self.form.expander.functions_of_record
-        missing: dict[Expression, Array] = {
-            field: self.fields[field.name] for function in functions for field in function.fields
-        }
-        values = evaluations(functions, {**record, **missing})
-        parts = [*self.fields.values(), *(values[function][0] for function in functions)]
-        result = np.zeros(self.form.bases.count)
-        for base, part in zip(self.form.bases.bases, parts, strict=True):
-            result[base.start : base.start + base.size] = np.reshape(part, -1, order="F")
-        return result
+    At one record of the public domain, and parameters of a given size before they are projected on K.
+    """
+    theta = scale * rng.normal(size=form.space.dim)
+    theta = form.feasible.some_point(theta) if form.feasible.has_projection else theta
+    values, batch = form.space.unpack(theta), form.template.record.sample(1, rng)
+    fields = {name: np.asarray(batch.fields[name][0]) for name in form.template.record.continuous}
+    leaves = list(dict.fromkeys(leaf for root in roots for leaf in affine_leaves(root)))
+    polynomials = [form.polynomial(leaf) for leaf in leaves]
+    functions = form.expander.functions_of_record  # of the record, that are no polynomials
+    known: dict[Expression, Array] = {f: fields[f.name] for node in (*roots, *functions) for f in node.fields}
+    found = evaluations(functions, known)
+    scalars = np.zeros(form.bases.count)
+    parts = [*fields.values(), *(found[function][0] for function in functions)]
+    for base, part in zip(form.bases.bases, parts, strict=True):
+        scalars[base.start : base.start + base.size] = np.reshape(part, -1, order="F")
+    expanded = {leaf: p.evaluate(scalars, theta) for leaf, p in zip(leaves, polynomials, strict=True)}
+    variables: dict[Expression, Array] = {block.variable: values[name] for name, block in form.space.blocks.items()}
+    expected, read = evaluations(roots, {**known, **variables}), evaluations(roots, {**known, **expanded})
+    for name, root in zip(names, roots, strict=True):
+        (value, size), other = expected[root], read[root][0]
+        if np.isfinite(value).all() and not (np.abs(other - value) <= ROUNDING * size).all():
+            raise TemplateError(
+                f"{name} was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
+                f"{float(value.ravel()[0]):.12g}): {root}. Please report this expression; write it in another way."
+            )
 
 
 def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
