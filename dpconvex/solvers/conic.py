@@ -190,7 +190,7 @@ def whole_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem
         losses = []
         for group, loss in enumerate(problem.template.losses):
             for row in problem.batch.rows(group):
-                record = {field: cp.Constant(columns[field.name][row]) for field in loss.fields}
+                record: dict[Expression, Any] = {f: cp.Constant(columns[f.name][row]) for f in loss.fields}
                 losses.append(Writer({**leaves, **record}).expression(loss))
         writer = Writer(leaves)
         objective = cp.sum(cp.hstack(losses)) + problem.size * writer.expression(problem.template.regularizer)
