@@ -79,24 +79,25 @@ class Interval:
         return result
 
 
+def outward(value: float, exact: bool) -> tuple[float, float]:
+    """Bound a number by its rounded value from below and above; by itself, if it is exact."""
+    if exact or not math.isfinite(value):
+        return value, value
+    return math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
+
+
 def plus(a: float, b: float) -> tuple[float, float]:
-    """Bound a sum from below and above; the same number twice if it is exact."""
     total = a + b
     other = total - a
-    if not math.isfinite(total) or (other == b and total - other == a):  # Knuth's error is 0
-        return total, total
-    return math.nextafter(total, -math.inf), math.nextafter(total, math.inf)
+    return outward(total, other == b and total - other == a)  # Knuth's error is 0
 
 
 def times(a: float, b: float) -> tuple[float, float]:
-    """Bound a product from below and above, where zero times an infinite end is zero; the same number twice if it is exact."""
+    """Bound a product, where zero times an infinite end is zero."""
     if a == 0 or b == 0:
         return 0.0, 0.0
-    product = a * b
-    whole = abs(product) < 1 / EPSILON and a % 1 == 0 and b % 1 == 0
-    if whole or abs(a) == 1 or abs(b) == 1 or not math.isfinite(product):
-        return product, product
-    low, high = math.nextafter(product, -math.inf), math.nextafter(product, math.inf)
+    whole = abs(a * b) < 1 / EPSILON and a % 1 == 0 and b % 1 == 0
+    low, high = outward(a * b, whole or abs(a) == 1 or abs(b) == 1)
     return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
 
 

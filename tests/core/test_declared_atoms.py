@@ -61,12 +61,6 @@ def test_false_claims_are_refused(name: str) -> None:
     assert caught.value.remedy
 
 
-def test_a_template_of_a_false_atom_is_refused() -> None:
-    atom, w = dp.Atom("mine", *FALSE["steeper"][:4]), cp.Variable(2, name="w")
-    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: atom(x @ w), 0.1 * cp.sum_squares(w))
-    assert not dp.is_private(template, dp.Privacy(1.0), size=100)
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -99,16 +93,6 @@ def raises(m: Any) -> Any:
 def test_functions_that_are_none_of_one_real_number_are_refused_by_name(function: Callable[[Any], Any]) -> None:
     with pytest.raises(dp.TemplateError, match=r"Atom .mine.*of one scalar"):
         dp.Atom("mine", function, (0.0, 1.0), 1.0).attack()
-
-
-def test_an_atom_without_a_lower_bound_hides_no_other_term_of_a_maximum() -> None:
-    atom = dp.Atom("mine", lambda m: softplus(m) - 5.0, (0.0, 1.0), 0.25, -5.0)
-    w = cp.Variable(2, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(2)), lambda x: cp.maximum(atom(x @ w), 10 * (x @ w)), 0.1 * cp.sum_squares(w)
-    )
-    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 100, dp.OutputPerturbation())
-    assert certificate.gradient_bound >= 10.0
 
 
 def test_it_gives_the_constants_of_the_derived_twin() -> None:

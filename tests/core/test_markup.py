@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.core.markup import bar
 
 
 class Closed(HTMLParser):
@@ -80,11 +79,3 @@ def test_everything_is_shown_well() -> None:
     assert "remedy" in found["refusal"]
     assert "NOT PRIVATE" in found["evaluation"]
     assert "constraint" not in found["template"]
-
-
-def test_nothing_is_shown_as_none() -> None:
-    """A share of epsilon that rounds to nothing is 0 and 0 %."""
-    certificate = dp.verify(LEARNER, dp.Privacy(1.0), 100, cover=dp.Cover(share=1e-9))
-    assert ">0</td>" in certificate._repr_html_()
-    assert ">0 %</td>" in certificate._repr_html_()
-    assert 'value="1"' in bar(1.2)

@@ -33,9 +33,6 @@ def of_pairs(loss: Callable[..., Any]) -> Analysis:
     return analyse(dp.Template(PAIR, loss, cp.square(w), INTERVAL))
 
 
-# Broadcasting
-
-
 def steepest(loss: Callable[..., Any]) -> float:
     """Largest observed slope of a loss of a column and a row, over their corners and some parameters."""
     best, step = 0.0, 1e-6
@@ -69,9 +66,6 @@ def test_atoms_that_broadcast_count_every_entry(name: str) -> None:
     assert found <= 6 * seen  # and the bound is of this loss
 
 
-# Exact atoms
-
-
 class SquareOfLogarithm(cp.log):
     """A user's subclass: another function under the rules of its parent."""
 
@@ -79,9 +73,6 @@ class SquareOfLogarithm(cp.log):
 def test_a_subclass_is_not_its_parent() -> None:
     with pytest.raises(dp.MissingRule, match="SquareOfLogarithm"):
         learner(cp.sum_squares(v) - cp.sum(SquareOfLogarithm(v)), [v <= 3])
-
-
-# Definiteness
 
 
 INDEFINITE: dict[str, Callable[[], Any]] = {
@@ -100,9 +91,6 @@ def test_convexity_has_no_absolute_tolerance(name: str) -> None:
     bent = lambda x: cp.square(x @ v[:1]) + INDEFINITE[name]()  # noqa: E731
     with pytest.raises(dp.NotPrivate):
         analyse(dp.Template(UNIT, bent, cp.sum_squares(v), [cp.norm(v) <= 1]))
-
-
-# Complex numbers and options
 
 
 COMPLEX: dict[str, Callable[[], Any]] = {
@@ -141,16 +129,10 @@ def test_a_public_parameter_is_a_number() -> None:
     assert (fresh.modulus, fresh.gradient_bound) == (found.modulus, found.gradient_bound)
 
 
-# Constraints
-
-
 @pytest.mark.parametrize("values", [[0, 1], [-1.0, 0.5, 2.0]])
 def test_sets_that_are_not_convex_are_refused(values: list[float]) -> None:
     with pytest.raises(dp.NotPrivate, match="FiniteSet"):
         learner(cp.sum_squares(v), [cp.constraints.FiniteSet(v[0], values)])
-
-
-# What changes afterwards
 
 
 def test_a_template_stays_what_it_was() -> None:
