@@ -17,10 +17,19 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpconvex.core.bisection import bisect
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
-from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, chi_delta, gaussian_delta, swing, table
+from dpconvex.noise.profiles import (
+    LARGEST_LOSS,
+    SLACK,
+    Orders,
+    Profile,
+    bisect,
+    chi_delta,
+    gaussian_delta,
+    swing,
+    table,
+)
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
-from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.loss_distributions import composed_delta, on_grid
-from dpconvex.noise.profiles import LARGEST_LOSS, gaussian_delta, profile_epsilon, smallest_scale
+from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
 
 Array = NDArray[np.float64]
 

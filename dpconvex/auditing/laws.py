@@ -14,10 +14,10 @@ from scipy.special import ndtr
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
-from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import best_structure, shape_of
+from dpconvex.noise.profiles import bisect
 
 Array = NDArray[np.float64]
 LogNoise = Callable[[Array], Array]

@@ -14,17 +14,13 @@ def sign(expression: Expression) -> int:
     if isinstance(expression, Field):
         return expression.sign
     if isinstance(expression, Variable):
-        return sign_of_variable(expression)
+        has = expression.attributes
+        low, high = has.get("bounds", (-np.inf, np.inf))
+        if has.get("nonneg") or has.get("pos") or (np.asarray(low) >= 0).all():
+            return 1
+        return -1 if has.get("nonpos") or has.get("neg") or (np.asarray(high) <= 0).all() else 0
     assert expression.atom is not None
     return expression.atom.sign(expression, [sign(argument) for argument in expression.args])
-
-
-def sign_of_variable(variable: Variable) -> int:
-    has = variable.attributes
-    low, high = has.get("bounds", (-np.inf, np.inf))
-    if has.get("nonneg") or has.get("pos") or (np.asarray(low) >= 0).all():
-        return 1
-    return -1 if has.get("nonpos") or has.get("neg") or (np.asarray(high) <= 0).all() else 0
 
 
 def is_convex(expression: Expression) -> bool:

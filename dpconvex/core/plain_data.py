@@ -78,14 +78,12 @@ def object_of(kind: type, value: Any, readers: Readers, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise TemplateError(f"{where or 'it'} must hold the fields of a {kind.__name__}, not {value!r:.60}")
     needed = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
-    hints = hints_of(kind)
-    if not needed <= set(value) <= set(hints):
+    if not needed <= set(value) <= {item.name for item in fields(kind)}:
         raise TemplateError(f"{where or 'it'} has other fields than a {kind.__name__}: {sorted(map(str, value))}")
-    found = {name: built(hints[name], item, readers, f"{where}.{name}".lstrip(".")) for name, item in value.items()}
-    return kind(**found)
+    hints = hints_of(kind)
+    return kind(
+        **{name: built(hints[name], item, readers, f"{where}.{name}".lstrip(".")) for name, item in value.items()}
+    )
 
 
-@lru_cache
-def hints_of(kind: type) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {item.name: hints[item.name] for item in fields(kind)}
+hints_of = lru_cache(get_type_hints)

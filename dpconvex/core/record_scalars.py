@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums
+from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_domains import Fields
 
 Array = NDArray[np.float64]
@@ -118,24 +118,20 @@ class Bases:
         box = float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high))))
         total = 0.0
         for kind, members in self.kinds(polynomial.monomial).items():
-            _, column = np.unique(polynomial.monomial[members], axis=0, return_inverse=True)
+            _, column = numbered_rows(polynomial.monomial[members])
             weight = polynomial.coefficient[members] / np.sqrt(self.multiplicity(polynomial.monomial[members]))
             matrix = np.zeros((polynomial.size, int(column.max(initial=0)) + 1))
-            np.add.at(matrix, (polynomial.entry[members], column.ravel()), weight)
+            np.add.at(matrix, (polynomial.entry[members], column), weight)
             total += float(np.linalg.norm(matrix, 2)) * float(np.prod([self.bases[b].norm for b in kind]))
-        error = float(
-            np.linalg.norm(polynomial.error * np.max(np.abs(self.monomial_range(polynomial.monomial)), axis=0))
-        )
+        largest = np.max(np.abs(self.monomial_range(polynomial.monomial)), axis=0)
+        error = float(np.linalg.norm(polynomial.error * largest))
         return min(box, total + error * len(polynomial.entry) ** 0.5) * (1 + ROUNDING)
 
     def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:
         """Group monomials by type: the bases that their factors come from.  Returns type -> row numbers."""
         owner = np.append(self.owner, -1)
-        types = np.sort(owner[monomial], axis=1)
-        unique, inverse = np.unique(types, axis=0, return_inverse=True)
-        return {
-            tuple(int(b) for b in row if b >= 0): np.flatnonzero(inverse.ravel() == k) for k, row in enumerate(unique)
-        }
+        types, number = numbered_rows(np.sort(owner[monomial], axis=1))
+        return {tuple(int(b) for b in row if b >= 0): np.flatnonzero(number == k) for k, row in enumerate(types)}
 
     def multiplicity(self, monomial: NDArray[np.int64]) -> Array:
         """Count, for each monomial, the equal entries that stand for it in the tensor product of its bases.
@@ -169,11 +165,7 @@ class Bases:
 
 
 def repeats(table: NDArray[np.int64], column: int) -> NDArray[np.bool_]:
-    """Say for which rows the entry in a column equals the one before it (padding, -1, never does).
-
-    >>> repeats(np.array([[0, 0], [0, 1], [-1, -1]]), 1)
-    array([ True, False, False])
-    """
+    """Say for which rows the entry in a column equals the one before it (padding, -1, never does)."""
     if column == 0:
         return np.zeros(len(table), dtype=bool)
     return (table[:, column] == table[:, column - 1]) & (table[:, column] >= 0)

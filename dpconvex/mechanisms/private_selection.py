@@ -23,10 +23,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.bisection import bisect
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
+from dpconvex.noise.profiles import bisect
 from dpconvex.noise.samplers import accepts, below
 
 SELECTIONS = ("permute-and-flip", "exponential")

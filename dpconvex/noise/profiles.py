@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, logsumexp, ndtr
 
-from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
@@ -47,6 +46,14 @@ GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
 NODES, LOST = 160, 1e-31
 # Losses beyond this are given up: their exponentials are to stay far from overflow.
 LARGEST_LOSS = 300.0
+
+
+def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
+    """Narrow an interval at whose lower end something holds, and at whose upper end it need not."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array:
