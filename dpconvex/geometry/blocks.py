@@ -34,10 +34,8 @@ class HalfSpace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A condition."""
+    """A condition; second-order and absolute cones are those of ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``."""
 
-    # The cone: numbers that are not negative; ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``; semidefinite
-    # matrices
     kind: str
     matrix: sp.csr_array  # shape (m, dim)
     offset: Array  # shape (m,)

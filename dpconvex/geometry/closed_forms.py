@@ -119,10 +119,11 @@ def joint(members: list[Condition], here: Indices, conditions: Conditions) -> Pi
         return slab(rows, here)
     if len(rows) + len(cones) == len(members):
         return None if bounded else spectral(cones, rows)
-    found = alone(members[0], conditions) if len(members) == 1 else []
-    if not found or isinstance(found[0], AxisHull):
-        return within(found[0], lower, upper) if found and isinstance(found[0], AxisHull) else None
-    return None if bounded else found[0]
+    for piece in alone(members[0], conditions)[:1] if len(members) == 1 else []:
+        if isinstance(piece, AxisHull):
+            return within(piece, lower, upper)
+        return None if bounded else piece
+    return None
 
 
 def alone(item: Condition, conditions: Conditions) -> list[Piece]:

@@ -127,21 +127,15 @@ class FeasibleSet:
 
     def least_eigenvalue(self, matrix: Expression) -> float:
         """Bound the eigenvalues of a symmetric variable from below; minus infinity of anything else."""
-        found = -np.inf
-        for block in self.space.blocks.values():
-            if block.variable is not matrix:
-                continue
-            if block.dim == 1:
-                found = float(self.lower[block.start])
-            for cone in self.region.cones if block.symmetric else ():
-                entries = symmetric((cone.matrix, cone.offset)) if cone.kind == SEMIDEFINITE else None
-                if (
-                    entries
-                    and entries[1] > 0
-                    and np.array_equal(np.sort(entries[0]), np.arange(self.space.dim)[block.slice])
-                ):
-                    shift = np.linalg.eigvalsh(entries[2])
-                    found = max(found, float(shift[0]) - SLACK * float(np.abs(shift).max()))
+        block = next((block for block in self.space.blocks.values() if block.variable is matrix), None)
+        if block is None:
+            return -np.inf
+        found = float(self.lower[block.start]) if block.dim == 1 else -np.inf
+        for cone in self.region.cones if block.symmetric else ():
+            entries = symmetric((cone.matrix, cone.offset)) if cone.kind == SEMIDEFINITE else None
+            if entries and entries[1] > 0 and set(entries[0]) == set(range(block.start, block.start + block.dim)):
+                shift = np.linalg.eigvalsh(entries[2])
+                found = max(found, float(shift[0]) - SLACK * float(np.abs(shift).max()))
         return found
 
     def project(self, theta: Array) -> Array:

@@ -35,10 +35,7 @@ CASES: dict[str, Case] = {
     "nuclear norm": (matrix(2, 3), cp.normNuc, free),
     "largest singular value": (matrix(2, 3), cp.sigma_max, free),
     "largest entry": (vector(), cp.max, free),
-    "largest size": (vector(), lambda v: 3 * cp.norm_inf(v - 1), free),
     "sparse groups": (vector(), lambda v: cp.norm1(v) + 0.5 * cp.norm(v[:3]), free),
-    "sparse groups, not negative": (vector(), lambda v: cp.norm1(v) + cp.norm(v[:3]) / 2, lambda v: [v >= 0]),
-    "norm in a ball": (vector(), cp.norm, lambda v: [cp.norm(v) <= 0.7]),
     "norm in a cone and a ball": (vector(nonneg=True), cp.norm, lambda v: [cp.norm(v) <= 1.7]),
     "entropy": (vector(), lambda v: -cp.sum(cp.entr(v)), free),
     "logarithms of affine": (vector(), lambda v: -2 * cp.sum(cp.log(3 - 2 * v)), free),
@@ -54,7 +51,6 @@ CASES: dict[str, Case] = {
     "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
     "orthogonal rows": (vector(), lambda v: cp.norm(TURN @ v + 1), free),
     "positive parts": (vector(), lambda v: cp.sum(cp.pos(2 * v - 1)), free),
-    "absolute values in a ball": (vector(), cp.norm1, lambda v: [cp.norm(v) <= 1.5]),
     "total variation of pairs": (vector(), lambda v: cp.norm1(v[0] - v[1]) + cp.norm1(v[2] + v[3] - 1), free),
     "of blocks": (vector(), lambda v: cp.max(v[:2]) + cp.norm(v[2:4]) - cp.sum(cp.log(v[4:])), free),
 }
