@@ -8,7 +8,6 @@ import dpconvex as dp
 from dpconvex.calculus import label_symmetry
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.evaluation.batch_loss import BatchedLoss
 
 CLASSES = 36
 
@@ -72,34 +71,8 @@ def test_constants_are_those_of_all_labels(name, monkeypatch):
     assert abs(outside).max() < 1e-12
 
 
-@pytest.mark.parametrize("name", LIKE)
-def test_losses_are_exchanged_as_claimed(name):
-    """The loss of a label at permuted parameters is that of the permuted label."""
-    form, rng = LossForm(LIKE[name]), np.random.default_rng(0)
-    record, losses = form.template.record, BatchedLoss(form.template, form.space, batch_of(form.template, rng))
-    theta = rng.normal(size=form.space.dim)
-    groups = len(record.combinations) // CLASSES
-    for order, columns in zip(form.exchange.orders, swap_and_cycle(), strict=True):
-        values = losses.records(theta)[0].reshape(CLASSES, groups)
-        moved = losses.records(theta[order])[0].reshape(CLASSES, groups)
-        assert moved == pytest.approx(values[columns], rel=1e-9)
-
-
 @pytest.mark.parametrize("name", UNLIKE)
 def test_other_labels_are_examined_one_by_one(name):
     form = LossForm(UNLIKE[name])
     assert form.exchange is None
     assert len(form.losses) == CLASSES
-
-
-def batch_of(problem, rng):
-    """One record of every combination, all with the same features."""
-    combinations = problem.record.combinations
-    fields = {name: [values[name] for values in combinations] for name in problem.record.discrete}
-    return problem.record.validate({"x": np.tile(rng.normal(size=3) / 3, (len(combinations), 1)), **fields})
-
-
-def swap_and_cycle():
-    swap = np.arange(CLASSES)
-    swap[:2] = 1, 0
-    return swap, np.roll(np.arange(CLASSES), 1)

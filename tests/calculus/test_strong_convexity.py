@@ -5,14 +5,11 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.strong_convexity import smallest_eigenvalue
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import NotPrivate
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
@@ -59,13 +56,9 @@ QUADRATICS: dict[str, tuple[Any, tuple[cp.Variable, ...], float]] = {
     "sum of squares of a map": (lambda: cp.sum_squares(MIX @ w), (w,), 2 * np.linalg.eigvalsh(MIX.T @ MIX)[0]),
     "over a constant": (lambda: cp.quad_over_lin(w, 4.0), (w,), 0.5),
     "quad_form": (lambda: cp.quad_form(w, A) / 2, (w,), 0.5),
-    "signs and factors": (lambda: -(-1 * (-(-cp.quad_form(w, A) / 2) + 3)), (w,), 0.5),
     "squares of entries": (lambda: cp.sum(cp.square(w)), (w,), 2.0),
     "weighted squares": (lambda: cp.sum(cp.multiply(np.array([1.0, 3.0, 0.25]), cp.square(w))), (w,), 0.5),
-    "squares over a number": (lambda: cp.sum(cp.square(w) / 100), (w,), 0.02),
-    "numbers times squares": (lambda: np.array([1.0, 3.0, 0.25]) @ cp.square(w), (w,), 0.5),
     "squares along an axis": (lambda: np.array([1.0, 3.0]) @ cp.sum_squares(W, axis=0), (W,), 2.0),
-    "rearranged squares": (lambda: cp.sum(cp.vstack([cp.square(w), 2 * cp.square(w[::-1])])[:, 1:]), (w,), 2.0),
     "square of a norm": (lambda: cp.square(cp.norm(w, 2)) * 3, (w,), 6.0),
     "squares one by one": (lambda: cp.square(w[0]) + 2 * cp.square(w[1]) + cp.square(w[2] - 1) / 4, (w,), 0.5),
     "elastic net": (lambda: 0.1 * cp.norm(w, 1) + cp.sum_squares(w), (w,), 2.0),
@@ -114,30 +107,3 @@ def test_moduli_of_the_blocks():
     blocks = dict(zip(analysis.form.space.blocks, analysis.block_moduli, strict=True))
     assert blocks == pytest.approx({"w": 2.0, "v": 1.0, "X": 2.0})
     assert analysis.strong_convexity(10, added=5.0) == pytest.approx(15.0)
-
-
-def test_a_regularizer_that_is_not_convex_is_refused_at_its_worst_place():
-    with pytest.raises(NotPrivate, match="regularizer is not convex") as caught:
-        _ = analysis_of(cp.sum_squares(w) + cp.sqrt(cp.sum_squares(w) + 1)).regularizer
-    assert caught.value.expression
-    assert caught.value.remedy
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_the_smallest_eigenvalue_of_blocks(seed):
-    import scipy.sparse as sp
-
-    rng = np.random.default_rng(seed)
-    blocks = []
-    for side in rng.integers(1, 5, size=rng.integers(1, 5)):
-        half = rng.normal(size=(side, side))
-        blocks.append(half @ half.T)
-    order = rng.permutation(sum(len(block) for block in blocks))
-    matrix = sp.block_diag(blocks).toarray()[np.ix_(order, order)]
-    exact = np.linalg.eigvalsh(matrix)[0]
-    found = smallest_eigenvalue(sp.csr_array(matrix))
-    assert found <= max(exact, 0.0) + 1e-15
-    assert found == pytest.approx(exact, abs=1e-12)
-    assert smallest_eigenvalue(sp.csr_array((0, 0))) == 0.0
-    assert smallest_eigenvalue(sp.csr_array(np.diag([1.0, 0.0]))) == 0.0
-    assert smallest_eigenvalue(sp.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))) == 0.0
