@@ -207,8 +207,8 @@ class Analysis:
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "suprema of gradient and curvature apart"
-        names = sorted({loss.joint.name for loss in self.losses if loss.joint is not None})
-        return joint, "; ".join(names)
+        shapes = sorted({loss.joint.shape for loss in self.losses if loss.joint is not None})
+        return joint, "; ".join(f"joint supremum of gradient and curvature ({shape})" for shape in shapes)
 
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:

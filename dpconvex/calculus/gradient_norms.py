@@ -49,11 +49,6 @@ class Gradients:
         mantissa, exponent = np.frexp(slack.max())
         return np.where(slack > 0, np.ldexp(np.ceil(16 * mantissa) / 16, exponent), 0.0)
 
-    @property
-    def rounding(self) -> tuple[float, int]:
-        """What losses with equal vertices share only if they have equal slacks."""
-        return float(self.slacks.max()), int(np.count_nonzero(self.slacks))
-
     @cached_property
     def squares(self) -> Array | None:
         """Bounds of the squared lengths of the vertices."""
@@ -88,7 +83,8 @@ class Gradients:
         both = self.enumerated(other)
         if both is None or self.squares is None or other.squares is None:
             return None
-        squares = self.gram.squared_distances(*both, (self.squares, other.squares))
+        crossed = self.gram.products(*both, cross=True, sign=-1.0)
+        squares = self.squares[:, None] + other.squares[None, :] + 2 * crossed
         return np.asarray((np.sqrt(np.maximum(squares, 0.0)) + self.slacks[:, None] + other.slacks[None, :]) ** 2)
 
     def difference_bound(self, other: Gradients) -> float:

@@ -207,11 +207,6 @@ class Gram:
             total += np.maximum(highest, value, out=value)
         return np.asarray(total)
 
-    def squared_distances(self, left: Array, right: Array, squares: tuple[Array, Array]) -> Array:
-        """Bound ``||u - v||^2`` for rows u of `left` of one record and v of `right` of another, given bounds of their squares."""
-        crossed = self.products(left, right, cross=True, sign=-1.0)
-        return np.asarray(squares[0][:, None] + squares[1][None, :] + 2 * crossed)
-
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)

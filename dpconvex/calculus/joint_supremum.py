@@ -2,12 +2,13 @@
 
 Objective perturbation costs ``sup [beta ||g - g'|| + log det(I + H/mu)]``, with g, H of one record at one theta.  Bounding the
 two parts apart is always valid.  Where the loss has a known shape the sum is bounded directly, which can make curvature free
-(docs/theory.md, section 6).
+(docs/theory.md, section 6).  `loss` of a shape bounds ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and theta.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -24,23 +25,7 @@ STRETCHES, TRACES = 400, 8000
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
-    """A loss whose gradient and curvature are bounded together."""
-
-    shape: str
-
-    @property
-    def name(self) -> str:
-        """Which rule applies."""
-        return f"joint supremum of gradient and curvature ({self.shape})"
-
-    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
-        """Bound ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and all theta."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, eq=False)
-class LogisticJoint(Joint):
+class LogisticJoint:
     """``scale * log(1 + exp(m))`` of one affine leaf with rows no longer than `radius`.
 
     With slope s in [low, high] the gradient has norm ``scale s R`` and the only eigenvalue is ``scale s (1-s) R^2``.  The sum
@@ -48,6 +33,7 @@ class LogisticJoint(Joint):
     changes sign, at a root of a quadratic, or at an end.  If R^2/mu <= beta R it is at s = 1: curvature is free.
     """
 
+    shape: ClassVar[str] = "logistic"
     radius: float
     scale: float
     low: float
@@ -63,7 +49,7 @@ class LogisticJoint(Joint):
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxJoint(Joint):
+class SoftmaxJoint:
     """``scale * log-sum-exp`` of affine leaves, up to an affine term.
 
     With softmax weights p over vertices v_j, the gradient is ``scale * E v`` and the Hessian ``scale * Cov(v)``.  For any m > 0,
@@ -75,6 +61,7 @@ class SoftmaxJoint(Joint):
     (for a softmax on the ball of radius R, M = sqrt(2) R).
     """
 
+    shape: ClassVar[str] = "softmax"
     term: Term
     scale: float
     gram: Gram
@@ -102,7 +89,7 @@ class SoftmaxJoint(Joint):
 
 
 @dataclass(frozen=True, eq=False)
-class HingeJoint(Joint):
+class HingeJoint:
     """A smooth function of one variable, of slope at most `lead`, of a log-sum-exp of affine leaves.
 
     The gradient is at most `lead` times the mean g of points a no longer than `longest`, and the Hessian at most
@@ -110,6 +97,7 @@ class HingeJoint(Joint):
     where the points spread, their mean is short.
     """
 
+    shape: ClassVar[str] = "hinge of a softmax"
     lead: float
     outer: float
     spread: float
@@ -130,7 +118,7 @@ class HingeJoint(Joint):
 
 
 @dataclass(frozen=True, eq=False)
-class NormJoint(Joint):
+class NormJoint:
     """``scale`` times the norm of affine entries m, of `entries` independent directions, and of others that do not move.
 
     With R the largest singular value of the rows, and the angle a of ``(m, c')`` to the entries that do not move, of norm c
@@ -138,6 +126,7 @@ class NormJoint(Joint):
     ``cos a``, `across` times, and ``cos^3 a``, `along` the gradient.
     """
 
+    shape: ClassVar[str] = "norm"
     radius: float
     scale: float
     floor: float
@@ -153,6 +142,9 @@ class NormJoint(Joint):
         return float((beta * self.scale * self.radius * sine + curvature).max())
 
 
+Joint = LogisticJoint | SoftmaxJoint | HingeJoint | NormJoint
+
+
 def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
     if scalar.kink is not None:
@@ -162,7 +154,7 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     if scalar.logit is not None:
         row, scale, low, high = scalar.logit
         radius = math.sqrt(gram.squared_norms(row[None, :])[0]) + float(gram.slack(np.abs(row)))
-        return LogisticJoint("logistic", radius, scale, low, high)
+        return LogisticJoint(radius, scale, low, high)
     if scalar.lead is not None and len(scalar.pieces) == 1:
         piece = scalar.pieces[0]
         covariance = Piece(piece.terms, 0.0, 1.0)
@@ -170,14 +162,12 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
         if hull(piece) is not None and piece.outer > 0 and piece.spread > 0 and rank > 0:
             longest = gradient_bound(piece.terms, gram)
             bends = piece.outer * SLACK, piece.spread * SLACK
-            return HingeJoint(
-                "hinge of a softmax", scalar.lead, *bends, longest, trace_bound(covariance, gram, longest), rank
-            )
+            return HingeJoint(scalar.lead, *bends, longest, trace_bound(covariance, gram, longest), rank)
     own = covariance_of_gradient(scalar)
     if own is None:
         return None
     # Points v' with gradient E v' and Hessian Cov(v')/s are s times points v with gradient s E v and Hessian s Cov(v).
-    return SoftmaxJoint("softmax", own.terms[0].scaled(Interval(own.spread, own.spread)), 1.0 / own.spread, gram)
+    return SoftmaxJoint(own.terms[0].scaled(Interval(own.spread, own.spread)), 1.0 / own.spread, gram)
 
 
 def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int) -> NormJoint | None:
@@ -188,4 +178,4 @@ def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int
     mass = None if term.mass is None else term.mass / scale
     radius = gram.steepest(moving) + gram.term_slack([Term(moving, True, mass)])
     across, along = (len(moving) - 1, 1) if len(moving) <= dimension else (dimension, 0)
-    return NormJoint("norm", radius * SLACK, scale, floor, across, along)
+    return NormJoint(radius * SLACK, scale, floor, across, along)

@@ -103,10 +103,6 @@ class QuadraticLoss:
     monomial: Index
     coefficient: sp.csr_array
 
-    def owners(self, monomial: tuple[int, ...]) -> tuple[int, ...]:
-        """Return which fields the factors of a monomial come from."""
-        return tuple(sorted(int(self.bases.owner[scalar]) for scalar in monomial))
-
     @once
     def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
         """Return the moments that make up the loss.
@@ -115,7 +111,7 @@ class QuadraticLoss:
         it, and the plain number of records where it is public (`counted`).
         """
         kinds = []
-        owner = [self.owners(monomial) for monomial in self.monomials]
+        owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
         constant = (self.targets[self.target] < 0).all(axis=1)
         used = np.ones(len(self.target), dtype=bool) if residuals else ~constant
         bent = (self.targets[self.target] >= 0).all(axis=1)
@@ -126,7 +122,8 @@ class QuadraticLoss:
                 continue
             rows = np.unique(self.monomial[mine & used])
             table = np.array([self.monomials[k] for k in rows], dtype=np.int64).reshape(len(rows), len(bases))
-            size = math.prod(self.radius(b) for b in bases)
+            # A product of norms, each rounded up.
+            size = math.prod(math.nextafter(self.bases.bases[b].squared[1] ** 0.5, math.inf) for b in bases)
             if not 1e-150 < size < 1e150:
                 raise NotPrivate(
                     "products of the record's scalars have no floating-point numbers",
@@ -135,10 +132,6 @@ class QuadraticLoss:
                 )
             kinds.append(Kind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
         return Moments(tuple(kinds))
-
-    def radius(self, base: int) -> float:
-        """Bound the Euclidean norm of a field, rounded up."""
-        return math.nextafter(math.sqrt(self.bases.bases[base].squared[1]), math.inf)
 
     @once
     def onto(self, moments: Moments) -> sp.csr_array:

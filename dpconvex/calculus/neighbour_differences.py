@@ -5,8 +5,10 @@ noise, but for given records it lies in a fixed polytope and in a fixed subspace
 lengths of the vertices, and the span of the rows of the two records.
 """
 
-from collections.abc import Hashable
+import itertools
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +69,8 @@ class Difference:
 @once
 def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     """Return all kinds of differences between neighbours, each once: for replacements, in both orders."""
-    losses = range(len(analysis.losses))
-    if adjacency == "add-remove":
-        # In the other order, where a record disappears, its curvature helps, and lengths are the same.
-        items = [alone(analysis, k) for k in losses]
-    else:
-        known: dict[Hashable, tuple[float, tuple[Array, Array] | None]] = {}
-        items = [pair(analysis, first, second, known) for first in losses for second in losses]
+    # Where a record disappears, its curvature helps, and lengths are those of where it appears.
+    items = map(partial(alone, analysis), range(len(analysis.losses))) if adjacency == "add-remove" else pairs(analysis)
     found: dict[Hashable, Difference] = {}
     for item in items:
         old = found.setdefault(item.signature, item)
@@ -91,25 +88,18 @@ def alone(analysis: Analysis, number: int) -> Difference:
     return Difference(loss.dimension, loss.gradients.bound * SLACK, vertices, slopes, np.zeros(1), (number,))
 
 
-def pair(
-    analysis: Analysis, one: int, other: int, known: dict[Hashable, tuple[float, tuple[Array, Array] | None]]
-) -> Difference:
-    """One record takes another's place, whose loss is the second; pairs that are alike are counted once."""
-    first, second = analysis.losses[one], analysis.losses[other]
-    dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
-    left, right = (analysis.losses[k].gradients for k in sorted((one, other)))  # the other order has the same lengths
-    both = left.enumerated(right)
-    kind: Hashable = tuple(sorted((one, other)))
-    if both is not None:
-        kind = *(part.tobytes() for part in both), left.rounding, right.rounding
-    if kind not in known:
-        squares = left.squared_distances(right)
-        known[kind] = left.difference_bound(right), None if squares is None else tally(squares.ravel())
-    length, vertices = known[kind]
-    longest = min(first.gradients.bound + second.gradients.bound, length)
-    behind = lengths_of(second)
-    slopes = None if behind is None or vertices is None else slopes_of(analysis, one)
-    return Difference(dimension, longest * SLACK, vertices, slopes, behind if slopes else None, (one,))
+def pairs(analysis: Analysis) -> Iterator[Difference]:
+    """One record takes another's place, whose loss is the second; lengths are the same in both orders."""
+    for one, other in itertools.combinations_with_replacement(range(len(analysis.losses)), 2):
+        first, second = analysis.losses[one], analysis.losses[other]
+        dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
+        squares = first.gradients.squared_distances(second.gradients)
+        vertices = None if squares is None else tally(squares.ravel())
+        length = first.gradients.difference_bound(second.gradients) * SLACK
+        for front, back in sorted({(one, other), (other, one)}):
+            behind = lengths_of(analysis.losses[back])
+            slopes = None if behind is None or vertices is None else slopes_of(analysis, front)
+            yield Difference(dimension, length, vertices, slopes, behind if slopes else None, (front,))
 
 
 @once

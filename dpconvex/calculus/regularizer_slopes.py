@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
@@ -23,11 +22,6 @@ from dpconvex.errors import NotPrivate
 from dpconvex.geometry.quadratics import Quadratic, arguments_of, quadratic
 
 Array = NDArray[np.float64]
-
-
-def regularizer_slope(analysis: Analysis) -> float:
-    """Bound the norm of the regularizer's gradients over K (mean form); infinite if no bound is found."""
-    return slope_of(analysis.form.template.regularizer, analysis.form)
 
 
 def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer_slopes import regularizer_slope
+from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
@@ -130,7 +130,7 @@ class NoisyGradientDescent:
         rate, p = clipped.sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
         once, steps = gaussian_sigma(privacy.epsilon, privacy.delta, apart), self.steps or CLIPPED_STEPS
         if self.clip is None:
-            steepest = size * (bound + regularizer_slope(analysis))
+            steepest = size * (bound + slope_of(analysis.form.template.regularizer, analysis.form))
             enough = (steepest / (math.sqrt(p) * once)) ** 2 if p else math.inf
             steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
