@@ -6,7 +6,7 @@ span is found coordinate block by coordinate block: two coordinates belong toget
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,25 +130,19 @@ class Projection:
     """
 
     def __init__(self, parts: Sequence[Part], dim: int) -> None:
-        large = [part for part in parts if part.sums_to_zero and len(part.coordinates) > LARGE]
-        others = [part for part in parts if not (part.sums_to_zero and len(part.coordinates) > LARGE)]
-        basis = joined(others, dim)
+        large = [part.sums_to_zero and len(part.coordinates) > LARGE for part in parts]
+        basis = joined(list(itertools.compress(parts, np.logical_not(large))), dim)
         self.matrix = sp.csr_array(basis @ basis.T)
-        self.reach = float((np.diff(self.matrix.indptr) * abs(self.matrix).sum(axis=1)).max(initial=0.0))
-        self._kept = None
-        if large:
-            self._kept = np.zeros(dim)
-            ones = [Part(part.coordinates, np.full((len(part.coordinates), 1), 1.0), False) for part in large]
-            for part in ones:
-                self._kept[part.coordinates] = 1.0
-            self._sums = joined(ones, dim)
-            self._counts = np.asarray(self._sums.sum(axis=0)).ravel()
-            # A mean of k numbers is rounded k times, and has a k-th of the sum of their sizes; the difference is rounded once.
-            self.reach = max(self.reach, float(self._counts.max()) + 4)
+        reach = (np.diff(self.matrix.indptr) * abs(self.matrix).sum(axis=1)).max(initial=0.0)
+        means = [replace(part, basis=np.ones((len(part.coordinates), 1))) for part in itertools.compress(parts, large)]
+        self._sums = joined(means, dim)
+        self._counts, self._kept = np.diff(self._sums.indptr), np.asarray(self._sums.sum(axis=1)).ravel()
+        # A mean of k numbers is rounded k times, and has a k-th of the sum of their sizes; the difference is rounded once.
+        self.reach = max(float(reach), float(self._counts.max(initial=-4)) + 4)
 
     def __call__(self, theta: Array) -> Array:
         found = np.asarray((self.matrix @ theta.T).T)
-        if self._kept is None:
+        if not len(self._counts):
             return found
         means = (self._sums.T @ theta.T).T / self._counts
         return np.asarray(found + (theta * self._kept - (self._sums @ means.T).T))

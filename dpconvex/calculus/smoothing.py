@@ -46,9 +46,11 @@ def rounded(expression: Expression, done: Mapping[Expression, Expression], width
     assert atom is not None
     args = [done[argument] for argument in expression.args]
     if is_flat_at_zero(expression) and is_hinge(expression.args[0]):
-        args[0] = rebuilt(expression.args[0], [done[argument] for argument in expression.args[0].args])
+        hinge = expression.args[0]
+        assert hinge.atom is not None
+        args[0] = node(hinge.atom, [done[argument] for argument in hinge.args], hinge.options, hinge.shape)
     if atom.smooth is None:
-        return rebuilt(expression, args)
+        return node(atom, args, expression.options, expression.shape)
     result: Expression | None = atom.smooth(expression, args, width)
     if result is None:
         lines = "" if expression.is_scalar else " along an axis"
@@ -58,12 +60,6 @@ def rounded(expression: Expression, done: Mapping[Expression, Expression], width
             "write it entry by entry, or use NoisyGradientDescent, which needs no smoothness",
         )
     return result
-
-
-def rebuilt(expression: Expression, args: list[Expression]) -> Expression:
-    """Return the atom of other arguments of the same shapes; the same node for the same arguments."""
-    assert expression.atom is not None
-    return node(expression.atom, args, expression.options, expression.shape)
 
 
 def is_flat_at_zero(expression: Expression) -> bool:
