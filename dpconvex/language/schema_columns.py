@@ -140,7 +140,8 @@ class Levels(Column):
 
     def __post_init__(self) -> None:
         self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
-        said = f"was not declared; declared are {shorten(', '.join(self.levels))}. A Categorical may say other=True"
+        shown = shorten(", ".join(self.levels))
+        said = f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
         self._set(ends=(0.0, len(self.levels) - 1.0), unknown=said)
         super().__post_init__()
 
