@@ -267,9 +267,9 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         """
         clustering = self._clustering()
         if (clustering is None) != (m is not None):
-            given = "none are here" if m is None else f"it is {self.component_labels!r}"
             raise TemplateError(
-                f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
+                "fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; it is "
+                f"{self.component_labels!r}, and {'none are' if m is None else 'some are'} here."
             )
         self._whitening()  # refuses what cannot be
         data = self._data(X, y)

@@ -45,8 +45,8 @@ class PrivateRegressor(RegressorMixin, Private):
 
     bounds: tuple[float, float] = (-1.0, 1.0)
 
-    def _ends(self) -> tuple[float, float]:
-        """Return the declared bounds, two finite numbers in order."""
+    def _scale(self) -> tuple[float, float]:
+        """Return the middle of the declared bounds, two finite numbers in order, and half of what is between them."""
         try:
             low, high = (float(value) for value in self.bounds)
         except (TypeError, ValueError, OverflowError):
@@ -55,14 +55,15 @@ class PrivateRegressor(RegressorMixin, Private):
             raise TemplateError(
                 f"bounds must be two finite numbers, the lower bound below the upper one, not {self.bounds!r}."
             )
-        return low, high
+        return low / 2 + high / 2, high / 2 - low / 2
 
     def _target(self, y: Any) -> NDArray[Any]:
-        low, high = self._ends()
+        middle, half = self._scale()
         targets = numbers("y", y).astype(float)
-        moved = np.asarray((targets - low) / (high - low) * 2 - 1)
+        moved = np.asarray((targets - middle) / half)
         outside = np.flatnonzero(np.abs(moved) > 1 + ROUNDING)
         if len(outside) and not self.clip:
+            low, high = self.bounds
             raise DomainError(
                 f"y: {len(outside)} targets lie outside the declared bounds {low:g} to {high:g} (first: row {outside[0]}, "
                 f"{targets[outside[0]]:g}); declare bounds that hold by definition, or pass clip=True."
@@ -70,24 +71,24 @@ class PrivateRegressor(RegressorMixin, Private):
         return moved
 
     def _targets(self, schema: Schema) -> tuple[None, tuple[float, float]]:
-        return None, self._ends()
+        low, high = self.bounds
+        return None, (float(low), float(high))
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target; costs no privacy."""
-        low, high = self._ends()
-        return np.asarray(low + (super().predict(X) + 1) / 2 * (high - low))
+        middle, half = self._scale()
+        return np.asarray(middle + half * super().predict(X))
 
     @property
     def coef_(self) -> Array:
         """Released coefficients in the units of the target, shape (features,)."""
-        low, high = self._ends()
-        return self._weights()[0] * (high - low) / 2
+        return self._scale()[1] * self._weights()[0]
 
     @property
     def intercept_(self) -> float:
         """Prediction where all features are 0."""
-        low, high = self._ends()
-        return float(low + (self._weights()[1] + 1) / 2 * (high - low))
+        middle, half = self._scale()
+        return float(middle + half * self._weights()[1])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -181,11 +182,9 @@ class LinearRegression(PrivateRegressor):
     def coefficients_(self) -> Coefficients:
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
-        low, high = self._ends()
-        found, unit = coefficients(self.statistics_, confidence=self.confidence), (high - low) / 2
+        (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
-        shift = np.zeros(len(found.names))
-        shift[self.n_features_in_ :] = (low + high) / 2
+        shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
         return replace(
             found,
             names=(*map(str, features), "intercept")[: len(shift)],
