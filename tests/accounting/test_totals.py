@@ -1,4 +1,4 @@
-"""Ledgers that add up events: they hold more than sums of promises do, never too much, and are what they were when read again."""
+"""What releases cost together: events against exact densities, totals, and ledgers that add up events."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A certificate prints what was proved, survives a round trip, and hides nothing."""
+"""Certificates print what was proved and survive a round trip; options, the added quadratic, and noise on the output."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Privacy profiles of Gaussian noise: upper bounds, close to what quadrature gives, and right in known cases."""
+"""Privacy profiles: Gaussian noise, curvature where slopes move, and Poisson samples, against quadrature and adversaries."""
 
 import math
 
