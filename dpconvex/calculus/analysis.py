@@ -18,7 +18,7 @@ from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.joint_supremum import HingeJoint, Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
-from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
+from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.core.abstract_values import Interval, Kink, Scalar
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.polynomial import Polynomial

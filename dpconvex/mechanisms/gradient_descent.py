@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer_slopes import slope_of
+from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
+from dpconvex.calculus.regularizer import bregman_bounds, slope_of
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
+from dpconvex.calculus.regularizer import bregman_bounds, slope_of
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.excess_risk import mean_square, minimiser_radius
 from dpconvex.release.verify import analyse
