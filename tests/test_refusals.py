@@ -204,6 +204,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "Gaussian noise on the objective under a pure promise": verified(
         logistic, FEATURES, mechanism=dp.ObjectivePerturbation("gaussian")
     ),
+    "Gaussian noise on the output under a pure promise": verified(
+        logistic, FEATURES, mechanism=dp.OutputPerturbation("gaussian")
+    ),
     "matrix-shaped noise for gradients that are no matrices of rank one": verified(
         lambda w, x, y: cp.logistic(x[0] * w[0]) + cp.logistic(x[1] * w[0] + w[1]), mechanism=MATRIX
     ),

@@ -200,7 +200,13 @@ def level(epsilon: float, delta: float) -> float:
 def calibrated(name: str, ball: Ball, adjacency: str, first: float) -> WhiteningNoise:
     reach = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
     noise = WhiteningNoise(
-        *(0.0, 0.0, first, 0.0, 0.0, reach, reach / first),
+        epsilon=0.0,
+        delta=0.0,
+        level=first,
+        share=0.0,
+        composed=0.0,
+        sensitivity=reach,
+        sigma=reach / first,
         field=name,
         features=int(ball.dim),
         radius=float(ball.radius),
