@@ -63,7 +63,7 @@ class DataEngine:
             added=added,
             linear=linear,
             gradient_bound=smooth.gradient_bound,
-            hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
+            hessian_bound=np.inf if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
             projector=form.projection,
             bend=bend_of(form, radius * (1 + 1e-6)),

@@ -29,13 +29,7 @@ Array = NDArray[np.float64]
 
 
 class Composite:
-    """Values, gradients and proximal steps of a problem, counted.
-
-    Attributes
-    ----------
-    evaluations : int
-        Passes over the records: how often the smooth part and its gradient, or a product with its Hessian, were computed.
-    """
+    """Values, gradients and proximal steps of a problem; `evaluations` counts passes over the records."""
 
     def __init__(self, problem: Problem, projected: bool = True) -> None:
         if projected and not problem.feasible.has_projection:
@@ -70,7 +64,7 @@ class Composite:
     def curvature(self) -> float:
         """Proved Lipschitz constant of the gradient of f where `bend` holds; infinite if there is none."""
         problem = self.problem
-        if problem.hessian_bound is None or not np.isfinite(self.bend.rest):
+        if not (np.isfinite(problem.hessian_bound) and np.isfinite(self.bend.rest)):
             return np.inf
         public = self.stiffness + problem.added
         return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
@@ -120,25 +114,20 @@ class Composite:
     def gradient_error(self, theta: Array, gradient: Array) -> float:
         """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
         problem = self.problem
-        data = problem.batch.size * (problem.gradient_bound or 0.0)
+        data = problem.batch.size * problem.gradient_bound
         noise = 0.0 if problem.linear is None else float(np.linalg.norm(problem.linear))
         radius = float(np.linalg.norm(theta))
         whole = float(np.linalg.norm(gradient))
         public = public_norms(data, noise, problem.added * radius, whole, self.stiffness * radius)
-        bend = (
-            problem.hessian_bound if problem.hessian_bound is not None and np.isfinite(problem.hessian_bound) else 0.0
-        )
-        return self.lengths.gradient_error(problem.batch.size, problem.gradient_bound or 0.0, bend, radius, public)
+        bend = problem.hessian_bound if np.isfinite(problem.hessian_bound) else 0.0
+        return self.lengths.gradient_error(problem.batch.size, problem.gradient_bound, bend, radius, public)
 
     @cached_property
     def stiffness(self) -> float:
         """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
         bend = self.bend
-        return (
-            self.problem.size * (bend.quadratic + bend.rest)
-            if np.isfinite(bend.rest)
-            else self.problem.strong_convexity
-        )
+        known = self.problem.size * (bend.quadratic + bend.rest)
+        return known if np.isfinite(bend.rest) else self.problem.strong_convexity
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -161,12 +150,10 @@ class Iterate:
     lipschitz: float  # the L of the proximal-gradient step that led there
 
 
-def step(
-    composite: Composite, point: Array, value: float, gradient: Array, lipschitz: float, backtrack: bool = True
-) -> Iterate:
+def step(composite: Composite, point: Array, value: float, gradient: Array, lipschitz: float) -> Iterate:
     """Proximal-gradient step from a point where f is known, and its certificate.
 
-    With `backtrack`, L is doubled until f lies below its quadratic model at the new point (up to rounding).
+    L is doubled until f lies below its quadratic model at the new point (up to rounding).
     """
     mu = composite.problem.strong_convexity
     while True:
@@ -176,7 +163,7 @@ def step(
         # Near the minimiser the difference of values drowns in rounding, and gradients tell more.
         model = value - float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
         fine = reached <= model or float((slope - gradient) @ (slope - gradient)) <= lipschitz**2 * float(move @ move)
-        if fine or not backtrack or lipschitz > 1e30 * mu:
+        if fine or lipschitz > 1e30 * mu:
             break
         lipschitz *= 2.0
     residual = slope - gradient + lipschitz * move

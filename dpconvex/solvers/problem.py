@@ -49,9 +49,8 @@ class Problem:
     strong_convexity: float  # modulus of F (sum form), `added` included; positive
     added: float = 0.0  # the modulus of the quadratic that a mechanism adds
     linear: Array | None = None  # the drawn noise b, shape (dim,)
-    # On the gradient of one record's loss, if proved: what rounding may do is bounded by it.
-    gradient_bound: float | None = None
-    hessian_bound: float | None = None  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
+    gradient_bound: float = 0.0  # on that of one record's loss: what rounding may do is bounded by it
+    hessian_bound: float = np.inf  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
     lengths: Lengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
     bend: Bend | None = None  # the curvature of the regularizer wherever the minimiser can be
