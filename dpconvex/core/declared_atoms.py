@@ -321,6 +321,3 @@ class DeclaredAtom(Elementwise):
         rows = self.args[0].size
         slopes = self.declaration.evaluate(np.asarray(values[0], dtype=float), 1)
         return [self.elemwise_grad_to_diag(slopes, rows, rows)]
-
-    def _domain(self) -> list[Any]:
-        return []

@@ -18,7 +18,7 @@ from dpconvex.core.atoms.exponentials import LOG, REL_ENTR
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, POWER, absolute
+from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression, Variable, postorder
@@ -285,7 +285,7 @@ def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
     for part, row in parts.items():
         weights = row.toarray()[0]
         if part.atom is NORM and part.option("p") == 1:
-            part, weights = absolute(part.args[0]), weights[groups(part)]
+            part, weights = ABS(part.args[0]), weights[groups(part)]
         if is_concave(part) and not is_convex(part):
             part, weights = -part, -weights
         if not is_convex(part) or (weights < 0).any() or not is_reached(part):

@@ -48,7 +48,6 @@ EXP = Atom(
     rule=rules.entrywise(exp_rule),
     statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
 )
-exp = EXP
 
 
 def log_rule(expression: Expression, entry: Scalar) -> Scalar:
@@ -76,7 +75,6 @@ LOG: Atom = Atom(
     ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
 )
-log = LOG
 
 
 def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
@@ -103,7 +101,6 @@ XEXP = Atom(
     rule=rules.entrywise(xexp_rule),
     statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
 )
-xexp = XEXP
 
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:

@@ -156,7 +156,6 @@ LAMBDA_MAX = Atom(
     rule=spectral_rule(always(1.0), TIE, eigenvalue_range),
     smooth=never_smooth,
 )
-lambda_max = LAMBDA_MAX
 
 
 SIGMA_MAX = Atom(
@@ -171,7 +170,6 @@ SIGMA_MAX = Atom(
     rule=spectral_rule(always(1.0), TIE),
     smooth=never_smooth,
 )
-sigma_max = SIGMA_MAX
 
 
 NORM_NUC = Atom(
@@ -189,7 +187,6 @@ NORM_NUC = Atom(
     ),
     smooth=never_smooth,
 )
-norm_nuc = NORM_NUC
 
 
 LOG_DET = Atom(
@@ -210,4 +207,3 @@ LOG_DET = Atom(
         log_det_bend,
     ),
 )
-log_det = LOG_DET

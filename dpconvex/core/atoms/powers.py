@@ -229,10 +229,6 @@ def huber(a: Any, M: float = 1.0) -> Expression:
     return HUBER(a, M=float(M))
 
 
-def absolute(a: Any) -> Expression:
-    return ABS(a)
-
-
 def power(a: Any, p: float) -> Expression:
     a = constant(a)
     if p == 1:
