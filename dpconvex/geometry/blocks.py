@@ -78,8 +78,9 @@ class Block:
         if self.kind == NONNEGATIVE:
             return value, error
         if self.kind == SEMIDEFINITE:
-            matrix, room = smat(value.astype(float)), 2 * float(np.linalg.norm(error))
-            return np.linalg.eigvalsh(matrix)[:1], np.array([room + 8 * len(matrix) * UNIT * size_of(value)])
+            matrix = smat(value)
+            whole = 2 * float(np.linalg.norm(error)) + 4 * len(matrix) * EXTENDED * size_of(value)
+            return np.array([least_eigenvalue(matrix)]), np.array([whole])
         if self.kind == SECOND_ORDER:
             size, wrong = np.sqrt(np.sum(value[1:] ** 2)), float(np.linalg.norm(error[1:]))
         else:
@@ -122,3 +123,23 @@ class Block:
 
 def size_of(value: Array) -> float:
     return float(np.linalg.norm(value.astype(float)))
+
+
+def least_eigenvalue(matrix: Array) -> float:
+    """Bound the least eigenvalue of a symmetric matrix from below, to a small relative error if it is near 0.
+
+    In a basis of nearly its eigenvectors, let A be the block of what is small, B the rest of its rows and C the other block; then
+    the matrix is positive semidefinite if ``A - B C^-1 B'`` is.
+    """
+    _, vectors = np.linalg.eigh(matrix.astype(float))
+    turned = vectors.T @ matrix @ vectors
+    size = np.diag(turned).astype(float)
+    largest = max(float(np.abs(size).max()), 1e-300)
+    small = np.abs(size) <= 1e-6 * largest
+    if not small.any() or size.min() < -1e-6 * largest:
+        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * largest
+    corner, rest = turned[np.ix_(small, small)].astype(float), 0.0
+    if not small.all():
+        others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])
+        rest = 2 * float(np.linalg.norm(turned[np.ix_(small, ~small)].astype(float))) ** 2 / others
+    return float(np.linalg.eigvalsh(corner)[0]) - 1e-14 * len(corner) * float(np.linalg.norm(corner)) - rest

@@ -87,6 +87,11 @@ BOUNDED: dict[str, tuple[Any, list[cp.Constraint], tuple[cp.Variable, ...], floa
     "entropy with a factor": (lambda: 1 - (0.5 * cp.sum(cp.entr(w)) - w[0]), [w >= 0, w <= 4], (w,), 0.125),
     "logarithms": (lambda: -cp.sum(cp.log(w)), [w >= 0.1, w <= 2], (w,), 0.25),
     "one logarithm": (lambda: -2 * cp.log(v + 1), [v >= 0, v <= 1], (v,), 0.5),
+    "powers below 2": (lambda: cp.sum(cp.power(w, 1.5)), [w >= 0, w <= 4], (w,), 0.375),
+    "inverses": (lambda: cp.sum(cp.inv_pos(w)), [w >= 0.1, w <= 2], (w,), 0.25),
+    "cubes": (lambda: cp.sum(cp.power(w, 3)), [w >= 1, w <= 2], (w,), 6.0),
+    "fourth powers away from 0": (lambda: cp.sum(w**4), [w >= 0.5, w <= 2], (w,), 3.0),
+    "relative entropy": (lambda: cp.sum(cp.rel_entr(w, 1)), [w >= 0, w <= 4], (w,), 0.25),
     "log det": (lambda: -cp.log_det(X + np.eye(2)), [cp.norm(X, "fro") <= 1], (X,), 1 / (1 + np.sqrt(2)) ** 2),
     "entropy and squares": (lambda: cp.sum_squares(w) - cp.sum(cp.entr(w)), [w >= 0, w <= 1], (w,), 3.0),
 }
