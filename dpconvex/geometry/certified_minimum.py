@@ -294,10 +294,11 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
     point = region.bring_in((x + found[0]).astype(float))
     spaces = [block.half_space(block.dual(z), point) for block, z in zip(blocks, found[1], strict=True)]
     rest = goal - sum((space.row for space in spaces), np.zeros(dim))
-    fixed = region.system[0].any(axis=0)
+    tied = region.system[0].any(axis=0)
     # What equations and fixed coordinates have of the rest is everywhere what it is at the point.
-    loose = np.where(fixed, region.free @ (region.free.T @ np.where(fixed, rest, 0.0)), rest)
-    used = fixed | (goal != 0)
+    loose = np.where(tied, region.free @ (region.free.T @ np.where(tied, rest, 0.0)), rest)
+    loose[region.fixed] = 0.0
+    used = tied | (goal != 0)
     for block, space in zip(blocks, spaces, strict=True):
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0
     steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
