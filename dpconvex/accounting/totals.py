@@ -18,15 +18,13 @@ from operator import add, is_
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
+from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.loss_distributions import composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
-
-Array = NDArray[np.float64]
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 # Losses up to this are looked for; beyond it there is no bound.

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dpconvex as dp
+from dpconvex.core.arrays import Array
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DPConvexError, TemplateError
-
-Array = NDArray[np.float64]
 
 LABELS = ("benign", "malignant")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)

@@ -8,12 +8,12 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from dpconvex.auditing import parts
 from dpconvex.auditing.objective import Effort, Objective
 from dpconvex.auditing.report import Attack, Audit, Place, written
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
@@ -27,8 +27,6 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.engine import resolved
 from dpconvex.release.solve import run
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of, verify
-
-Array = NDArray[np.float64]
 
 # Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.auditing.report import Place, written
 from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import DPConvexError, TemplateError
@@ -22,8 +22,6 @@ from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, ObjectiveCertificate, StatisticsCertificate
 from dpconvex.release.verify import analyse
-
-Array = NDArray[np.float64]
 
 # Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
 TOLERANCE = 1e-9

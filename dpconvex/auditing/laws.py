@@ -9,17 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
+from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import best_structure, shape_of
 from dpconvex.noise.profiles import bisect
 
-Array = NDArray[np.float64]
 LogNoise = Callable[[Array], Array]
 
 # Masses below this have lost digits to underflow; cells that are known less accurately say nothing about a largest ratio.

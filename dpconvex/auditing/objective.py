@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.auditing.laws import Masses, grid, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import POOL, Candidates, Goal, Search, diagonal, leak, opposite, unit
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
-
-Array = NDArray[np.float64]
 
 # How far from the middle noise is counted, in units of its scale, and beyond which K has no end.
 FAR, ENDLESS = {"gaussian": 12.0, "gamma": 60.0}, 1e9

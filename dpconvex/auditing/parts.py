@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import chi2, gamma
 
 from dpconvex.auditing.laws import Masses
@@ -15,6 +14,7 @@ from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, di
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments
+from dpconvex.core.arrays import Array
 from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.batch import Batch
 from dpconvex.mechanisms.base import Mechanism
@@ -27,8 +27,6 @@ from dpconvex.noise.loss_distributions import sampled_delta
 from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.whitening import second_moment
-
-Array = NDArray[np.float64]
 
 # Newton steps to another minimiser, and how far from K a point of it may be by rounding.
 STEPS, CLOSE = 40, 1e-9

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.auditing.laws import Masses
+from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.language.privacy import Privacy
 
-Array = NDArray[np.float64]
 Place = Mapping[str, Any] | None
 
 # What exceeds a claim by less than this, relatively, is rounding: of the certificate, and of what was found.

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import double_precision, once
 from dpconvex.evaluation.programs import lower
 
-Array = NDArray[np.float64]
 Derivatives = tuple[Array, Array]
 # Whether there is a first record and a second; under add-remove, one is missing.
 Pair = tuple[bool, bool]

@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.curvature import Curvature, curvature_bound
 from dpconvex.calculus.gradient_norms import Gradients
@@ -20,11 +19,10 @@ from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.core.abstract_values import Interval, Kink, Scalar
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
-
-Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import EPSILON, Interval
+from dpconvex.core.arrays import Array
 from dpconvex.core.polynomial import interval_product, rounded_product, rounded_sums
 from dpconvex.core.record_scalars import Bases
 
-Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Piece
-
-Array = NDArray[np.float64]
+from dpconvex.core.arrays import Array
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
 FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-10

@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, rounded_product
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 # So few generators are not divided further.
 FEW = 8
@@ -33,9 +30,9 @@ class Generator:
     block: int
     cell: int
     key: bytes
-    place: Index
-    coordinate: Index
-    monomial: Index
+    place: Indices
+    coordinate: Indices
+    monomial: Indices
     coefficient: Array
     divided: bool = False
 
@@ -45,7 +42,7 @@ class Generator:
 
 
 def factor(
-    terms: Polynomial, mono: Index, largest: Array, space: Space, rows: int
+    terms: Polynomial, mono: Indices, largest: Array, space: Space, rows: int
 ) -> tuple[Array, list[Generator], Array]:
     """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
 
@@ -56,7 +53,7 @@ def factor(
     starts = np.array([block.start for block in blocks])
     owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
     generators: list[Generator] = []
-    table_parts: list[tuple[Index, Index, Array]] = []
+    table_parts: list[tuple[Indices, Indices, Array]] = []
     excess = [np.zeros(0)]
     for number, block in enumerate(blocks):
         own = np.flatnonzero(owner == number)
@@ -89,7 +86,7 @@ def factor(
     return table, generators, np.concatenate(excess)
 
 
-def layouts(shape: tuple[int, ...]) -> list[Index]:
+def layouts(shape: tuple[int, ...]) -> list[Indices]:
     """Return the ways to divide a variable's coordinates into cells of one size, shape (cells, size) each."""
     numbers = np.arange(int(np.prod(shape, dtype=np.int64)))
     found = [numbers[:, None]]
@@ -99,7 +96,7 @@ def layouts(shape: tuple[int, ...]) -> list[Index]:
     return found
 
 
-def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
+def terms_of(generators: list[Generator]) -> tuple[Indices, Indices, Indices, Array]:
     """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
     lengths = [len(generator.coefficient) for generator in generators]
     empty = np.zeros(0, dtype=np.int64)
@@ -119,7 +116,7 @@ class Runs:
     generators; `alike` says whether they differ in their cells only.
     """
 
-    def __init__(self, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array) -> None:
+    def __init__(self, cells: Indices, entry: Indices, coordinate: Indices, mono: Indices, coefficient: Array) -> None:
         cell, position = np.empty((2, cells.size), dtype=np.int64)
         cell[cells], position[cells] = np.indices(cells.shape)
         cell, position = cell[coordinate], position[coordinate]
@@ -153,7 +150,7 @@ class Runs:
         change = np.diff(entry) != 0
         return max(len(np.unique(own[np.append(True, change)])), len(np.unique(own[np.append(change, True)])))
 
-    def parts(self) -> Index:
+    def parts(self) -> Indices:
         """Number the terms, in the order given, so that terms that come in the same proportions in all rows are one part."""
         row = np.cumsum(np.append(0, (np.diff(self.entry) != 0) | (np.diff(self.cell) != 0)))
         token = numbered_rows(np.stack([self.position, self.mono], axis=1))[1]
@@ -195,7 +192,7 @@ class Runs:
         return result
 
 
-def numbered_runs(token: Index, begins: Index, lengths: Index) -> Index:
+def numbered_runs(token: Indices, begins: Indices, lengths: Indices) -> Indices:
     """Number runs of tokens so that equal runs have equal numbers.
 
     >>> numbered_runs(np.array([7, 8, 7, 7, 8]), np.array([0, 2, 3]), np.array([2, 1, 2])).tolist()

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Term
-
-Array = NDArray[np.float64]
+from dpconvex.core.arrays import Array
 
 LARGEST_ENUMERATION, LARGEST_PAIR_ENUMERATION = 4096, 1 << 18
 

@@ -15,18 +15,15 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.generators import Generator, factor, numbered_runs, terms_of
 from dpconvex.core.abstract_values import Interval, Term
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find them: each takes some hundred bytes.
@@ -254,8 +251,8 @@ def upper_of(forms: Sequence[Form], count: int) -> Array:
 
 
 def products(
-    owner: Index, row: Index, column: Index, coefficient: Array, count: int, monomials: int
-) -> tuple[Index, Array, Array]:
+    owner: Indices, row: Indices, column: Indices, coefficient: Array, count: int, monomials: int
+) -> tuple[Indices, Array, Array]:
     """Return the products of all pairs of generators, and those of their absolute values, entry by entry.
 
     The place of an entry is ``((first * generators + second) * monomials + row) * monomials + column``.

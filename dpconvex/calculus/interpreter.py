@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Interval, Scalar, Term
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 
-Array = NDArray[np.float64]
 Entries = list[Scalar]
 
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Indices
 from dpconvex.core.atoms import ENTRYWISE, SYMMETRIC
 from dpconvex.core.atoms.arithmetic import MATMUL
 from dpconvex.core.atoms.arrangement import rearrange
 from dpconvex.core.expression import Constant, Expression
 from dpconvex.core.parameter_space import Space
-
-Index = NDArray[np.int64]
 
 # So few labels are examined one by one.
 FEW = 12
@@ -34,7 +32,7 @@ class Exchange:
     """The length C of the axis, permutations of the coordinates that generate the others, and the losses that stand for all."""
 
     count: int
-    orders: tuple[Index, ...]
+    orders: tuple[Indices, ...]
     representatives: tuple[int, ...]
 
 
@@ -51,7 +49,7 @@ def exchange_of(losses: Sequence[Expression], space: Space) -> Exchange | None:
     return None
 
 
-def orders_of(space: Space, count: int) -> tuple[Index, ...] | None:
+def orders_of(space: Space, count: int) -> tuple[Indices, ...] | None:
     """Return two permutations of the coordinates that generate those of the axes of one length; None if these are no axes."""
     swap, cycle = np.arange(count), np.roll(np.arange(count), 1)
     swap[:2] = 1, 0
@@ -69,7 +67,7 @@ def orders_of(space: Space, count: int) -> tuple[Index, ...] | None:
     return tuple(result)
 
 
-def representatives(losses: Sequence[Expression], space: Space, orders: Sequence[Index]) -> tuple[int, ...] | None:
+def representatives(losses: Sequence[Expression], space: Space, orders: Sequence[Indices]) -> tuple[int, ...] | None:
     """Return losses whose pairs stand for all pairs; None if a permutation takes a loss to none of them."""
     codes: dict[Hashable, int] = {}
     words, count, targets = Words(space, np.arange(space.dim), codes), len(losses), []
@@ -97,27 +95,27 @@ class Words:
     A word begins with the code of what makes it, which says how to read the rest; words with the same codes can be compared.
     """
 
-    def __init__(self, space: Space, order: Index, codes: dict[Hashable, int]) -> None:
-        self.codes, self._known = codes, dict[Expression, Index]()
+    def __init__(self, space: Space, order: Indices, codes: dict[Hashable, int]) -> None:
+        self.codes, self._known = codes, dict[Expression, Indices]()
         for block in space.blocks.values():
             variable = block.variable
             place = np.arange(variable.size) if block.symmetric else order[block.slice]
             self._known[variable] = self._headed(variable, place.reshape((*variable.shape, 1), order="F"))
 
-    def of(self, node: Expression) -> Index:
+    def of(self, node: Expression) -> Indices:
         if node not in self._known:
             self._known[node] = self._made(node)
         return self._known[node]
 
-    def _headed(self, what: Hashable, words: Index) -> Index:
+    def _headed(self, what: Hashable, words: Indices) -> Indices:
         code = self.codes.setdefault(what, len(self.codes))
         return np.concatenate([np.full((*words.shape[:-1], 1), code), words], axis=-1)
 
-    def _token(self, what: Hashable, *words: Index) -> int:
+    def _token(self, what: Hashable, *words: Indices) -> int:
         """Return a number for something made of all of some words."""
         return self.codes.setdefault((what, *((word.shape, word.tobytes()) for word in words)), len(self.codes))
 
-    def _made(self, node: Expression) -> Index:
+    def _made(self, node: Expression) -> Indices:
         numbers = np.arange(node.size).reshape((*node.shape, 1))
         if isinstance(node, Constant):
             return self._headed("number", np.array(node.dense, dtype=float)[..., None].view(np.int64))
@@ -146,5 +144,5 @@ class Words:
         return self._headed(self._token((what, node.shape), *words), numbers)
 
 
-def in_order(words: Index) -> Index:
+def in_order(words: Indices) -> Indices:
     return words[np.lexsort(words.T)]

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Interval
+from dpconvex.core.arrays import Array
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 
-Array = NDArray[np.float64]
 Pair = tuple[Array, Array]
 
 # A few roundings of a length.

@@ -14,13 +14,11 @@ What is left is a polynomial in few numbers (docs/theory.md, section 18).
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
+from dpconvex.core.arrays import Array
 from dpconvex.core.record_scalars import Bases
 from dpconvex.core.runtime import once
-
-Array = NDArray[np.float64]
 
 # Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
 SLACK, ROUNDING = 1 + 1e-9, 1e-12

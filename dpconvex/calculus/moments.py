@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import evaluate, substituted
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Field
@@ -26,9 +26,6 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.template import Template
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 # Directions of patterns below this fraction of the largest are rounding.
 RANK = 1e-10
@@ -51,7 +48,7 @@ class Kind:
     """
 
     bases: tuple[int, ...]
-    monomials: Index
+    monomials: Indices
     patterns: Array
     scale: float
     weights: int = 0
@@ -97,10 +94,10 @@ class QuadraticLoss:
 
     dim: int
     bases: Bases
-    targets: Index
+    targets: Indices
     monomials: list[tuple[int, ...]]
-    target: Index
-    monomial: Index
+    target: Indices
+    monomial: Indices
     coefficient: sp.csr_array
 
     @once
@@ -219,7 +216,9 @@ def read_losses(template: Template, space: Space) -> QuadraticLoss:
     return QuadraticLoss(space.dim, bases, used, names, pairs[:, 0], pairs[:, 1], sp.csr_array(table))
 
 
-def split_terms(polynomial: Polynomial, first: int, combination: int, degree: int) -> tuple[Index, Array, Index, Index]:
+def split_terms(
+    polynomial: Polynomial, first: int, combination: int, degree: int
+) -> tuple[Indices, Array, Indices, Indices]:
     """Return the terms of a loss: their combination, coefficient, target (coordinates of theta), and the record's monomial."""
     count = len(polynomial.coefficient)
     table = np.pad(polynomial.monomial, ((0, 0), (degree + 2 - polynomial.monomial.shape[1], 0)), constant_values=-1)

@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis, LossBounds
 from dpconvex.calculus.joint_supremum import LogisticJoint
+from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import once
-
-Array = NDArray[np.float64]
 
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11

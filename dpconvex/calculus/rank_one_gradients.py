@@ -15,16 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.sensitive_subspace import LARGE, differences, settled
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.runtime import once
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 # Coefficients that agree to this relative accuracy are equal.
 CLOSE = 2.0**-46
@@ -113,7 +110,7 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
             yield symmetric(f"{name}, a quadratic form of the features", left, side, table)
 
 
-def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
+def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Indices, Indices]]:
     """Yield layouts: a name, and for each coordinate its class and its position."""
     blocks = list(space.blocks.values())
     if exchanged is not None:
@@ -137,7 +134,7 @@ def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, I
                 break  # the two orders are the same
 
 
-def aligned(space: Space, count: int, first: bool) -> tuple[Index, Index] | None:
+def aligned(space: Space, count: int, first: bool) -> tuple[Indices, Indices] | None:
     """Lay out variables that all have an axis of `count` classes; `first` decides for square ones."""
     classes, positions, start = [], [], 0
     for block in space.blocks.values():
@@ -153,7 +150,7 @@ def aligned(space: Space, count: int, first: bool) -> tuple[Index, Index] | None
     return np.concatenate(classes), np.concatenate(positions)
 
 
-def factor(leaves: Sequence[Polynomial], classes: Index, positions: Index) -> tuple[Array, Array, Index] | None:
+def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -> tuple[Array, Array, Indices] | None:
     """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind."""
     offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
     joined = [leaf.entry + offset for leaf, offset in zip(leaves, offsets, strict=False)]
@@ -211,7 +208,7 @@ def row_space(matrix: Array) -> Array:
     return basis
 
 
-def squared_features(features: Array, monomials: Index) -> int | None:
+def squared_features(features: Array, monomials: Indices) -> int | None:
     """Return the length of v if the features are a multiple of ``svec(v v')``, each entry of v a multiple of one scalar."""
     side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
     used = features != 0

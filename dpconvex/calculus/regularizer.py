@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.core.abstract_values import Interval
+from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Reach
 from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.powers import POWER
@@ -27,7 +27,6 @@ from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Quadratic, arguments_of, linear_parts, quadratic
 
-Array = NDArray[np.float64]
 UNIT = float(np.finfo(float).eps)
 
 

@@ -13,11 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.ranks import numerical_rank, rank_tolerance
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 # Differences of more coordinates than this get a basis of few entries.
 LARGE = 64
@@ -31,7 +29,7 @@ class Part:
     add up to 0.
     """
 
-    coordinates: Index
+    coordinates: Indices
     basis: Any
     sums_to_zero: bool
 
@@ -113,7 +111,7 @@ def differences(count: int) -> sp.csc_array:
     return sp.csc_array((np.concatenate(data), places), shape=(count, count - 1))
 
 
-def is_invariant(parts: Sequence[Part], orders: Sequence[Index]) -> bool:
+def is_invariant(parts: Sequence[Part], orders: Sequence[Indices]) -> bool:
     """Whether permutations of the coordinates are seen to take each part to a part of the same kind."""
     known = {(part.kind, frozenset(part.coordinates.tolist())) for part in parts}
     return all(part.kind is not None for part in parts) and all(

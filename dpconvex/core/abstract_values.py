@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule
-
-Array = NDArray[np.float64]
 
 LARGEST_HULL = 4096
 EPSILON = 2.0**-52

@@ -15,13 +15,11 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import double_precision
 from dpconvex.errors import NotPrivate, TemplateError
-
-Array = NDArray[np.float64]
 
 # Declared numbers are at most this large, so that their products are finite.
 LARGEST = 1e100

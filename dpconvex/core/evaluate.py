@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Constant, Expression, Variable, postorder
-
-Array = NDArray[np.float64]
 
 # At a point this far off the real line, imaginary parts are derivatives: exact, for no two numbers are subtracted from each
 # other (Squire & Trapp, Using complex variables to estimate derivatives of real functions, 1998).

@@ -10,16 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Interval, Scalar
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import NotPrivate
-
-Array = NDArray[np.float64]
 
 
 @contextmanager

@@ -15,14 +15,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import frozen
 
 if TYPE_CHECKING:
     from dpconvex.core.atom import Atom
 
-Array = NDArray[np.float64]
 Shape = tuple[int, ...]
 
 # How tightly an operator binds its arguments; so many numbers are written in full; longer parts are left out of a text.

@@ -12,8 +12,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import reshape, together, vec
 from dpconvex.core.atoms.norms import sum_squares
@@ -22,7 +22,6 @@ from dpconvex.core.normal_form import normal
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
-Array = NDArray[np.float64]
 UNIT = float(np.finfo(float).eps)
 
 READERS: dict[str, Any] = {}

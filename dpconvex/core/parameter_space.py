@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Variable
 from dpconvex.errors import TemplateError
-
-Array = NDArray[np.float64]
 
 SYMMETRIC = ("symmetric", "PSD", "NSD")
 UNSUPPORTED = ("diag", "hermitian", "complex", "imag", "integer", "boolean", "sparsity")

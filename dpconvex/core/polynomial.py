@@ -19,8 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
+from dpconvex.core.arrays import Array, Indices
 
 EPSILON = float(np.finfo(float).eps)
 # Half of the digits of a number, and the smallest number that has them all.
@@ -38,9 +37,9 @@ class Polynomial:
     """An array whose entries are polynomials in the record, times at most one coordinate of theta."""
 
     shape: tuple[int, ...]  # entries are numbered in column order
-    entry: Index  # which entry a term belongs to
-    coordinate: Index  # which coordinate of theta it multiplies, or -1 for none
-    monomial: Index  # the record scalars it multiplies, sorted, padded in front with -1; shape (terms, degree)
+    entry: Indices  # which entry a term belongs to
+    coordinate: Indices  # which coordinate of theta it multiplies, or -1 for none
+    monomial: Indices  # the record scalars it multiplies, sorted, padded in front with -1; shape (terms, degree)
     coefficient: Array
     # How far each coefficient may be from what exact arithmetic gives: relative to what was added up, which may have cancelled.
     error: Array = field(default_factory=lambda: np.zeros(0))
@@ -112,12 +111,12 @@ class Polynomial:
         places = np.arange(index.size), index.reshape(-1, order="F")
         return self.linear(sp.csc_array((np.ones(index.size), places), shape=(index.size, self.size)), index.shape)
 
-    def numbers(self) -> Index:
+    def numbers(self) -> Indices:
         """Return entry numbers laid out as the array is, to be rearranged for `gathered`."""
         return np.arange(self.size).reshape(self.shape, order="F")
 
     def product(
-        self, other: Polynomial, pairs: tuple[Index, Index], entry: Index, shape: tuple[int, ...]
+        self, other: Polynomial, pairs: tuple[Indices, Indices], entry: Indices, shape: tuple[int, ...]
     ) -> Polynomial:
         """Multiply term `i` with term `j` for each pair, and add the products up in the given entries.
 
@@ -178,7 +177,7 @@ class Polynomial:
         )
 
     @property
-    def touched(self) -> Index:
+    def touched(self) -> Indices:
         return np.flatnonzero(np.bincount(self.coordinate + 1)[1:])
 
     def part(self, with_theta: bool) -> Polynomial:
@@ -206,7 +205,7 @@ class Polynomial:
         return np.asarray(flat.reshape(self.shape, order="F"), dtype=float)
 
 
-def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Index]) -> Polynomial:
+def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Indices]) -> Polynomial:
     """Put the terms of several arrays into one, each with the entry numbers given for it."""
     degree = max((part.monomial.shape[1] for part in parts), default=0)
     padded = [
@@ -216,7 +215,7 @@ def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Se
     return Polynomial(shape, np.concatenate(entries), *map(np.concatenate, zip(*columns, strict=True)))
 
 
-def numbered_rows(table: Index) -> tuple[Index, Index]:
+def numbered_rows(table: Indices) -> tuple[Indices, Indices]:
     """Return the distinct rows of a table of whole numbers, in lexicographic order, and for each row its number among them."""
     if table.shape[1] == 0 or len(table) == 0:
         return table[:1], np.zeros(len(table), dtype=np.int64)
@@ -240,7 +239,7 @@ def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
     return product, np.where(tiny, np.maximum(error, SMALLEST * EPSILON), error)
 
 
-def rounded_sums(values: Array, starts: Index) -> tuple[Array, Array]:
+def rounded_sums(values: Array, starts: Indices) -> tuple[Array, Array]:
     """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding."""
     total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
     ends = np.append(starts[1:], len(values))
@@ -268,7 +267,7 @@ def interval_product(first: tuple[Array, Array], second: tuple[Array, Array]) ->
     return low, high
 
 
-def interval_sums(entry: Index, low: Array, high: Array, size: int) -> tuple[Array, Array]:
+def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
     """Add up intervals entry by entry, rounded outward where that is not exact; two arrays of shape (size,)."""
     order = np.argsort(entry, kind="stable")
     found, starts = np.unique(entry[order], return_index=True)
@@ -281,7 +280,7 @@ def interval_sums(entry: Index, low: Array, high: Array, size: int) -> tuple[Arr
     return least, most
 
 
-def join(left: Index, right: Index) -> tuple[Index, Index]:
+def join(left: Indices, right: Indices) -> tuple[Indices, Indices]:
     """Return all pairs (i, j) with ``left[i] == right[j]``."""
     order = np.argsort(right, kind="stable")
     low, high = np.searchsorted(right, left, "left", order), np.searchsorted(right, left, "right", order)

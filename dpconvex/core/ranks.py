@@ -5,9 +5,8 @@ are brought to one size first, and only what is smaller than rounding is dropped
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpconvex.core.arrays import Array
 
 # Rounds of scaling; each takes the root of what is left of the spread of the logarithms.
 ROUNDS = 8

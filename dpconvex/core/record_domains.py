@@ -6,13 +6,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import NotPrivate, TemplateError
-
-Array = NDArray[np.float64]
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 # Squares of numbers below this lose digits.

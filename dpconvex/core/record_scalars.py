@@ -10,10 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_domains import Fields
-
-Array = NDArray[np.float64]
 
 # A few roundings, relative to what is rounded.
 ROUNDING = 16 * float(np.finfo(float).eps)

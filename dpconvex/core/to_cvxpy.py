@@ -9,14 +9,12 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import repeated, reshape
 from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
-
-Array = NDArray[np.float64]
 
 
 @dataclass

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.pipelines import schema_before, warn_of_leaks
@@ -36,8 +37,6 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
 from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import verify
-
-Array = NDArray[np.float64]
 
 # What a fit releases, and an estimator is pickled with.
 SAVED: dict[str, Any] = {"release_": Release, "statistics_": Statistics}

@@ -5,10 +5,11 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
+from dpconvex.core.arrays import Array
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Scoring
 from dpconvex.estimators.tables import declared_classes
@@ -21,8 +22,6 @@ from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.release.solve import solve
-
-Array = NDArray[np.float64]
 
 
 class PrivateClassifier(ClassifierMixin, Scoring):

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
+from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.pipelines import warn_of_leaks
@@ -16,8 +17,6 @@ from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
 from dpconvex.language.validation import check_labels
 from dpconvex.release.solve import solve
-
-Array = NDArray[np.float64]
 
 
 class MetricLearner(ClassifierMixin, Private):

@@ -16,8 +16,6 @@ from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 
-Array = NDArray[np.float64]
-
 
 class PrivateEstimator(Scoring):
     """A classifier or regressor that fits a template of your own.

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DomainError, NotConverged, TemplateError
 from dpconvex.estimators.base import Private
@@ -17,8 +18,6 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.solve import statistics
 from dpconvex.release.statistics import Statistics
-
-Array = NDArray[np.float64]
 
 
 class PrivateRegressor(RegressorMixin, Private):

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.clipping import ClippedEngine
@@ -20,8 +21,6 @@ from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
-
-Array = NDArray[np.float64]
 
 # Numbers in the records from which an accelerator is looked for.
 LARGE = 2**17

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.summation import Pairwise
 from dpconvex.evaluation.design import Design
 from dpconvex.evaluation.engine import Engine, Plan, Records, Share
@@ -28,8 +29,6 @@ from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Chosen = NDArray[np.bool_]
 
 # How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.summation import PIECE, TERMS, Pairwise, pairwise
 from dpconvex.language.columns import dense, flattened
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 Product = Callable[[Array, Any], Array]
 

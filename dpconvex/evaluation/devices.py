@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
@@ -25,9 +25,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.evaluation.programs import Lowered, LoweredTemplate, Program, table
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Pieces, dense
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 # Bytes of a block of records, unless others are asked for.
 BLOCK = 2**26

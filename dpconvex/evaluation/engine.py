@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise
 from dpconvex.evaluation.design import TABLE, Design, Product, product
 from dpconvex.evaluation.forms import Label, LeafForm
@@ -22,8 +22,6 @@ from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Records = dict[str, Any]
 T = TypeVar("T")
 

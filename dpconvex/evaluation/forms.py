@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import affine_leaves
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Variable
 from dpconvex.core.parameter_space import Space
@@ -29,9 +30,6 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.evaluation.programs import Lowered, lower_template
 from dpconvex.language.template import Template
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 # Monomials of a higher degree are left to outer functions.
 LARGEST_DEGREE = 2

@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.polynomial import numbered_rows
 from dpconvex.core.summation import MOMENT_BLOCK
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense, flattened
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 # The column of a batch that holds the records' weights, and where it is among their scalars.
 WEIGHTS, WEIGHT = " weights", -2
@@ -51,7 +48,7 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
     return np.concatenate([np.zeros((0, moments.count)), *parts])
 
 
-def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
+def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Indices]]:
     """Yield the scalars of some records, with their weights and ones as last columns, and their combinations."""
     columns = [blocks(column, MOMENT_BLOCK) for name, column in batch.fields.items() if name != WEIGHTS]
     weights = blocks(batch.fields[WEIGHTS], MOMENT_BLOCK) if WEIGHTS in batch.fields else None
@@ -63,7 +60,7 @@ def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
         yield np.concatenate([*parts, weight, ones], axis=1), group
 
 
-def with_weights(kind: Kind) -> Index:
+def with_weights(kind: Kind) -> Indices:
     return np.pad(kind.monomials, ((0, 0), (kind.weights, 0)), constant_values=WEIGHT)
 
 
@@ -77,7 +74,7 @@ class Adder:
         self.first, self.row = numbered_rows(monomials[:, :half])
         self.second, self.column = numbered_rows(monomials[:, half:])
 
-    def sums(self, scalars: Array, group: Index) -> Array:
+    def sums(self, scalars: Array, group: Indices) -> Array:
         """Return the sums over a block, shape (monomials, patterns)."""
         first, second = products(scalars, self.first), products(scalars, self.second)
         if self.patterns.shape[1] == 1:
@@ -91,7 +88,7 @@ class Adder:
         return result
 
 
-def products(scalars: Array, monomials: Index) -> Array:
+def products(scalars: Array, monomials: Indices) -> Array:
     """Return monomials of all records, shape (records, monomials)."""
     if monomials.shape[1] == 0:
         return scalars[:, -1:]

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation import forms, programs
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.template import Template
-
-Array = NDArray[np.float64]
 
 
 class Program:

@@ -17,14 +17,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.evaluate import STEP, slopes
 from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.template import Template
-
-Array = NDArray[np.float64]
 
 # What a processor computes at once, at most: records are gone through in multiples of it (`dpconvex.evaluation.clipping`).
 LANES = 64

@@ -5,15 +5,13 @@ every template before anything is proved about it; a difference is an error.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.core.arrays import Array
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.region import Region
-
-Array = NDArray[np.float64]
 
 # Records and parameters are drawn at these sizes; each size is tried this many times.
 SCALES = (1.0, 30.0)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.atoms.matrices import NORM_NUC
 from dpconvex.core.expression import Expression
 from dpconvex.geometry.blocks import SECOND_ORDER, SEMIDEFINITE, Block
@@ -27,9 +27,6 @@ from dpconvex.geometry.convex_sets import (
     triangle,
 )
 from dpconvex.geometry.quadratics import Affine, affine_map, linear_parts
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import hstack, repeated, reshape, transpose, vstack
 from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
@@ -28,8 +28,6 @@ from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block
 from dpconvex.geometry.convex_sets import UNIT, triangle
 from dpconvex.geometry.quadratics import Affine, Parts, affine_map, groups, linear_parts, squares, weighted_sum
-
-Array = NDArray[np.float64]
 
 # Where no variable occurs, a number may miss zero by this much.
 SLACK = 1e-12

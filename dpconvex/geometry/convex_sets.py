@@ -13,8 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from dpconvex.core.arrays import Array, Indices
 
 UNIT = float(np.finfo(float).eps)
 

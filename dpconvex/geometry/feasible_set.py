@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
@@ -19,9 +19,6 @@ from dpconvex.geometry.closed_forms import closed_forms, symmetric
 from dpconvex.geometry.convex_sets import AxisHull, Interval, Piece, Spectral
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 # Bounds of single coordinates are looked for up to this many of them.
 MOST_BOUNDED = 400

@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.exponentials import LOG, REL_ENTR
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
@@ -31,9 +31,6 @@ from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, linear_parts, weighted_sum
 from dpconvex.geometry.region import Region
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 # Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
 POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arithmetic import add, total
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
@@ -18,7 +19,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
 
-Array = NDArray[np.float64]
 Affine = tuple[sp.csr_array, Array]
 # Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
 Parts = dict[Expression, sp.csr_array]

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.extremes import SUM_LARGEST
 from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.evaluate import over_records
@@ -27,7 +28,6 @@ from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.record import Record
 
-Array = NDArray[np.float64]
 Objects = NDArray[np.object_]
 
 

@@ -19,10 +19,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError
-
-Array = NDArray[np.float64]
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.
 BLOCK_BYTES = 2**21

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball, Box, Choice
@@ -35,8 +36,6 @@ from dpconvex.language.schema_columns import (
     levels_of,
 )
 from dpconvex.language.tables import day, is_missing, missing_entries, number, path_of, table_of, text_of
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

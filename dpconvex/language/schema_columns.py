@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.tables import day, missing_entries, number, text_of
 
-Array = NDArray[np.float64]
 Where = Callable[[int], str]
 
 INDICATOR = "indicator"

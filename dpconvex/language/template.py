@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression, Variable, postorder
@@ -30,7 +31,6 @@ from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, tex
 from dpconvex.language.batch_program import perturbed_program, problem_parts
 from dpconvex.language.record import Record, Sealed
 
-Array = NDArray[np.float64]
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, at_once, blocks
 
-Array = NDArray[np.float64]
 Continuous = Ball | Box
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.core.record_domains import Ball
@@ -35,9 +36,6 @@ from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMea
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.files import Released, content_of
-
-Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 FORMAT, VERSION = "dpconvex components", 1
 # Centres may start outside of the ball of records, but not far.
@@ -174,7 +172,7 @@ class Components(Released):
             raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels; centres of classes need them.")
         return self.of(in_steps(records, self.middle, self.step), codes)
 
-    def of(self, steps: Array, codes: Codes) -> Codes:
+    def of(self, steps: Array, codes: Indices) -> Indices:
         return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
 
     def to_dict(self) -> dict[str, Any]:
@@ -335,7 +333,7 @@ class Grouping:
             **source.spending(privacy),
         )
 
-    def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Codes]]:
+    def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
         """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
         middle, start = self.extent[0], 0
         place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
@@ -365,7 +363,7 @@ class Grouping:
             total[:, -1] += np.bincount(cell, minlength=len(total))
         return total.reshape(classes, count, features + 1)
 
-    def assigned(self, batch: Batch, components: Components) -> Codes:
+    def assigned(self, batch: Batch, components: Components) -> Indices:
         none = np.zeros(0, dtype=np.int64)
         return np.concatenate([none, *(components.of(*block) for block in self.blocks(batch, components.step))])
 
@@ -381,7 +379,7 @@ def in_steps(records: Array, middle: Array, step: float) -> Array:
     return np.asarray(np.trunc((records - middle) / step))
 
 
-def nearest_of_class(steps: Array, codes: Codes, centers: Array) -> Codes:
+def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
     """Return for each record the nearest centre of its class; all of them in steps of the grid."""
     found = np.zeros(len(steps), dtype=np.int64)
     for code, mine in enumerate(centers):

@@ -8,9 +8,9 @@ mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the vari
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
@@ -18,8 +18,6 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.template import Template
 from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import form_of
-
-Array = NDArray[np.float64]
 
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.validation import numbers, trusted_rows
 from dpconvex.noise.samplers import seeded_generator
 
-Array = NDArray[np.float64]
 # Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
 BLOCK, VECTOR = 2**14, 32
 # So many frequencies' coordinates are held at most.

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expression import postorder
@@ -14,8 +15,6 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
-
-Array = NDArray[np.float64]
 
 
 class Engine(Protocol):

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built
@@ -22,8 +22,6 @@ from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import columns, proof, tree
 from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
-
-Array = NDArray[np.float64]
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
 FINENESS = 1024

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer import slope_of
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
@@ -26,8 +26,6 @@ from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
-
-Array = NDArray[np.float64]
 
 GAUSSIAN = SPHERICAL["gaussian"]
 # A set of one point needs no steps, but a number that can be divided by.

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.errors import DPConvexError
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 # Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
@@ -135,7 +132,7 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
     return np.asarray(drawn(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)
 
 
-def drawn(law: str, scale: float, steps: Integers, rng: np.random.Generator | None) -> Integers:
+def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
     """Return integers with noise: OpenDP's, or for releases that are not private, from a generator."""
     if rng is None:
         return np.array(measurement(law, scale)(steps.tolist()), dtype=np.int64)
@@ -162,7 +159,7 @@ def measurement(law: str, scale: float) -> Any:
     return found
 
 
-def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Integers:
+def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Indices:
     """Draw discrete Gaussian integers by rejection (Canonne, Kamath & Steinke 2020, section 5), shape (count,)."""
     width, result, missing = math.floor(scale) + 1, np.zeros(count, dtype=np.int64), np.arange(count)
     while len(missing):
@@ -173,7 +170,7 @@ def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Integ
     return result
 
 
-def two_sided(scale: float, count: int, rng: np.random.Generator) -> Integers:
+def two_sided(scale: float, count: int, rng: np.random.Generator) -> Indices:
     """Draw integers k with probability proportional to exp(-|k|/scale): the difference of two geometric ones, shape (count,)."""
     stop = -math.expm1(-1 / scale)
     return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta as beta_law
@@ -24,6 +23,7 @@ from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.neighbour_differences import differences
 from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
+from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
@@ -31,8 +31,6 @@ from dpconvex.mechanisms.base import check_delta, sensitivity_of
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.profiles import smallest_scale
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
-
-Array = NDArray[np.float64]
 
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
 ACCURATE, ROUGH = 1e-12, 1e-4

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical, seeded_generator
 
-Array = NDArray[np.float64]
 Statistics = Callable[[Array], tuple[Array, Array]]
 
 # The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.

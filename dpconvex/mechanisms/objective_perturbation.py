@@ -16,17 +16,15 @@ Gaussian noise for losses of one linear predictor to Redberg, Koskela & Wang 202
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law
-
-Array = NDArray[np.float64]
 
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
 # So many times the largest curvature, over epsilon, makes curvature free; it is worth a remark from this share of epsilon on.

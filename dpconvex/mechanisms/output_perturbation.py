@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
@@ -25,8 +25,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL, Spherical
-
-Array = NDArray[np.float64]
 
 # Kinks are rounded off where the noise moves the argument by ten times as much.
 ROUNDED = 0.1

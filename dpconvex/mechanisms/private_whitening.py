@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
@@ -32,9 +32,6 @@ from dpconvex.mechanisms.grid import GAUSSIAN, LEVELS, WhiteningNoise, drawn
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MOST_FEATURES = 4096
 SOURCE = "docs/theory.md, section 8"
@@ -158,7 +155,7 @@ class Stages:
             assumptions=(*fit.assumptions, ASSUMED),
         )
 
-    def released(self, sums: Integers, rng: np.random.Generator | None) -> Array:
+    def released(self, sums: Indices, rng: np.random.Generator | None) -> Array:
         """Return the noisy second moment, in units of the squared radius, from exact sums in levels, shape (d, d)."""
         upper, scale = np.triu_indices(len(sums), 1), self.noise.scale
         noisy = np.diag(drawn(GAUSSIAN, scale, np.diag(sums), rng))

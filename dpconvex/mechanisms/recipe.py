@@ -15,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.rank_one_gradients import rank_one_structures
+from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Ball
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
@@ -34,7 +34,6 @@ from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-Array = NDArray[np.float64]
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 Whitened = PrivateWhitening | bool | Literal["auto"] | None
 

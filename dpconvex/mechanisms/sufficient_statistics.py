@@ -12,13 +12,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
 from dpconvex.calculus.moments import Moments, base_of, quadratic_loss, turned_parameters, weighted
+from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.summation import MOMENT_BLOCK
@@ -28,8 +28,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, check_delta
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL, Spherical
-
-Array = NDArray[np.float64]
 
 SOURCE = "docs/theory.md, section 18"
 # More numbers than this are not released: each has noise of its own that is drawn exactly.

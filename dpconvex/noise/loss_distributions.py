@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
 from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta, gaussian_sigma, smallest_scale
-
-Array = NDArray[np.float64]
 
 # Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
 SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0

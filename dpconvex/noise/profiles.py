@@ -25,9 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, logsumexp, ndtr
 
+from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
 
-Array = NDArray[np.float64]
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
 

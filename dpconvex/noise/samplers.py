@@ -15,17 +15,15 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 from randomgen import ChaCha
 from scipy.stats import chi, gamma
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.core.runtime import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.noise.profiles import gaussian_sigma
-
-Array = NDArray[np.float64]
 
 ROUNDS = 20
 # Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.

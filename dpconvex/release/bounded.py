@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy, computable
@@ -15,8 +16,6 @@ from dpconvex.mechanisms.bound_certificate import BoundCertificate, bound_certif
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-
-Array = NDArray[np.float64]
 
 
 @quietly

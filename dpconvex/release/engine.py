@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.smoothing import smooth_template
+from dpconvex.core.arrays import Array
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
@@ -31,8 +32,6 @@ from dpconvex.solvers.problem import Problem
 
 if TYPE_CHECKING:
     from dpconvex.evaluation.batch_loss import BatchedLoss
-
-Array = NDArray[np.float64]
 
 
 class DataEngine:

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
@@ -26,8 +27,6 @@ from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.files import Released, content_of, packed, plain_value, unpacked
 from dpconvex.release.whitening import Whitening
-
-Array = NDArray[np.float64]
 
 FORMAT = "dpconvex release"
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss, turned_parameters
+from dpconvex.core.arrays import Array
 from dpconvex.core.markup import paragraph
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import frozen
@@ -25,8 +26,6 @@ from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
-
-Array = NDArray[np.float64]
 
 FORMAT = "dpconvex statistics"
 # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import TemplateError
@@ -22,8 +23,6 @@ from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
-
-Array = NDArray[np.float64]
 
 # Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
 FINE, RECORD_LEVELS = 2**22, 2**18

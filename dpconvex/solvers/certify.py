@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.convex_sets import UNIT
@@ -16,8 +17,6 @@ from dpconvex.geometry.region import Certified
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
-
-Array = NDArray[np.float64]
 
 # So often do interior points and steps take turns where neither reaches a tolerance.
 ROUNDS, MANY = 4, 1000

@@ -13,8 +13,8 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.core.to_cvxpy import Writer, solve_quietly, variable_like
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
@@ -22,8 +22,6 @@ from dpconvex.language.batch_program import perturbed_program
 from dpconvex.language.columns import dense
 from dpconvex.solvers.certify import FirstOrder, certify
 from dpconvex.solvers.problem import Problem, Solution
-
-Array = NDArray[np.float64]
 
 # Of the solver for baselines: as far as it gets; if it gets less far, its gap says so.
 OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}

@@ -16,16 +16,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.solvers.problem import Problem
-
-Array = NDArray[np.float64]
 
 
 class Composite:

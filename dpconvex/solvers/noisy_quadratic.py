@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments, QuadraticLoss
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.to_cvxpy import least_squares_program
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.quadratics import quadratic
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 # The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
 RIDGE = 0.7
@@ -41,7 +38,7 @@ class NoisyQuadratic:
         return np.asarray(self.loss.onto(self.moments) @ self.values)
 
     @cached_property
-    def pairs(self) -> tuple[Index, Index, Index]:
+    def pairs(self) -> tuple[Indices, Indices, Indices]:
         """Targets with two coordinates: their numbers, and both coordinates."""
         squared = np.flatnonzero((self.loss.targets >= 0).all(axis=1))
         return squared, self.loss.targets[squared, 0], self.loss.targets[squared, 1]
@@ -109,13 +106,13 @@ class NoisyQuadratic:
         return float(self.values[self.moments.count - kind.count : self.moments.count] @ everybody / kind.factors[0])
 
     @cached_property
-    def parts(self) -> list[tuple[Index, Array]]:
+    def parts(self) -> list[tuple[Indices, Array]]:
         """The blocks of Q that no entry connects: coordinates and entries."""
         _, a, b = self.pairs
         pattern = sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim))
         return [(mine, self.hessian[mine][:, mine].toarray()) for mine in components(pattern)]
 
-    def edge(self, mine: Index) -> float:
+    def edge(self, mine: Indices) -> float:
         """Return about how large the largest eigenvalue is of the noise on a block: twice the root of a row's variance.
 
         For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)) (Wigner's semicircle).
@@ -143,7 +140,7 @@ class NoisyQuadratic:
         return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]
 
 
-def components(matrix: Any) -> list[Index]:
+def components(matrix: Any) -> list[Indices]:
     """Return the coordinates of the blocks of a matrix that no entry connects."""
     count, owner = connected_components(matrix, directed=False)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import frozen
@@ -29,8 +29,6 @@ from dpconvex.geometry.kinks import Epigraph, Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.solvers.distance import Composite, Iterate, at_point, step
 from dpconvex.solvers.smooth import FEWEST, FOR_EACH, Memory
 
-Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 
 # Steps that directions, and corrections of a model, are made of; steps after which second moments are weighted anew.

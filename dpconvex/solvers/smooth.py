@@ -11,9 +11,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.solvers.distance import Composite, Iterate, at_point
 
-Array = NDArray[np.float64]
 Inverse = Callable[[Array], Array]
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Interval, Kink, Scalar
+from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import NotPrivate
-
-Array = NDArray[np.float64]
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0

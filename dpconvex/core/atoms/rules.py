@@ -10,11 +10,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Interval, Kink, Scalar, Term
+from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import MissingRule, NotPrivate
 
-Array = NDArray[np.float64]
 Entries = list[Scalar]
 Write = Callable[[Expression, int], str]
 

@@ -1,0 +1,7 @@
+"""What arrays are called in annotations."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
