@@ -7,8 +7,6 @@ forms with known ranges.  For a classifier with C matrices there are C generator
 Sums that cancel are bounded outward: an error is relative to what was added up, never to what is left of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

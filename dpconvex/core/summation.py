@@ -6,8 +6,6 @@ order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions a
 are added in pieces of as many terms, and these in pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A learner is declared by the attributes of its class: a problem file, and which 
 of a table, each record by itself, declares the problem for their number, and solves it privately.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

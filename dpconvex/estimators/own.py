@@ -1,7 +1,5 @@
 """An estimator of a template of one's own."""
 
-from __future__ import annotations
-
 from dataclasses import field
 from typing import Any
 

@@ -3,8 +3,6 @@
 What the domains of atoms ask is part of a constraint, or becomes one beside a regularizer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ passes the same check.  Errors come back as results, because Dask writes excepti
 values of records.  Names of tasks are random.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
