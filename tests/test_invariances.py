@@ -87,13 +87,11 @@ SOFTMAX: Ways = {
     "atom": lambda W, x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
     "less its own": lambda W, x, y: cp.log_sum_exp(x @ W) - x @ W[:, y],
     "chosen": lambda W, x, y: cp.log_sum_exp(x @ W) - cp.sum(cp.multiply(np.eye(C)[y], x @ W)),
-    "halves": lambda W, x, y: 0.5 * cp.log_sum_exp(x @ W - x @ W[:, y]) + 0.5 * (cp.log_sum_exp(x @ W) - x @ W[:, y]),
     "centred": lambda W, x, y: cp.log_sum_exp(x @ (W @ (np.eye(C) - 1 / C))) - x @ W @ (np.eye(C) - 1 / C)[:, y],
 }
 SOFT_HINGE: Ways = {
     "atom": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y) - x @ W[:, y]), 0.5),
     "outside": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y)) - x @ W[:, y], 0.5),
-    "halves": lambda W, x, y: dp.huber_hinge(1 + soft(W, x, y) / 2 + soft(W, x, y) / 2 - x @ W[:, y], 0.5),
 }
 
 

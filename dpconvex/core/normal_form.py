@@ -2,7 +2,7 @@
 
     ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2
     c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
-    c logistic(m) - c m = c logistic(-m)
+    c logistic(m) - c m = c logistic(-m),  0 m = 0
 
 Constants belong to a function, and should not depend on how it is written; proofs see these forms best.
 """
@@ -40,10 +40,13 @@ def normal(node: Expression) -> Expression:
 
 
 def absorbed(node: Expression) -> Expression:
-    """Put affine terms of a sum into its only curved one, a log-sum-exp or a logistic function of affine entries."""
+    """Put affine terms of a sum into its only curved one, a log-sum-exp or a logistic function of affine entries; 0 m is 0."""
     curved = [part for part in node.args if not part.is_affine]
-    moving = [part for part in node.args if part.is_affine and part.variables]
+    affine = [part for part in node.args if part.is_affine and part.variables]
+    moving = [part for part in affine if any(scale for scale, _ in terms(part))]
     fixed = [part for part in node.args if not part.variables]
+    if len(moving) < len(affine):
+        node = add(*curved, *moving, *fixed)
     (factor, term), *more = terms(curved[0])
     if more or len(curved) > 1 or not moving or not 1e-300 < factor < 1e300:
         return node

@@ -55,7 +55,7 @@ REFUSALS = {
     ),
     "definiteness asserted in a constraint": (
         lambda: Template(RECORD, loss, 0, [cp.quad_form(w, cp.psd_wrap(np.diag([1.0, -1.0]))) <= 1]),
-        "not positive semidefinite",
+        "negative eigenvalue",
         "psd_wrap",
     ),
     "cancelling leaves": (

@@ -58,16 +58,16 @@ CASES: dict[str, Callable[[], Expression]] = {
     "multiply": lambda: V * X * V,
     "divide": lambda: V / (powers.square(V) + 1) + V / 2,
     "matmul": lambda: W @ S @ (place.transpose(A) @ W)[0] + W @ np.ones(3)[0:3] + (X[:2] @ W) @ S @ S[0],
-    "exp": lambda: exponentials.exp(V),
-    "log": lambda: exponentials.log(positive),
-    "xexp": lambda: exponentials.xexp(V),
+    "exp": lambda: exponentials.EXP(V),
+    "log": lambda: exponentials.LOG(positive),
+    "xexp": lambda: exponentials.XEXP(V),
     "logistic": lambda: exponentials.logistic(3 * V),
     "log_sum_exp": lambda: (
         exponentials.log_sum_exp(W, (0,)) + exponentials.log_sum_exp(W) + exponentials.log_sum_exp(W, (1,), True)
     ),
     "rel_entr": lambda: rel_entr(positive, powers.square(X) + positive),
     "huber": lambda: powers.huber(V, 0.5),
-    "abs": lambda: powers.absolute(V),
+    "abs": lambda: powers.ABS(V),
     "power": lambda: (
         powers.power(V, 2) + powers.power(V, 6) + powers.power(positive, 1.5) + powers.power(positive, -0.5)
     ),
@@ -78,10 +78,10 @@ CASES: dict[str, Callable[[], Expression]] = {
     "norm": lambda: (
         norms.norm(W) + norms.norm(W, 1, (0,)) + norms.norm(W[0], 3) + norms.norm(V, np.inf) + norms.norm(W, 2, (0,))
     ),
-    "lambda_max": lambda: matrices.lambda_max(S + place.transpose(S)),
-    "sigma_max": lambda: matrices.sigma_max(W),
-    "norm_nuc": lambda: matrices.norm_nuc(W),
-    "log_det": lambda: matrices.log_det(S @ place.transpose(S) + np.eye(3)),
+    "lambda_max": lambda: matrices.LAMBDA_MAX(S + place.transpose(S)),
+    "sigma_max": lambda: matrices.SIGMA_MAX(W),
+    "norm_nuc": lambda: matrices.NORM_NUC(W),
+    "log_det": lambda: matrices.LOG_DET(S @ place.transpose(S) + np.eye(3)),
     "declared": lambda: DECLARED(V, declaration=Square()),
 }
 
