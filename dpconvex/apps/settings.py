@@ -106,6 +106,12 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
         )
     if len(values) != len(schema.labels or ()):
         raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels or ())} labels are declared.")
+    if set(values) == set(schema.labels or ()):
+        values = list(schema.labels or ())  # whatever their order in the problem
+    elif any(isinstance(value, str) for value in values):
+        raise TemplateError(
+            f"{problem} is about the labels {values!r}, and the table's are {list(schema.labels or ())!r}."
+        )
     return learner, values
 
 

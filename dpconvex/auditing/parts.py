@@ -97,7 +97,7 @@ def attack_gradients(
     difference, one = max(cases, key=lambda case: case[0])
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
-        "for both, and who sees the average of the iterates alone learns less.",
+        "for both, and who sees the released answer alone learns less.",
     )
     if rate == 1:
         return shifted(search, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)

@@ -4,6 +4,7 @@ The constants hold for one record of the declared domain: gradient bounds, pairw
 curvature of the regularizer.  Mechanisms turn them into noise.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,6 +114,21 @@ class Analysis:
         """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
         part = polynomial.gathered(np.array(places))
         return leaf_length(part, rows[places], self.gram, self.form.feasible, self.form.bases)
+
+    @cached_property
+    def largest_drop(self) -> float:
+        """Bound how far the loss of one record can lie below its value at 0, over K; infinite if nothing is known."""
+        at_zero = Walker(
+            self.form.expander, self.rows, lambda polynomial, rows: intervals(*self.offset_range(polynomial))
+        )
+        drop = 0.0
+        for loss, bounds in zip(self.form.losses, self.losses, strict=True):
+            try:
+                (start,), _ = at_zero.walk(loss)
+            except DPConvexError:  # 0 is outside the domain of an atom
+                return math.inf
+            drop = max(drop, start.value.high - bounds.scalar.value.low)
+        return drop * (1 + ROUNDING_SLACK) if self.losses else math.inf
 
     @cached_property
     def gradient_bound(self) -> float:
@@ -241,3 +257,7 @@ def first_largest(values: Array) -> int:
     1
     """
     return int(np.argmax(values >= values.max() * (1 - TIE)))
+
+
+def intervals(low: Array, high: Array) -> list[Interval]:
+    return [Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)]

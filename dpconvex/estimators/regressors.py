@@ -175,6 +175,8 @@ class LinearRegression(PrivateRegressor):
     confidence: float = 0.95
 
     def _declared(self, features: int) -> dict[str, Any]:
+        if self.regularization:
+            raise TemplateError("LinearRegression has no penalty; use Ridge(regularization=...), which has one.")
         return {"features": features, "radius": self.radius, "offset": bool(self.fit_intercept)}
 
     @property

@@ -27,6 +27,7 @@ from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
 # Under add-remove the number of records is private; bounds hold for up to so many times the nominal one.
 SURPLUS = 2
@@ -102,10 +103,20 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
 def answer_radius(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound."""
+    """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound.
+
+    By gradients (`minimiser_norm`), and by values: the objective at the minimiser is no larger than at 0, so with s the slope of
+    the public part at 0 and D the largest drop of one loss ``mu r^2/2 - (s + ||b||) r <= n D`` (docs/release.md, section 4).
+    """
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
-    mu, bound = certificate.strong_convexity, certificate.gradient_bound
-    return minimiser_norm(analysis, mu, bound, certificate.size, certificate.added, records, noise_bound)
+    mu, size, added = certificate.strong_convexity, certificate.size, certificate.added
+    radius = minimiser_norm(analysis, mu, certificate.gradient_bound, size, added, records, noise_bound)
+    start, slope = public_start(analysis, size, added)
+    if start.any() or mu <= 0:
+        return radius
+    smooth = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
+    pull = slope + noise_bound
+    return min(radius, (pull + math.sqrt(pull**2 + 2 * mu * records * smooth.largest_drop)) / mu * (1 + 1e-12))
 
 
 def minimiser_norm(

@@ -259,3 +259,8 @@ def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
     straight = dp.Ridge(bounds=(0, 100), seed=1, epsilon=5.0).fit(schema.encode(table)[0], Z)
     np.testing.assert_allclose(line.coef_, straight.coef_, rtol=0, atol=1e-4)
     line.save(tmp_path / "line.npz")
+
+
+def test_a_penalty_that_there_is_not_is_refused():
+    with pytest.raises(dp.TemplateError, match="LinearRegression has no penalty; use Ridge"):
+        dp.LinearRegression(epsilon=1.0, regularization=1.0).fit(np.zeros((20, 2)), np.zeros(20))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.optimize import brentq
 
 import dpconvex as dp
 from dpconvex.mechanisms import residual_noise as residual
@@ -240,6 +241,28 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem: str, adjacency: str) -
                 assert np.linalg.norm(solution.theta) <= radius
                 assert np.linalg.norm(made_problem.linear) <= cap
                 assert observed_floor(made_problem, solution.theta) <= lowest
+
+
+@pytest.mark.parametrize("count", [100, 10_000, 1_000_000])
+def test_the_radius_holds_for_records_that_pull_far_and_little(count: int) -> None:
+    """Short records pull the parameter as far as the drop of their losses pays for: nearly to the bound by values."""
+    w = cp.Variable(name="w")
+    loss = lambda x: dp.huber_hinge(1 - x * w, 0.01)  # noqa: E731
+    template = dp.Template(dp.Record(x=dp.Box(0, 1)), loss, 1e-3 * cp.square(w))
+    certificate = dp.verify(template, dp.Privacy(1.0), count, GAMMA)
+    analysis, mu = analyse(template), certificate.strong_convexity
+    assert analysis.largest_drop == pytest.approx(1.0, abs=0.01)
+    for noise in (0.0, 10.0):
+        radius = answer_radius(analysis, certificate, noise)
+        x = np.sqrt(mu / count)  # the end of the slope is where the quadratic stops a step along it
+        moved = brentq(lambda v: mu * v - noise - count * x * np.clip((1 - x * v) / 0.01, 0, 1), 0, 10 * radius)  # noqa: B023
+        assert 0.5 * radius <= moved <= radius
+
+
+def test_nothing_is_known_of_values_where_losses_fall_for_ever() -> None:
+    w = cp.Variable(name="w")
+    template = dp.Template(dp.Record(x=dp.Box(-1, 1)), lambda x: cp.logistic(w) - x * w, cp.square(w))
+    assert analyse(template).largest_drop == np.inf
 
 
 # Nothing escapes.
