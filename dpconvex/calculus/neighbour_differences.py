@@ -114,6 +114,11 @@ def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
     column = int(np.argmax(np.abs(row)))
     for term in loss.scalar.terms:
         factors = term.rows[:, column] / row[0, column]
+        along = factors[:, None] * row
+        if not (np.abs(term.rows - along) <= 1e-14 * np.abs(along)).all():
+            return (
+                None  # gradients lie on one line for other reasons: different functions of the record times one vector
+            )
         size = float(np.linalg.norm(factors))
         ends = (-size, size) if term.ball else (float(factors.min()), float(factors.max()))
         low, high = low + ends[0], high + ends[1]

@@ -7,6 +7,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.special import expit
+from scipy.stats import norm
 
 import dpconvex as dp
 from dpconvex.calculus.neighbour_differences import Difference, Slopes, differences, tally
@@ -104,3 +106,43 @@ def test_a_tally_never_shortens() -> None:
     rounded = np.repeat(lengths, counts.astype(int))
     assert (rounded >= exact).all()
     assert (rounded <= exact * (1 + 3e-7)).all()
+
+
+# Losses of one parameter, and the slope of the record that pulls most.
+LINE: dict[str, tuple[dict[str, dp.Box], Any, Any]] = {
+    "a margin and a label that is a number": (
+        {"t": dp.Box(0.0, 5.0)},
+        lambda w, t: cp.logistic(w) - t * w,
+        lambda w: expit(w) - 5,
+    ),
+    "soft labels": (
+        {"x": dp.Box(-1.0, 1.0), "t": dp.Box(0.0, 1.0)},
+        lambda w, x, t: cp.logistic(x * w) - t * x * w,
+        lambda w: expit(w) - 1,
+    ),
+    "terms of different degrees": (
+        {"t": dp.Box(0.0, 5.0)},
+        lambda w, t: 1.25 * cp.log_sum_exp(cp.hstack([0.52 * t * w, 0.02 * w - 0.75])) - 1.25 * 0.52 * t * w,
+        lambda w: -1.25 * 2.58 * expit(-2.58 * w - 0.75),
+    ),
+    "an offset beside a margin": (
+        {"x": dp.Box(-1.0, 1.0)},
+        lambda w, x: cp.logistic(x * w) + 50 * w,
+        lambda w: expit(w) + 50,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINE)
+def test_one_parameter_may_be_seen_through_several_functions_of_a_record(name: str) -> None:
+    """Their rows lie on one line, and are no multiples of one row: the exact law of the noisy minimiser keeps the promise."""
+    fields, loss, slope = LINE[name]
+    w = cp.Variable(name="w")
+    template = dp.Template(dp.Record(**fields), lambda **z: loss(w, **z), 0.01 * cp.square(w))
+    promise = dp.Privacy(1.0, 1e-6, "add-remove")
+    certificate = dp.verify(template, promise, 1000, dp.ObjectivePerturbation("gaussian"))
+    theta, sigma, mu = np.linspace(-40, 40, 400_001), certificate.noise_scale, certificate.strong_convexity
+    one, none = (np.diff(norm.cdf((mu * theta + pull) / sigma)) for pull in (slope(theta), 0.0))
+    epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
+    for first, second in ((one, none), (none, one)):
+        assert np.maximum(first - np.exp(epsilon) * second, 0).sum() <= certificate.noise_delta
