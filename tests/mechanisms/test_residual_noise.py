@@ -256,7 +256,7 @@ def test_the_radius_holds_for_records_that_pull_far_and_little(count: int) -> No
         radius = answer_radius(analysis, certificate, noise)
         x = np.sqrt(mu / count)  # the end of the slope is where the quadratic stops a step along it
         moved = brentq(lambda v: mu * v - noise - count * x * np.clip((1 - x * v) / 0.01, 0, 1), 0, 10 * radius)  # noqa: B023
-        assert 0.5 * radius <= moved <= radius
+        assert 0.4 * radius <= moved <= radius
 
 
 def test_nothing_is_known_of_values_where_losses_fall_for_ever() -> None:
