@@ -184,7 +184,7 @@ def model(
     dim, (equations, values) = region.dim, region.system
     # The l1 cone has a number above each entry, which comes after the move.
     extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
-    rows: list[Any] = [np.hstack([equations, np.zeros((len(values), extra))])]
+    rows: list[Any] = [sp.csr_array(np.hstack([equations, np.zeros((len(values), extra))]))]
     offsets, cones, start = [values - equations @ x], [("zero", len(values))], dim
     for block in blocks:
         offset, kind = block.at(x), block.kind

@@ -103,33 +103,28 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
 def answer_radius(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound.
-
-    By gradients (`minimiser_norm`), and by values: the objective at the minimiser is no larger than at 0, so with s the slope of
-    the public part at 0 and D the largest drop of one loss ``mu r^2/2 - (s + ||b||) r <= n D`` (docs/release.md, section 4).
-    """
+    """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound."""
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
-    mu, size, added = certificate.strong_convexity, certificate.size, certificate.added
-    radius = minimiser_norm(analysis, mu, certificate.gradient_bound, size, added, records, noise_bound)
-    start, slope = public_start(analysis, size, added)
-    if start.any() or mu <= 0:
-        return radius
+    mu, bound = certificate.strong_convexity, certificate.gradient_bound
     smooth = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
-    pull = slope + noise_bound
-    return min(radius, (pull + math.sqrt(pull**2 + 2 * mu * records * smooth.largest_drop)) / mu * (1 + 1e-12))
+    return minimiser_norm(smooth, mu, bound, certificate.size, certificate.added, records, noise_bound)
 
 
 def minimiser_norm(
     analysis: Analysis, mu: float, gradient_bound: float, size: float, added: float, records: float, noise: float
 ) -> float:
-    """Bound the norm of the minimiser.
+    """Bound the norm of the minimiser (docs/release.md, section 4).
 
     Let h be the public part of the objective, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
-    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.
+    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.  The
+    objective is no larger there than at theta_0: if that is 0, ``mu r^2/2 - (s + ||b||) r <= n D``, D the largest drop of a loss.
     """
     start, slope = public_start(analysis, size, added)
-    reach = float(np.linalg.norm(start)) + (records * gradient_bound + slope + noise) / mu
-    return min(reach, analysis.form.feasible.norm_bound)
+    pull = slope + noise
+    reach = (records * gradient_bound + pull) / mu
+    if not start.any():
+        reach = min(reach, (pull + math.sqrt(pull**2 + 2 * mu * records * analysis.largest_drop)) / mu * (1 + 1e-12))
+    return min(float(np.linalg.norm(start)) + reach, analysis.form.feasible.norm_bound)
 
 
 def largest_count(privacy: Privacy, size: int) -> int:

@@ -48,10 +48,10 @@ class DataEngine:
     ) -> Problem:
         """Return the program whose minimiser is asked for."""
         form, radius = self.analysis.form, 0.0
-        if bends(form):  # wherever the minimiser can be
-            noise, bound = 0.0 if linear is None else float(np.linalg.norm(linear)), self.analysis.gradient_bound
-            radius = minimiser_norm(self.analysis, strong_convexity, bound, self.size, added, self.batch.size, noise)
         smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
+        if bends(form):  # wherever the minimiser can be, which is no farther than its certificate says
+            noise, bound = 0.0 if linear is None else float(np.linalg.norm(linear)), smooth.gradient_bound
+            radius = minimiser_norm(smooth, strong_convexity, bound, self.size, added, self.batch.size, noise)
         return Problem(
             template=smooth_template(form.template, smoothing) if smoothing else form.template,
             space=form.space,

@@ -265,6 +265,21 @@ def test_the_radius_holds_for_records_that_pull_far_and_little(count: int) -> No
     assert np.sqrt(count / mu) >= 0.65 * answer_radius(analysis, certificate, 0.0)
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_curvature_that_grows_is_bounded_where_answers_are_certified_to_lie(epsilon: float) -> None:
+    """The program that runs has the radius of its certificate: beyond it exponentials bend too much for any distance."""
+    w = cp.Variable(2, name="w")
+    public = 0.01 * cp.sum_squares(w) + 0.001 * cp.sum(cp.exp(w))
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), public)
+    x = np.random.default_rng(0).normal(size=(2000, 2))
+    x /= np.linalg.norm(x, axis=1, keepdims=True) * 1.001
+    spy = Spy()
+    release = dp.solve(template, {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}, dp.Privacy(epsilon), backend=spy, seed=0)
+    ((_, solution),) = spy.seen
+    assert solution.distance_bound <= release.certificate.tolerance
+
+
 def test_nothing_is_known_of_values_where_losses_fall_for_ever() -> None:
     w = cp.Variable(name="w")
     template = dp.Template(dp.Record(x=dp.Box(-1, 1)), lambda x: cp.logistic(w) - x * w, cp.square(w))
