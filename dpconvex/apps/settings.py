@@ -104,14 +104,13 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
             f"{problem}: to be fitted to this table, a problem needs a record of features x, here a vector of {count}, and "
             f"{wanted}; it has {learner.record!r}."
         )
-    if len(values) != len(schema.labels or ()):
-        raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels or ())} labels are declared.")
-    if set(values) == set(schema.labels or ()):
-        values = list(schema.labels or ())  # whatever their order in the problem
+    labels = list(schema.labels or ())
+    if len(values) != len(labels):
+        raise TemplateError(f"{problem} has {len(values)} classes, but {len(labels)} labels are declared.")
+    if set(values) == set(labels):
+        values = labels  # whatever their order in the problem
     elif any(isinstance(value, str) for value in values):
-        raise TemplateError(
-            f"{problem} is about the labels {values!r}, and the table's are {list(schema.labels or ())!r}."
-        )
+        raise TemplateError(f"{problem} is about the labels {values!r}, and the table's are {labels!r}.")
     return learner, values
 
 

@@ -19,7 +19,7 @@ from dpconvex.calculus.joint_supremum import HingeJoint, Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
-from dpconvex.core.abstract_values import Interval, Kink, Scalar
+from dpconvex.core.abstract_values import Interval, Kink, Scalar, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.polynomial import Polynomial
@@ -257,7 +257,3 @@ def first_largest(values: Array) -> int:
     1
     """
     return int(np.argmax(values >= values.max() * (1 - TIE)))
-
-
-def intervals(low: Array, high: Array) -> list[Interval]:
-    return [Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)]

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Scalar, Term
+from dpconvex.core.abstract_values import Interval, Scalar, Term, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander, placed
@@ -64,9 +64,8 @@ class Walker:
 
     def _walk(self, expression: Expression) -> tuple[Entries, Step]:
         if not expression.variables:
-            low, high = self.expander.bases.range(self.expander.expand(expression))
-            entries = [Scalar(Interval(float(a), float(b))) for a, b in zip(low, high, strict=True)]
-            return entries, Step("function of the record alone", expression, {}, "")
+            ranges = intervals(*self.expander.bases.range(self.expander.expand(expression)))
+            return list(map(Scalar, ranges)), Step("function of the record alone", expression, {}, "")
         if expression in self.leaves:
             return self._leaf(expression)
         walked = [self.walk(argument) for argument in expression.args]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.abstract_values import Interval
+from dpconvex.core.abstract_values import Interval, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_scalars import Bases
@@ -62,7 +62,7 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
     least, most = np.minimum(least, most), np.maximum(least, most)
-    values = [Interval(a, b) for a, b in zip(least.tolist(), most.tolist(), strict=True)]
+    values = intervals(least, most)
     result = LeafRanges({}, {})
     for leaf, a, b in zip(leaves, ends, ends[1:], strict=False):
         result.offsets[id(leaf)], result.values[id(leaf)] = (offset[0][a:b], offset[1][a:b]), values[a:b]

@@ -99,6 +99,10 @@ def times(a: float, b: float) -> tuple[float, float]:
     return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
 
 
+def intervals(low: Array, high: Array) -> list[Interval]:
+    return [Interval(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Term:
     """A set of gradients: the convex hull of rows, or (a ball) all ``sum_j u_j rows_j`` with ``||u|| <= 1``."""
