@@ -30,7 +30,7 @@ PAGES = {
             *("release.collect", "release.statistics", "solvers", "evaluation"),
         ),
     ),
-    "mechanisms": ("Mechanisms and certificates", ("mechanisms", "release.excess_risk")),
+    "mechanisms": ("Mechanisms and certificates", ("mechanisms",)),
     "budgets": ("Budgets", ("release.budget",)),
     "learners": ("Problems, mixtures, choices", ("learners",)),
     "estimators": ("Estimators", ("estimators",)),

@@ -73,7 +73,6 @@ from .mechanisms.sufficient_statistics import SufficientStatistics as Sufficient
 from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
 from .release.engine import minimize as minimize
-from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics
 from .release.statistics import Statistics as Statistics

@@ -1,9 +1,9 @@
 """Measured excess risk beside its bounds: ``python -m benchmarks.papers.risk [--draws 200]``.
 
 Two tables on the Breast Cancer data.  The first has the mechanisms of this toolkit, whole releases with their cover, and the
-bounds of `dpconvex.risk_bound`.  The second has the papers' mechanisms with the papers' noise, the papers' bounds, and what the
-argument of docs/theory.md, section 14, says about the same noise with its exact quantile.  Everything is on the mean loss plus
-the regularizer, and bounds are at the 95 % quantile except where the mean is named.
+bounds of `excess_risk`.  The second has the papers' mechanisms with the papers' noise, the papers' bounds, and what the argument
+of docs/theory.md, section 14, says about the same noise with its exact quantile.  Everything is on the mean loss plus the
+regularizer, and bounds are at the 95 % quantile except where the mean is named.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scipy.stats import gamma
 
 import dpconvex as dp
 from benchmarks import RESULTS
+from benchmarks.papers.excess_risk import risk_bound
 from benchmarks.published.chaudhuri import published_calibration
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.risk_bounds import (
@@ -148,8 +149,8 @@ def ours(name: str, template: dp.Template, labels: tuple[Any, Any], draws: int) 
                 yield objective.engine.project(perturb(theta, certificate.cover, rng))
 
         norm = float(np.linalg.norm(objective.best))
-        found = dp.risk_bound(template, certificate, PROBABILITY)
-        told = dp.risk_bound(template, certificate, PROBABILITY, comparator_norm=norm)
+        found = risk_bound(template, certificate, PROBABILITY)
+        told = risk_bound(template, certificate, PROBABILITY, comparator_norm=norm)
         yield Measurement(
             name, certificate.mechanism, objective.excess(releases()), found.bound, found.expected, told.bound
         )

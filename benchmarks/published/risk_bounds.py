@@ -1,4 +1,4 @@
-"""What papers say about the excess risk of their mechanisms, to the letter: to be compared with `dpconvex.release.excess_risk`.
+"""What papers say about the excess risk of their mechanisms, to the letter: to be compared with `benchmarks.papers.excess_risk`.
 
 Everything is in the papers' own units: the objective is the *mean* loss plus the regularizer.  The formulas are as printed, and
 nothing in the toolkit rests on them.  Where one is not what its own proof gives, the docstring says so; docs/theory.md,

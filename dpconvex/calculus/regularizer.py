@@ -127,18 +127,6 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
     return total
 
 
-def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float]:
-    """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v."""
-    stiffness, slope = 0.0, 0.0
-    for factor, term in terms_of(expression):
-        closed = quadratic(term, form.space)
-        if closed is None:
-            slope += abs(factor) * walked(term, form)
-        else:
-            stiffness += abs(factor) * stiffness_of(closed)
-    return stiffness, slope
-
-
 def terms_of(expression: Expression, factor: float = 1.0) -> Iterator[tuple[float, Expression]]:
     """Take sums and multiples of numbers apart: factors, and the terms that they multiply."""
     atom = expression.atom

@@ -8,9 +8,12 @@ import math
 from dataclasses import dataclass, replace
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer import bregman_bounds, slope_of
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.regularizer import slope_of, stiffness_of, terms_of, walked
+from dpconvex.core.expression import Expression
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
+from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate, ObjectiveCertificate, OutputCertificate
 from dpconvex.mechanisms.certificate_text import number
@@ -87,21 +90,6 @@ def risk_bound(
         The bound may fail with this probability.
     comparator_norm : float, optional
         Norm of the parameters to be compared with, by default of the exact minimiser.  It matters where a quadratic was added.
-
-    Raises
-    ------
-    TemplateError
-        If a number is out of range, the noise is on gradients or statistics, or no bound is found: the regularizer is not
-        Lipschitz where answers can be, or nothing bounds the norm of the minimiser.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> template = dp.load("logistic_regression", features=3, regularization=0.1)
-    >>> certificate = dp.verify(template, dp.Privacy(1.0), size=1000)
-    >>> found = dp.risk_bound(template, certificate, probability=0.05)
-    >>> found.expected < found.bound < 1.0
-    True
     """
     if not isinstance(certificate, Certificate):
         raise TemplateError(f"risk_bound: certificate must be a Certificate, not {type(certificate).__name__}.")
@@ -191,6 +179,18 @@ def rise(analysis: Analysis, certificate: Certificate, radius: float, distance: 
     bend = certificate.hessian_bound if analysis.kink is None else math.inf
     losses = n * min(bend * distance / 2, 2 * gradient)
     return min(anyhow, (pull + losses + 2 * n * kinked) * distance + bent)
+
+
+def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float]:
+    """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v."""
+    stiffness, slope = 0.0, 0.0
+    for factor, term in terms_of(expression):
+        closed = quadratic(term, form.space)
+        if closed is None:
+            slope += abs(factor) * walked(term, form)
+        else:
+            stiffness += abs(factor) * stiffness_of(closed)
+    return stiffness, slope
 
 
 def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
