@@ -64,26 +64,21 @@ class RandomFourierFeatures:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = isinstance(self.kernel, str) and self.kernel in KERNELS
-        for name, right, what in (
-            ("kernel", known, f"one of {KERNELS}"),
-            ("features", is_whole(self.features, 1), "a positive integer"),
-            ("components", is_whole(self.components, 1), "a positive integer"),
-            ("gamma", is_real(self.gamma) and 0 < self.gamma < 1e300, "finite and positive"),
-            ("paired", isinstance(self.paired, bool | np.bool_), "true or false"),
+        whole = is_whole(self.features, 1) and is_whole(self.components, 1)
+        for right, said in (
+            (isinstance(self.kernel, str) and self.kernel in KERNELS, f"kernel must be one of {KERNELS}"),
+            (whole, "features and components must be positive integers"),
+            (whole and int(self.features) * int(self.components) <= LARGEST, f"at most {LARGEST} numbers can be held"),
+            (is_real(self.gamma) and 0 < self.gamma < 1e300, "gamma must be finite and positive"),
+            (isinstance(self.paired, bool | np.bool_), "paired must be true or false"),
         ):
             if not right:
-                raise TemplateError(f"RandomFourierFeatures: {name} must be {what}, not {getattr(self, name)!r}.")
-        if int(self.features) * int(self.components) > LARGEST:
-            raise TemplateError(
-                f"RandomFourierFeatures: {self.components} frequencies for {self.features} features are too many to hold; "
-                f"at most {LARGEST} numbers are."
-            )
+                raise TemplateError(f"RandomFourierFeatures: {said}: {self!r}.")
         seeded_generator(self.seed)
 
     @cached_property
     def _drawn(self) -> tuple[Array, Array]:
-        # Frequencies follow the kernel's Fourier transform (Bochner): normal, Cauchy and Laplace laws.
+        # Frequencies follow the kernel's Fourier transform (Bochner).
         rng, shape = seeded_generator(self.seed), (self.components, self.features)
         if self.kernel == "gaussian":
             frequencies = rng.normal(scale=np.sqrt(2 * self.gamma), size=shape)
@@ -112,13 +107,15 @@ class RandomFourierFeatures:
         they are stored.
         """
         # A matrix product would not do: its libraries add in another order for each shape.
-        records = self._opened(x)
+        shape = (self.features,)
+        records = trusted_rows("x", x, shape) if sp.issparse(x) else np.asarray(numbers("x", x, shape), dtype=float)
+        if not np.isfinite(records.data if sp.issparse(records) else records).all():
+            raise DomainError("features: the records must be finite numbers; some are NaN or infinite.")
         frequencies, phase = self._drawn
         # Rows of angles fill whole vectors of a processor, so that all are computed alike, whatever their number is.
         width = -(-self.components // VECTOR) * VECTOR
-        table, start = np.zeros((self.features, width)), np.zeros(width)
-        table[:, : self.components] = frequencies.T
-        start[: self.components] = 0.0 if self.paired else phase
+        table = np.pad(frequencies.T, ((0, 0), (0, width - self.components)))
+        start = np.pad(phase * (not self.paired), (0, width - self.components))
         result = np.empty((records.shape[0], self.dim))
         step = max(1, BLOCK // width)
         for first in range(0, len(result), step):
@@ -135,12 +132,3 @@ class RandomFourierFeatures:
             made = np.concatenate([wave[:, : self.components] for wave in waves], axis=1)
             result[first : first + step] = made / np.sqrt(self.components)
         return result
-
-    def _opened(self, x: Any) -> Any:
-        shape = (self.features,)
-        records = trusted_rows("x", x, shape) if sp.issparse(x) else np.asarray(numbers("x", x), dtype=float)
-        if records.ndim != 2 or records.shape[1] != self.features:
-            raise DomainError(f"features: expected shape (n, {self.features}), got {records.shape}.")
-        if not np.isfinite(records.data if sp.issparse(records) else records).all():
-            raise DomainError("features: the records must be finite numbers; some are NaN or infinite.")
-        return records

@@ -9,42 +9,31 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 from dpconvex.errors import DPConvexError, TemplateError, shorten
-
-if TYPE_CHECKING:
-    from dpconvex.language.template import Template
+from dpconvex.language.template import Template
 
 PACKAGE = Path(__file__).resolve().parent.parent
+# Package data of an installed wheel, or beside the package in a checkout.
+FOLDER = next((p for p in (PACKAGE / "problems", PACKAGE.parent / "problems") if p.is_dir()), PACKAGE / "problems")
 
 
-def folder() -> Path | None:
-    """Return the folder of the shipped problems: package data of an installed wheel, or the checkout's own."""
-    installed, checkout = PACKAGE / "problems", PACKAGE.parent
-    if installed.is_dir():
-        return installed
-    # Beside an installed package lie other people's packages, and one of them may be called `problems`.
-    if (checkout / "pyproject.toml").is_file() and (checkout / "problems").is_dir():
-        return checkout / "problems"
-    return None
+def shipped() -> dict[str, Path]:
+    return {file.stem: file for file in sorted(FOLDER.glob("[a-z]*.py"))}
 
 
 def problems() -> dict[str, str]:
     """List the shipped problems: name (what `load` takes) to the first line of the file's docstring, in alphabetical order."""
-    return {name: description(file) for name, file in shipped().items()}
-
-
-def shipped() -> dict[str, Path]:
-    home = folder()
-    return {file.stem: file for file in sorted(home.glob("[a-z]*.py"))} if home is not None else {}
+    found = {name: ast.get_docstring(ast.parse(file.read_bytes())) for name, file in shipped().items()}
+    return {name: (text or "").partition("\n")[0] for name, text in found.items()}
 
 
 def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
@@ -64,8 +53,6 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     >>> [v.shape for v in dp.load("logistic_regression", features=3).variables]
     [(3,)]
     """
-    from dpconvex.language.template import Template
-
     file = locate(name_or_path)
     function = factory(file)
     check(options, function, file)
@@ -81,8 +68,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     if not isinstance(template, Template):
         raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
     if template.source is None:
-        named = file.stem if file.parent == folder() else str(file.resolve())
-        template.source = (named, dict(options))
+        template.source = (file.stem if file.parent == FOLDER else str(file.resolve()), dict(options))
     return template
 
 
@@ -101,7 +87,6 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         if not file.is_file():
             raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
         return file
-    # By name alone: to parse files is slow, and some Pythons cannot do it in several threads at a time.
     known = shipped()
     if text not in known:
         raise TemplateError(
@@ -114,34 +99,31 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
 def execute(file: Path) -> ModuleType:
     """Run a problem file as a module of its own; files of one name in different folders do not meet."""
     digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
-    name = f"dpconvex_problem_{file.stem}_{digest}"
-    spec = importlib.util.spec_from_file_location(name, file, loader=None)
-    if spec is None or spec.loader is None:
-        raise TemplateError(f"{file}: not a Python file; a problem file ends in .py.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickled functions of the file look their module up by name
+    module = ModuleType(f"dpconvex_problem_{file.stem}_{digest}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses and pickled functions of the file look their module up by name
     try:
-        spec.loader.exec_module(module)
+        SourceFileLoader(module.__name__, str(file)).exec_module(module)
     except BaseException as error:
-        sys.modules.pop(name)
+        sys.modules.pop(module.__name__)
         if isinstance(error, DPConvexError) or not isinstance(error, Exception):
             raise
         raise TemplateError(f"{file}: cannot be executed: {type(error).__name__}: {error}.") from error
     return module
 
 
-def factory(file: Path) -> Callable[..., object]:
+def factory(file: Path) -> Callable[..., Any]:
     """Return the ``template`` function of a problem file."""
-    function = getattr(execute(file), "template", None)
+    function: Callable[..., Any] | None = getattr(execute(file), "template", None)
     if not callable(function):
         raise TemplateError(
             f"{file}: no function `template`. A problem file defines `def template(*, features, ...)` with keyword "
             "options and returns a dpconvex.Template."
         )
-    return cast(Callable[..., object], function)
+    return function
 
 
-def check(given: Mapping[str, object], function: Callable[..., object], file: Path) -> None:
+def check(given: Mapping[str, object], function: Callable[..., Any], file: Path) -> None:
     """Raise if the given options do not fit the function's signature; the message lists the options it has."""
     signature = inspect.signature(function)
     try:
@@ -153,12 +135,6 @@ def check(given: Mapping[str, object], function: Callable[..., object], file: Pa
         raise TemplateError(
             f"{file.stem}: {error}{''.join(near)}. Options are: {', '.join(listed) or 'none'}."
         ) from error
-
-
-def description(file: Path) -> str:
-    """Return the first line of a file's docstring, read without running the file; empty if there is none."""
-    docstring = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
-    return docstring.splitlines()[0].strip() if docstring else ""
 
 
 def suggestion(word: str, known: Mapping[str, object]) -> str:
