@@ -171,9 +171,7 @@ def certified(
     template = one_hot_learner(name, train.x.shape[1], train.groups, regularization)
     mechanism = proved(template, privacy, added, size)
     if mechanism is not None:
-        yield from dp.sweep(
-            template, train.data, privacy, mechanism=mechanism, draws=draws, size=size, cover=COVER, progress=False
-        )
+        yield from dp.sweep(template, train.data, privacy, mechanism=mechanism, draws=draws, size=size, cover=COVER)
 
 
 @cache

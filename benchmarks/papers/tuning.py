@@ -32,7 +32,7 @@ def ways() -> dict[str, Callable[[dict[str, dp.Template], Data, dp.Privacy], dp.
     return {
         "parts, exponential mechanism": lambda c, d, p: dp.tune(c, d, p, fit, selection="exponential").release,
         "parts, permute-and-flip": lambda c, d, p: dp.tune(c, d, p, fit).release,
-        "all data, ten fits on average": lambda c, d, p: dp.tune_repeated(c, d, p, fit, progress=False).release,
+        "all data, ten fits on average": lambda c, d, p: dp.tune_repeated(c, d, p, fit).release,
     }
 
 

@@ -18,7 +18,7 @@ from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
-from dpconvex.learners.mixtures import fit_of_mixture, verify_mixture
+from dpconvex.learners.mixtures import Plan, verify_mixture
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, OutputCertificate, StatisticsCertificate
 from dpconvex.mechanisms.recipe import Automatic, Whitened
@@ -114,7 +114,7 @@ def audit(
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng, work = np.random.default_rng(seed), Effort.of(float(effort))
-    rest = privacy if share is None else fit_of_mixture(template, privacy, share)
+    rest = privacy if share is None else Plan(template, privacy, share=share).rest
     chosen, first = Method(mechanism, whitening=whitening).way(template, rest, int(size))
     if share is None:
         certificate = verify(template, privacy, int(size), chosen, cover, whitening=first)

@@ -58,9 +58,9 @@ def one_blas_thread() -> Iterator[int]:
 
 
 @cache
-def pool(workers: int) -> ThreadPoolExecutor:
+def pool(workers: int, name: str) -> ThreadPoolExecutor:
     """Return threads that wait for work: to start them anew for each pass over the records would cost a tenth of it."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="dpconvex")
+    return ThreadPoolExecutor(workers, thread_name_prefix=name)
 
 
 def after_fork() -> None:
@@ -75,8 +75,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=after_fork)
 
 
-def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
-    """Yield the results of tasks in their order, whichever ends first.
+def in_order(tasks: Iterable[Callable[[], T]], workers: int, name: str = "dpconvex") -> Iterator[T]:
+    """Yield the results of tasks in their order, whichever ends first; tasks that wait for others have threads of another name.
 
     >>> list(in_order((lambda k=k: k * k for k in range(5)), 2))
     [0, 1, 4, 9, 16]
@@ -88,7 +88,7 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
     try:
         for task in tasks:
             # Settings of the caller's context, such as `numpy.errstate`, hold in the tasks.
-            waiting.append(pool(workers).submit(copy_context().run, task))
+            waiting.append(pool(workers, name).submit(copy_context().run, task))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         while waiting:

@@ -38,7 +38,7 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.files import Released, content_of
 
 FORMAT, VERSION = "dpconvex components", 1
-# Centres may start outside of the ball of records, but not far.
+# Centres may start outside of the ball of records, but not far: so many radii from the middle.
 FARTHEST = 2.0
 
 
@@ -57,10 +57,8 @@ class Components(Released):
     middle : float or array_like, shape (d,)
     step : float
         Grid step that records and centres are rounded to, a power of two; 0 picks between 2^-17 and 2^-16 of the radius.
-    noise : ClusteringNoise, optional
-        How they were learnt; None if they were declared.
-    derivation : Derivation, optional
-        Why that was private.
+    noise, derivation : ClusteringNoise and Derivation, optional
+        How they were learnt, and why that was private; None if they were declared.
     spent : Privacy, optional
         What they cost; None if they were declared, or are not private.
     not_private_because : str
@@ -94,36 +92,33 @@ class Components(Released):
             raise TemplateError(
                 f"Components: centres and middle must be an array of numbers, and classes a list of labels ({error})."
             ) from error
+        features, step = centers.shape[2:], math.nan
+        if is_real(self.radius) and 1e-100 < self.radius < 1e100 and is_real(self.step):
+            step = float(self.step) or grid_step(self.radius)
+        wrong = ""
         if centers.ndim != 3 or 0 in centers.shape or not np.isfinite(centers).all():
-            raise TemplateError(
-                f"Components: centres have three axes, (classes, K, d), of finite numbers, not the shape {centers.shape}."
-            )
-        if not (is_real(self.radius) and 1e-100 < self.radius < 1e100):
-            raise TemplateError(f"Components: the radius must lie between 1e-100 and 1e100, not {self.radius!r}.")
-        if middle.shape not in ((), centers.shape[2:]) or not np.isfinite(middle).all():
-            raise TemplateError(
-                f"Components: {centers.shape[2]} features, but a middle of shape {middle.shape}, or not finite."
-            )
-        if len(classes or (None,)) != len(centers) or not distinct:
-            raise TemplateError(
-                f"Components: centres for {len(centers)} classes, but the classes are {self.classes!r}."
-            )
-        step = float(self.step) or grid_step(self.radius) if is_real(self.step) else math.nan
-        if not (0 < step < 1e300 and np.frexp(step)[0] == 0.5):
-            raise TemplateError(f"Components: the grid's step must be a power of two, not {self.step!r}.")
-        middle = np.array(np.broadcast_to(middle, centers.shape[2:]))
-        reach = np.linalg.norm(centers - middle, axis=2).max()
-        if reach > FARTHEST * self.radius + step * np.sqrt(len(middle)):
-            raise TemplateError(
-                f"Components: a centre lies {reach:.3g} from the middle, and the radius is {self.radius:g}."
-            )
-        if (self.spent is not None) + bool(self.not_private_because) != (self.noise is not None):
-            raise TemplateError(
-                "Components: centres that were learnt say how, and either what they cost or why they are not private."
-            )
-        centers = np.rint((centers - middle) / step) * step + middle
-        settled = {"centers": frozen(centers), "classes": classes, "middle": frozen(middle)}
-        for name, value in {**settled, "radius": float(self.radius), "step": step}.items():
+            wrong = f"centres have three axes, (classes, K, d), of finite numbers, not the shape {centers.shape}"
+        elif not (0 < step < 1e300 and np.frexp(step)[0] == 0.5):
+            wrong = "the radius must lie between 1e-100 and 1e100, and the grid's step be a power of two, not "
+            wrong += f"{self.radius!r} and {self.step!r}"
+        elif middle.shape not in ((), features) or not np.isfinite(middle).all():
+            wrong = f"{features[0]} features, but a middle of shape {middle.shape}, or not finite"
+        elif len(classes or (None,)) != len(centers) or not distinct:
+            wrong = f"centres for {len(centers)} classes, but the classes are {self.classes!r}"
+        elif np.linalg.norm(centers - middle, axis=2).max() > FARTHEST * self.radius + step * math.sqrt(features[0]):
+            wrong = f"a centre lies farther from the middle than {FARTHEST:g} times the radius, {self.radius:g}"
+        elif (self.spent is not None) + bool(self.not_private_because) != (self.noise is not None):
+            wrong = "centres that were learnt say how, and either what they cost or why they are not private"
+        if wrong:
+            raise TemplateError(f"Components: {wrong}.")
+        middle = np.array(np.broadcast_to(middle, features))
+        settled = (
+            frozen(np.rint((centers - middle) / step) * step + middle),
+            classes,
+            float(self.radius),
+            frozen(middle),
+        )
+        for name, value in zip(("centers", "classes", "radius", "middle", "step"), (*settled, step), strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -159,9 +154,9 @@ class Components(Released):
             Labels; needed if the centres have classes.
         """
         values, d = np.asarray(numbers("x", x), dtype=float), self.centers.shape[2]
-        records = values.reshape(len(values), math.prod(values.shape[1:])) if values.ndim else values
-        if records.shape[1:] != (d,) or not np.isfinite(records).all():
+        if not values.ndim or math.prod(values.shape[1:]) != d or not np.isfinite(values).all():
             raise DomainError(f"assign: expected {d} finite features of each record, not the shape {values.shape}.")
+        records = values.reshape(len(values), d)
         far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_ROUNDING)
         if far.any():
             raise DomainError(
@@ -187,11 +182,10 @@ class Components(Released):
             values = dict(fields)
             if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("they have another format")
-            for name, kind in (("noise", ClusteringNoise), ("derivation", Derivation), ("spent", Privacy)):
-                values[name] = built(kind | None, values[name])
-            return cls(**values)
+            found: Components = built(cls, values, {Array: np.array, Sequence[Hashable]: tuple})  # type: ignore[dict-item]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error
+        return found
 
     def to_bytes(self) -> bytes:
         """Return the bytes that `save` writes, in JSON, which must be able to hold the labels."""
@@ -210,7 +204,7 @@ class Components(Released):
         content = content_of(path)
         try:
             return cls.from_dict(json.loads(content.decode()))
-        except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DPConvexError(f"{path}: the file is damaged, or does not hold components ({error}).") from error
 
 
@@ -252,17 +246,18 @@ def cluster(
         A release.  A fit that uses its labels costs its own promise on top; `solve_mixture` does both under one.
     """
     check_privacy("cluster", privacy)
-    grouping = Grouping.of(record.record if isinstance(record, Template) else record, features, group)
-    method, noise = grouping.calibrated(clustering, privacy, components)
-    source = NoiseSource(seed)
-    protected = privacy.adjacency == "add-remove"
-    record = Record(**{name: grouping.record.fields[name] for name in (features, group) if name is not None})
-    columns = picked(list(record.fields), Partitions(data) if is_frame(data) else data)
+    whole = record.record if isinstance(record, Template) else record
+    if not isinstance(whole, Record):
+        raise TemplateError(f"cluster: expected a Record or a Template, not {type(whole).__name__}.")
+    grouping = Grouping(whole, features, group)
+    plan = grouping.planned(clustering, privacy, components)
+    source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
+    grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
+    columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
     check_clip(clip)
-    record.check_form(columns, empty=protected)
+    grouping.record.check_form(columns, empty=protected)
     pay(budget, privacy, label)
-    batch = record.validate(columns, clip=clip, empty=protected)
-    return replace(grouping, record=record).released(method, noise, batch, privacy, source)
+    return plan.released(grouping, grouping.record.validate(columns, clip=clip, empty=protected), source)
 
 
 @dataclass(frozen=True)
@@ -273,11 +268,8 @@ class Grouping:
     features: str
     group: str | None
 
-    @staticmethod
-    def of(record: Any, features: str, group: str | None) -> Grouping:
-        """Return the part of a record that a clustering reads, or raise `TemplateError`."""
-        if not isinstance(record, Record):
-            raise TemplateError(f"cluster: expected a Record or a Template, not {type(record).__name__}.")
+    def __post_init__(self) -> None:
+        record, features, group = self.record, self.features, self.group
         if not isinstance(features, str) or features not in record.continuous:
             raise TemplateError(
                 f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
@@ -287,7 +279,6 @@ class Grouping:
                 f"cluster: the record has no Choice {group!r}; it has {list(record.discrete)}. Pass group=None to cluster "
                 "all records together."
             )
-        return Grouping(record, features, group)
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -304,34 +295,15 @@ class Grouping:
         # Rounding is monotone: a computed difference from the middle is at most that of a bound.
         return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
 
-    def calibrated(
-        self, clustering: NoisyKMeans | None, privacy: Privacy, components: int
-    ) -> tuple[NoisyKMeans, ClusteringNoise]:
-        """Return the method, by default the usual one, and its noise."""
+    def planned(self, clustering: Any, privacy: Privacy, components: int) -> Clustering:
+        """Fix what a clustering does, before the data are read."""
         method = NoisyKMeans() if clustering is None else clustering
         if not isinstance(method, NoisyKMeans):
             raise TemplateError(f"clustering must be a NoisyKMeans, not {clustering!r}.")
-        (middle, radius), classes = self.extent, len(self.classes) or 1
-        with computable(privacy):
-            return method, method.calibrate(
-                privacy, classes=classes, components=components, features=len(middle), radius=radius
-            )
-
-    def released(
-        self, method: NoisyKMeans, noise: ClusteringNoise, batch: Batch, privacy: Privacy, source: NoiseSource
-    ) -> Components:
         middle, radius = self.extent
-        centers = method.run(noise, partial(self.statistics, batch, noise.step), source.rng)
-        return Components(
-            centers=centers * noise.step + middle,
-            classes=self.classes,
-            radius=radius,
-            middle=middle,
-            step=noise.step,
-            noise=noise,
-            derivation=method.derive(noise, privacy.adjacency),
-            **source.spending(privacy),
-        )
+        shape = {"classes": len(self.classes) or 1, "components": components, "features": len(middle)}
+        with computable(privacy):
+            return Clustering(method, method.calibrate(privacy, **shape, radius=radius), privacy)
 
     def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
         """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
@@ -346,32 +318,47 @@ class Grouping:
     def statistics(self, batch: Batch, step: float, centers: Array) -> tuple[Array, Array]:
         """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
         if isinstance(batch, PartitionedBatch):
-            found = batch.added_up(cells_of, batch.place.share((self, step)), centers)
+            found = batch.added_up(cells, batch.place.share((self, step)), centers)
         else:
-            found = self.cells(batch, step, centers)
-        cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
-        return cells[..., :-1], cells[..., -1]
-
-    def cells(self, batch: Batch, step: float, centers: Array) -> Array:
-        """Return the same as one array, of records in one place."""
-        classes, count, features = centers.shape
-        total = np.zeros((classes * count, features + 1))
-        for steps, codes in self.blocks(batch, step):
-            cell = codes * count + nearest_of_class(steps, codes, centers)
-            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(total), len(cell)))
-            total[:, :-1] += ones @ steps  # integers, far below 2^53: exact in any order
-            total[:, -1] += np.bincount(cell, minlength=len(total))
-        return total.reshape(classes, count, features + 1)
+            found = cells(batch, (self, step), centers)
+        total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
+        return total[..., :-1], total[..., -1]
 
     def assigned(self, batch: Batch, components: Components) -> Indices:
         none = np.zeros(0, dtype=np.int64)
         return np.concatenate([none, *(components.of(*block) for block in self.blocks(batch, components.step))])
 
 
-def cells_of(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
-    """Return the sums over the records of a partition."""
+@dataclass(frozen=True)
+class Clustering:
+    """A clustering that keeps a promise."""
+
+    method: NoisyKMeans
+    noise: ClusteringNoise
+    privacy: Privacy
+
+    @property
+    def derivation(self) -> Derivation:
+        return self.method.derive(self.noise, self.privacy.adjacency)
+
+    def released(self, grouping: Grouping, batch: Batch, source: NoiseSource) -> Components:
+        (middle, radius), step = grouping.extent, self.noise.step
+        centers = self.method.run(self.noise, partial(grouping.statistics, batch, step), source.rng) * step + middle
+        how = {"noise": self.noise, "derivation": self.derivation, **source.spending(self.privacy)}
+        return Components(centers, grouping.classes, radius, middle, step, **how)
+
+
+def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
+    """Return the sums and numbers of the records in each cell, shape (C, k, d + 1)."""
+    classes, count, features = centers.shape
+    total = np.zeros((classes * count, features + 1))
     with one_blas_thread():
-        return shared[0].cells(batch, shared[1], centers)
+        for steps, codes in shared[0].blocks(batch, shared[1]):
+            cell = codes * count + nearest_of_class(steps, codes, centers)
+            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(total), len(cell)))
+            total[:, :-1] += ones @ steps  # integers, far below 2^53: exact in any order
+            total[:, -1] += np.bincount(cell, minlength=len(total))
+    return total.reshape(classes, count, features + 1)
 
 
 def in_steps(records: Array, middle: Array, step: float) -> Array:

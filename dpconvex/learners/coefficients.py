@@ -5,6 +5,7 @@ mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the vari
 ``m - N theta``, which is public (docs/theory.md, section 18).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,34 +46,22 @@ class Coefficients:
     estimates: Array
     standard_errors: Array
     noise_errors: Array
+    lower: Array
+    upper: Array
     confidence: float
     residual_deviation: float
-
-    @property
-    def lower(self) -> Array:
-        """Lower ends of the intervals."""
-        return self.estimates - self._reach
-
-    @property
-    def upper(self) -> Array:
-        """Upper ends of the intervals."""
-        return self.estimates + self._reach
-
-    @property
-    def _reach(self) -> Array:
-        return self.standard_errors * float(norm.isf((1 - self.confidence) / 2))
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
         parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
 
-    def __repr__(self) -> str:
-        return f"Coefficients({len(self.names)}, confidence {self.confidence:g})"
-
     def _texts(self) -> tuple[list[tuple[str, ...]], str]:
         rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]
         return rows, f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+
+    def __repr__(self) -> str:
+        return f"Coefficients({len(self.names)}, confidence {self.confidence:g})"
 
     def __str__(self) -> str:
         rows, foot = self._texts()
@@ -141,40 +130,40 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         whitened = "Statistics of whitened records (whitening=True), more" if statistics.whitening is None else "More"
         raise NotConverged(
             f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it: no "
-            f"standard errors hold. {whitened} records, a larger epsilon or fewer "
-            "features help; `fit` works, with its ridge."
+            f"standard errors hold. {whitened} records, a larger epsilon or fewer features help; `fit` works, with its ridge."
         )
     inverse = (vectors / values) @ vectors.T
     theta = inverse @ noisy.slope
     moved = noisy.gradient_map(theta).toarray() * noisy.deviation
     covariance = moved @ moved.T
     bias = noisy.deviation * noisy.curvature_products(inverse @ moved)
-    count = noisy.count
-    freedom = max((statistics.certificate.size if count is None else count) - len(q), 1.0)
+    count = statistics.certificate.size if noisy.count is None else noisy.count
     squares = 2 * (noisy.constant - noisy.slope @ theta / 2) + float(np.sum(inverse * covariance))
     # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
-    variance = max(squares, least) / freedom
+    variance = max(squares, least) / max(count - len(q), 1.0)
     # Where records weigh u, their residuals have variance u^2 times that of others, u <= 1: this is at least what they add.
     of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
     back = np.linalg.inv(statistics.turn(noisy, form_of(statistics.matching(template))).toarray())
+    estimates = back @ (theta - inverse @ bias)
+    errors = np.sqrt(np.diag(back @ (of_noise + of_residuals) @ back.T))
+    reach = errors * float(norm.isf((1 - confidence) / 2))
     return Coefficients(
         names=tuple(names(space)),
-        estimates=back @ (theta - inverse @ bias),
-        standard_errors=np.sqrt(np.diag(back @ (of_noise + of_residuals) @ back.T)),
+        estimates=estimates,
+        standard_errors=errors,
         noise_errors=np.sqrt(np.diag(back @ of_noise @ back.T)),
+        lower=estimates - reach,
+        upper=estimates + reach,
         confidence=float(confidence),
         residual_deviation=float(np.sqrt(variance)),
     )
 
 
-def names(space: Space) -> list[str]:
-    """Name the coordinates of the parameters."""
-    found: list[str] = []
+def names(space: Space) -> Iterator[str]:
+    """Name the coordinates of the parameters, matrices in column order."""
     for name, block in space.blocks.items():
-        shape = block.variable.shape
         if block.symmetric:
             raise TemplateError(f"coefficients: the variable {name!r} is a symmetric matrix; declare plain variables.")
-        places = [np.unravel_index(k, shape, order="F") for k in range(block.dim)] if shape else [()]
-        found.extend(name + (f"[{', '.join(str(int(i)) for i in place)}]" if place else "") for place in places)
-    return found
+        for place in np.ndindex(block.variable.shape[::-1]):
+            yield name + (f"[{', '.join(map(str, place[::-1]))}]" if place else "")

@@ -5,23 +5,23 @@ errors are cut at their largest value and added up on a fixed grid.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.markup import aligned, paragraph
+from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.markup import paragraph
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense
-from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Record, table
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.release.budget import Budget
@@ -69,10 +69,7 @@ class Evaluation:
         )
 
     def _repr_html_(self) -> str:
-        (low, high), records = self.interval, f"{self.records}"
-        row = (f"{self.error:.4g}", f"{low:.4g} to {high:.4g}", records)
-        table = aligned(["error", "95 % interval", "records"], [row], numbers=(0, 1, 2))
-        return paragraph("Evaluation", f", {self.status}", self.spent is None) + table
+        return paragraph("Evaluation", f", {self}", self.spent is None)
 
 
 @quietly
@@ -110,11 +107,12 @@ def evaluate(
         As for `solve`.
     """
     check_privacy("evaluate", privacy)
-    largest, top = error_bound(template, features, label)
-    if not isinstance(release, Release):
-        raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
-    check_predictions("evaluate", template.record, release, features)
+    for given, kind in ((template, Template), (release, Release)):
+        if not isinstance(given, kind):
+            raise TemplateError(f"evaluate: expected a {kind.__name__}, not {type(given).__name__}.")
     protected = privacy.adjacency == "add-remove"
+    errors = Errors(template.record, release, features, label, alone=protected)
+    check_predictions("evaluate", template.record, release, features)
     paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
     call = Fit(data, paid, [template], Method(), None, 1 if protected else None, clip, budget, name, seed)
     call.check()
@@ -122,7 +120,6 @@ def evaluate(
     batch = template.record.validate(call.data, clip=clip, empty=protected)
     if not protected and batch.size != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    total = Errors(template.record, release, features, label, alone=protected).total(batch)
     # Where the number of records is protected, half of the promise pays for it.
     parts = 2 if protected else 1
 
@@ -132,29 +129,12 @@ def evaluate(
         drawn = perturb(np.array([float(count)]), noise, call.source.seeded)
         return float(drawn[0]), quantile(noise.scale, 0.05 / parts)
 
-    errors, apart = noisy(total, largest)
+    wrong, apart = noisy(errors.total(batch), errors.largest)
     records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
-    unit, size = top / largest, max(round(records), 1)
-    low, high = (errors - apart) * unit / max(records + off, 1.0), (errors + apart) * unit / max(records - off, 1.0)
-    error, low, high = np.clip([errors * unit / size, low, high], 0.0, top).tolist()
+    size, unit = max(round(records), 1), errors.top / errors.largest
+    low, high = (wrong - apart) / max(records + off, 1.0), (wrong + apart) / max(records - off, 1.0)
+    error, low, high = np.clip(np.array([wrong / size, low, high]) * unit, 0.0, errors.top).tolist()
     return Evaluation(error, (low, high), size, None if seed is not None else paid)
-
-
-def error_bound(template: Template, features: str, label: str) -> tuple[int, float]:
-    """Return how much one record can add to the sum of errors: in whole steps, and as a mistake or the square of the range."""
-    if not isinstance(template, Template):
-        raise TemplateError(f"evaluate: expected a Template, not {type(template).__name__}.")
-    fields = template.record.fields
-    for name in (features, label):
-        if name not in fields:
-            raise TemplateError(f"evaluate: the record has no field {name!r}; its fields are {', '.join(fields)}.")
-    domain = fields[label]
-    if isinstance(domain, Choice):
-        return 1, 1.0
-    lower, upper = (np.asarray(getattr(domain, side, np.inf)) for side in ("lower", "upper"))
-    if lower.shape != () or not 1e-150 < upper - lower < 1e150:  # its square, too, is a number
-        raise TemplateError(f"evaluate: the field {label!r} must be a Choice, or one bounded number, not {domain!r}.")
-    return STEPS, float(upper - lower) ** 2
 
 
 def quantile(scale: float, probability: float) -> float:
@@ -179,30 +159,48 @@ class Errors:
     label: str
     alone: bool
 
+    def __post_init__(self) -> None:
+        fields = self.record.fields
+        for name in (self.features, self.label):
+            if name not in fields:
+                raise TemplateError(f"evaluate: the record has no field {name!r}; its fields are {', '.join(fields)}.")
+        domain = fields[self.label]
+        number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
+        if not (self.counts or number):  # the square of the range, too, is a number
+            raise TemplateError(
+                f"evaluate: the field {self.label!r} must be a Choice, or one bounded number, not {domain!r}."
+            )
+
+    @property
+    def counts(self) -> bool:
+        """Whether mistakes are counted."""
+        return isinstance(self.record.fields[self.label], Choice)
+
+    @property
+    def largest(self) -> int:
+        """What one record adds to the sum of errors at most, in steps."""
+        return 1 if self.counts else STEPS
+
+    @property
+    def top(self) -> float:
+        """The same as an error."""
+        domain = self.record.fields[self.label]
+        return float(domain.upper - domain.lower) ** 2 if isinstance(domain, Box) else 1.0
+
     def total(self, batch: Batch) -> int:
         if isinstance(batch, PartitionedBatch):
-            sent = replace(self, release=replace(self.release, certificate=None, schema=None))
-            return int(batch.added_up(total_of, batch.place.share(sent)) or 0)
-        return sum(int(found.sum()) for found in self.each(batch))
+            return int(batch.added_up(total_of, batch.place.share(self)) or 0)
+        return total_of(batch, self)
 
-    def each(self, batch: Batch) -> Iterator[NDArray[np.int64]]:
-        """Yield the errors of blocks of records, each between 0 and the largest one."""
-        choice = isinstance(self.record.fields[self.label], Choice)
-        known = self.record.values(batch, self.label) if choice else batch.fields[self.label]
-        for block, truth in zip(blocks(batch.fields[self.features], BLOCK), blocks(known, BLOCK), strict=True):
-            if len(truth):  # a learner's predict need not know what to do with nothing
-                yield self._of_block(frozen(dense(block)), truth if choice else dense(truth))
-
-    def _of_block(self, x: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.int64]:
+    def of_block(self, x: Array, truth: NDArray[Any]) -> Indices:
         """Return the errors of some records: whatever one of them does to a prediction, it counts for one record, in full."""
         found = None if self.alone else self._counted(x, truth)
         if found is not None:
             return found
-        full = np.array([1 if isinstance(self.record.fields[self.label], Choice) else STEPS])
         rows = [self._counted(x[k : k + 1], truth[k : k + 1]) for k in range(len(truth))]
-        return np.concatenate([full if row is None else row for row in rows])
+        return np.concatenate([np.array([self.largest]) if row is None else row for row in rows])
 
-    def _counted(self, x: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.int64] | None:
+    def _counted(self, x: Array, truth: NDArray[Any]) -> Indices | None:
         """Return errors; None where there is no prediction of the right form for each of the records.
 
         Arrays have one type, and one record's prediction may have changed that of all.
@@ -232,8 +230,11 @@ class Errors:
 
 
 def total_of(batch: Batch, errors: Errors) -> int:
-    with one_blas_thread():
-        return errors.total(batch)
+    """Add up the errors of the records in one place."""
+    known = errors.record.values(batch, errors.label) if errors.counts else batch.fields[errors.label]
+    pairs: Iterator[Any] = zip(blocks(batch.fields[errors.features], BLOCK), blocks(known, BLOCK), strict=True)
+    with one_blas_thread():  # a learner's predict need not know what to do with nothing
+        return sum(int(errors.of_block(frozen(dense(x)), dense(truth)).sum()) for x, truth in pairs if len(truth))
 
 
 def check_predictions(caller: str, record: Record, release: Release, features: str, strict: bool = True) -> None:
@@ -252,67 +253,3 @@ def check_predictions(caller: str, record: Record, release: Release, features: s
         raise TemplateError(f"{caller}: the release does not predict for records of {domain!r} ({error}).") from error
     if shape != (2,):
         raise TemplateError(f"{caller}: predict must return one value for each record, shape (2,) for 2, not {shape}.")
-
-
-def named_templates(
-    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str, label: str
-) -> dict[str, Template]:
-    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
-    table(data)
-    if not isinstance(features, str):
-        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
-    given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
-    named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
-    if not named:
-        raise TemplateError("tune: there is no candidate to choose from.")
-    first, reference = next(iter(named.items()))
-    for name, template in named.items():
-        record = template.record
-        if template.predict is None:
-            raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
-        if not isinstance(label, str) or label not in record.discrete:
-            raise TemplateError(
-                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
-            )
-        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
-        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
-        check_predictions("tune", record, trial, features, strict=False)
-        if comparable(template) != comparable(reference):
-            raise TemplateError(
-                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
-                f"{reference.record!r} and {record!r}."
-            )
-    return named
-
-
-def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
-    """Return a candidate's template; an estimator stands for the one that it fits."""
-    if isinstance(candidate, Template):
-        return candidate
-    build = getattr(candidate, "template", None)
-    shape: tuple[int, ...] = ()
-    if callable(build) and isinstance(data, Partitions):
-        shape = (0, data.width(features))
-    elif features in data:
-        shape = tuple(getattr(data[features], "shape", np.shape(data[features])))
-    if not callable(build) or len(shape) != 2:
-        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
-    if getattr(candidate, "whitening", None) not in (None, False):
-        raise TemplateError(
-            f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
-        )
-    template = build(shape[1])
-    domains = template.record.continuous if isinstance(template, Template) else {}
-    if getattr(domains.get(features), "shape", None) != shape[1:]:
-        raise TemplateError(
-            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
-        )
-    return template
-
-
-def comparable(template: Template) -> list[Any]:
-    """Return what a template declares about a record, to be compared."""
-    return [
-        (name, (d.shape, d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d)
-        for name, d in template.record.fields.items()
-    ]

@@ -6,7 +6,6 @@ norm of the mapped record, which is known exactly.  (Rahimi & Recht 2007; Chaudh
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.events import Composition, Gaussian, Pure
+from dpconvex.core.arrays import Indices
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Choice
@@ -23,10 +24,10 @@ from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Checked, Record
 from dpconvex.language.template import Template
-from dpconvex.learners.clustering import Components, Grouping
+from dpconvex.learners.clustering import Clustering, Components, Grouping
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
@@ -150,59 +151,56 @@ def solve_mixture(
     return Mixture(components, release, release.spent)
 
 
-def fit_of_mixture(template: Template, privacy: Privacy, share: float) -> Privacy:
-    """Return what the fit of a mixture may promise, if its clustering and fields are the default ones."""
-    return Plan(template, privacy, None, share, "x", "y", "m").rest
-
-
-@dataclass
 class Plan:
     """What a private mixture does with its promise, fixed before the data are read: parameters as for `solve_mixture`."""
 
-    template: Template
-    privacy: Privacy
-    clustering: NoisyKMeans | Components | None
-    share: float
-    features: str
-    group: str | None
-    component: str
-    fixed: Components | None = None  # centres that cost nothing
-    noise: ClusteringNoise | None = None  # on those that are learnt
-
-    def __post_init__(self) -> None:
-        check_privacy("solve_mixture", self.privacy)
-        check_template(self.template)
-        if not (is_real(self.share) and 0 < self.share < 1):
-            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {self.share!r}.")
-        fields = dict(self.template.record.fields)
-        choice = fields.pop(self.component, None)
+    def __init__(
+        self,
+        template: Template,
+        privacy: Privacy,
+        clustering: NoisyKMeans | Components | None = None,
+        share: float = 0.2,
+        features: str = "x",
+        group: str | None = "y",
+        component: str = "m",
+    ) -> None:
+        check_privacy("solve_mixture", privacy)
+        check_template(template)
+        if not (is_real(share) and 0 < share < 1):
+            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {share!r}.")
+        fields = dict(template.record.fields)
+        choice = fields.pop(component, None)
         if not isinstance(choice, Choice):
             raise TemplateError(
-                f"solve_mixture: the record has no Choice {self.component!r} for the component; its fields are "
-                f"{list(self.template.record.fields)}."
+                f"solve_mixture: the record has no Choice {component!r} for the component; its fields are "
+                f"{list(template.record.fields)}."
             )
-        self.names, self.others = choice.values, Record(**fields)
-        self.grouping = Grouping.of(self.others, self.features, self.group)
-        self.part = Privacy(self.share * self.privacy.epsilon, self.share * self.privacy.delta, self.privacy.adjacency)
-        if isinstance(self.clustering, Components):
-            self.fixed = fitting(self.clustering, self.grouping, len(self.names))
-        elif len(self.names) == 1:  # the one centre for each class needs no data
-            (middle, radius), classes = self.grouping.extent, self.grouping.classes
+        self.privacy, self.others = privacy, Record(**fields)
+        self.grouping = grouping = Grouping(self.others, features, group)
+        known, count = template.record.combinations, len(choice.values)
+        groups = [[known.index({**own, component: name}) for name in choice.values] for own in self.others.combinations]
+        # The group of a record, from that of its other fields and from its component.
+        self.groups: Indices = np.array(groups)
+        self.learnt: Clustering | None = None
+        if isinstance(clustering, Components):
+            self.fixed = fitting(clustering, grouping, count)
+        elif count == 1:  # the one centre for each class needs no data
+            (middle, radius), classes = grouping.extent, grouping.classes
             self.fixed = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
         else:
-            self.method, self.noise = self.grouping.calibrated(self.clustering, self.part, len(self.names))
-        self.rest = self.privacy if self.noise is None else self.privacy.minus(self.part)
+            part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
+            self.learnt = grouping.planned(clustering, part, count)
+        self.rest = privacy if self.learnt is None else privacy.minus(self.learnt.privacy)
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the clustering and the fit together."""
-        noise, event = self.noise, fit.event
-        if noise is None:
+        if self.learnt is None:
             return fit
+        noise, event = self.learnt.noise, fit.event
         if event is not None:
-            gaussian = noise.noise == "gaussian"
             level = math.sqrt(noise.rounds) * noise.sensitivity / noise.scale * (1 + 1e-12)
-            event = Composition((Gaussian(level) if gaussian else Pure(noise.epsilon), event))
-        steps = self.method.derive(noise, self.privacy.adjacency), fit.derivation
+            event = Composition((Gaussian(level) if noise.noise == "gaussian" else Pure(noise.epsilon), event))
+        steps = self.learnt.derivation, fit.derivation
         return replace(
             fit,
             privacy=self.privacy,
@@ -213,20 +211,15 @@ class Plan:
         )
 
     def components(self, batch: Batch, source: NoiseSource) -> Components:
-        if self.fixed is not None:
-            return self.fixed
-        assert self.noise is not None
-        return self.grouping.released(self.method, self.noise, batch, self.part, source)
+        return self.fixed if self.learnt is None else self.learnt.released(self.grouping, batch, source)
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
         """Return the records with a group that says their component, too."""
-        known, others = self.template.record.combinations, self.others.combinations
-        groups = [[known.index({**own, self.component: name}) for name in self.names] for own in others]
-        made = self.grouping, components, np.array(groups)
+        made = self.grouping, components, self.groups
         return batch.mapped(labelled, made) if isinstance(batch, PartitionedBatch) else labelled(batch, made)
 
 
-def labelled(batch: Batch, made: tuple[Grouping, Components, NDArray[np.int64]]) -> Batch:
+def labelled(batch: Batch, made: tuple[Grouping, Components, Indices]) -> Batch:
     grouping, components, groups = made
     with one_blas_thread():
         return Batch(batch.fields, frozen(groups[batch.group, grouping.assigned(batch, components)]))

@@ -1,16 +1,12 @@
 """Many private fits of the same data, and how much noise each needs for all of them together to keep one promise."""
 
 import math
-import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
-from contextvars import copy_context
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -19,6 +15,7 @@ from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import quietly, this_process
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.evaluation.threads import in_order
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Checked
 from dpconvex.language.template import Template
@@ -33,8 +30,6 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit, public_size, run
 from dpconvex.release.verify import Method, Proved
-
-T = TypeVar("T")
 
 # A total this close to the promise, from below, is close enough; and so many promises are tried.
 CLOSE, TRIES = 0.998, 10
@@ -56,7 +51,6 @@ def sweep(
     seed: int | None = None,
     cover: Cover | None = None,
     whitening: Whitened = None,
-    progress: bool | None = None,
     workers: Any = None,
 ) -> Iterator[Release]:
     """Fit privately, again and again; each release has noise of its own.
@@ -81,8 +75,6 @@ def sweep(
         As for `solve`.  A `total` is charged to the budget in whole, before the first fit.
     seed : int, optional
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
-    progress : bool, optional
-        Whether to show a progress bar (with tqdm, if it is installed); by default, on a terminal.
     workers : int, optional
         Do so many fits at a time, in threads of this process (docs/performance.md).  Each fit then starts from zero, so with a
         seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
@@ -107,28 +99,28 @@ def sweep(
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
-    promises = [item for item in (privacies, total) if isinstance(item, Privacy)] or list(privacies or ())  # type: ignore[arg-type]
+    given = total or privacies
+    promises = [given] if isinstance(given, Privacy) else list(given or ())
     if not templates or not promises:
         return iter(())
     method = Method(mechanism, cover, whitening)
     call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
-    event, order = None, []
     if total is None:
-        for learner, privacy in product(templates, promises):
-            records = public_size(learner, call.data, privacy, size)
-            order += [method.prove(learner, privacy, records)] * draws
+        sized = (
+            (each, privacy, public_size(each, call.data, privacy, size))
+            for each, privacy in product(templates, promises)
+        )
+        event, order = None, [fit for one in sized for fit in [method.prove(*one)] * draws]
     else:
         plan = planned(templates, total, call.size, draws, method)
         event, order = plan.event, list(plan.fits)
     for learner in templates:
         learner.record.check_form(call.data, empty=call.protected)
     call.check(*order[::draws])
-    return fits(order, call, event, progress, workers is None and backend in (None, "first-order"))
+    return fits(order, call, event, warm=workers is None and backend in (None, "first-order"))
 
 
-def fits(
-    order: Sequence[Proved], call: Fit, event: Event | None, progress: bool | None, warm: bool
-) -> Iterator[Release]:
+def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) -> Iterator[Release]:
     """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now.
 
     Those of one learner share checked data and, one after the other, a solver.
@@ -161,48 +153,13 @@ def fits(
                 backend = Warm() if warm else call.backend
             yield partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
 
-    with bar(len(order), progress) as shown:
-        for release in fitted(tasks(), call.workers):
-            yield release
-            if event is not None and this_process() != began:
-                raise DPConvexError(
-                    "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
-                    "Fit in the process that began, or begin a sweep of its own here."
-                )
-            if shown is not None:
-                shown.update()
-
-
-def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]:
-    """Return a progress bar, or something that shows nothing."""
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        return nullcontext()
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return nullcontext()
-    shown: AbstractContextManager[Any] = tqdm(total=total, desc="fits", unit="fit")
-    return shown
-
-
-def fitted(tasks: Iterable[Callable[[], T]], workers: int | None) -> Iterator[T]:
-    """Yield the results of tasks in their order, so many of which are begun at a time."""
-    if workers is None:
-        for task in tasks:
-            yield task()
-        return
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="dpconvex-fit") as threads:
-        try:
-            for task in tasks:
-                waiting.append(threads.submit(copy_context().run, task))
-                if len(waiting) == workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    for release in in_order(tasks(), call.workers or 1, "fits"):
+        yield release
+        if event is not None and this_process() != began:
+            raise DPConvexError(
+                "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
+                "Fit in the process that began, or begin a sweep of its own here."
+            )
 
 
 # Shares of one promise
@@ -217,12 +174,13 @@ class Shared:
     each : Privacy
         The promise of one release by itself; it is what `solve` takes.
     certificates : tuple of Certificate
+        Of the releases, in order.
     total : Total
         What they cost together, at the delta of the whole, and by which rule that is proved.
     event : Event
         What they are together, for the ledger of a `Budget`.
     mechanism : Mechanism or None
-        What `solve` takes too; None where the size chooses for each release.
+        What `solve` takes too; None where it is the default for each release.
     """
 
     each: Privacy
@@ -311,19 +269,11 @@ def planned(
 
         return replace(largest(prove, privacy, count, beside), mechanism=mechanism)
 
-    def by_size(each: Privacy) -> bool:
-        """Say whether a default fit of one of the templates is not left to mechanisms that are compared."""
-        return any(not isinstance(Method().way(item, each, size)[0], Automatic) for item in templates)
-
     if method.mechanism is not None or method.whitening not in (None, False):
         return plan(method.mechanism)
-    # What is not chosen for the least that a release may promise is not chosen for more.
-    least = Privacy(floor(exact(privacy.epsilon) / count), floor(exact(privacy.delta) / count), privacy.adjacency)
-    if method.whitening is None and by_size(least):
-        found = plan(None)
-        if by_size(found.each):
-            return found
-    best = plan(Automatic())
+    best = plan(None)
+    if any(not isinstance(fit.mechanism, Automatic) for fit in best.fits):  # the size has chosen
+        return best
     for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")):
         if count > 1 and not privacy.pure:
             with suppress(NotPrivate):
@@ -336,7 +286,7 @@ def largest(
 ) -> Shared:
     """Search for the largest promise of each of `count` releases."""
     extra = [] if beside is None else [Entry("beside", beside)]
-    left = exact(privacy.epsilon) - sum((exact(item.privacy.epsilon) for item in extra), start=exact(0.0))
+    rest = exact(privacy.epsilon) - sum((exact(item.privacy.epsilon) for item in extra), start=exact(0.0))
 
     def tried(epsilon: float) -> Shared:
         each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)
@@ -346,24 +296,21 @@ def largest(
         total = best_total([item.privacy for item in entries], events, privacy.delta)
         return Shared(each, tuple(fits), total, Composition(events))
 
-    best = tried(floor(left / count))  # whatever these are, their promises add up
+    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their promises add up
     if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it
         best = replace(best, total=Total(privacy.epsilon, privacy.delta, "basic"))
     if privacy.pure or count + len(extra) == 1:
         return best
-    high = math.inf
     for _ in range(TRIES):
         if best.total.epsilon >= CLOSE * privacy.epsilon:
             break
         ahead = best.each.epsilon * (privacy.epsilon * (1 + CLOSE) / 2 / best.total.epsilon) ** 0.95
         epsilon = ahead if ahead < high else math.sqrt(best.each.epsilon * high)
-        try:
+        found = None
+        with suppress(NotPrivate):  # at a larger epsilon another mechanism may be asked for, which has no proof
             found = tried(epsilon)
-        except NotPrivate:  # at a larger epsilon another mechanism may be asked for, which has no proof
+        if found is None or found.total.epsilon > privacy.epsilon:
             high = epsilon
-            continue
-        if found.total.epsilon <= privacy.epsilon:
-            best = found
         else:
-            high = epsilon
+            best = found
     return best

@@ -6,7 +6,7 @@ their number is random, and the price is a share of epsilon that depends on its 
 section 8).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import TemplateError
+from dpconvex.evaluation.threads import in_order
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Chunks
+from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, in_partitions
+from dpconvex.language.record import Checked, in_partitions, table
 from dpconvex.language.template import Template
-from dpconvex.learners.evaluate import Errors, named_templates
-from dpconvex.learners.sweep import bar, fitted, planned as shared
+from dpconvex.learners.evaluate import Errors, check_predictions
+from dpconvex.learners.sweep import planned as shared
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, measurement, perturb
@@ -32,7 +35,7 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
-from dpconvex.release.solve import Fit, solve
+from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method, Proved
 
 # Part of epsilon that pays for a choice among fits on all of the data.
@@ -113,10 +116,10 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    named = named_templates(candidates, data, features, label)
-    method, templates = Method(mechanism, None, whitening), list(named.values())
-    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers)
-    return (on_parts if split else on_all)(named, call, selection, (features, label))
+    fields, method = (features, label), Method(mechanism, None, whitening)
+    named = named_templates(candidates, data, *fields)
+    call = Fit(data, privacy, list(named.values()), method, backend, size, clip, budget, "tune", seed, workers)
+    return (on_parts if split else on_all)(Candidates(named, call, fields), selection)
 
 
 @quietly
@@ -134,7 +137,6 @@ def tune_repeated(
     clip: bool = False,
     budget: Budget | None = None,
     seed: int | None = None,
-    progress: bool | None = None,
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Tuning:
@@ -149,9 +151,6 @@ def tune_repeated(
     repetitions : Repetitions, optional
         The law of their number, whose mean is the expected work in fits, and how they are accounted for.  By default 10 on
         average, with the logarithmic law.  A mean of one or two times the number of candidates is sensible.
-    progress : bool, optional
-        Whether to show a progress bar; by default, on a terminal.  Whoever sees it learns the number of repetitions, which the
-        proof takes to be secret (docs/pitfalls.md).
     candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
         As for `tune`.
 
@@ -164,102 +163,117 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    named = named_templates(candidates, data, features, label)
-    chosen = repetitions if repetitions is not None else Repetitions()
-    if not isinstance(chosen, Repetitions):
+    fields, law = (features, label), repetitions if repetitions is not None else Repetitions()
+    named = named_templates(candidates, data, *fields)
+    if not isinstance(law, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
     method, templates = Method(mechanism, None, whitening), list(named.values())
     call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers)
-    plans = {name: planned(template, privacy, chosen, call.size, method) for name, template in named.items()}
+    plans = {name: planned(template, privacy, law, call.size, method) for name, template in named.items()}
     call.check(*(plan.fit for plan in plans.values()))
     for plan in plans.values():
         measurement(plan.score.noise, plan.score.scale)
-    source, rng = call.source, call.source.rng
-    count = chosen.draw(source.seeded)
+    source, names, all_of = call.source, list(named), Candidates(named, call, fields)
+    count = law.draw(source.seeded)
     call.pay()
-    fit, names = scored(named, call, (features, label)), list(named)
-    best: tuple[int, str, Release] | None = None
+    batch = all_of.batch()
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
-        wrong, release = fit(name, plans[name].fit, own)
-        return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
+        release = all_of.fit(name, plans[name].fit, batch, own)
+        wrong = np.array([all_of.mistakes(name, release, batch)], dtype=float)
+        return int(perturb(wrong, plans[name].score, own.seeded)[0]), name, release
 
-    tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))
-    with bar(None, progress) as shown:
-        for found in fitted(tasks, workers):
-            # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
-            if best is None or found[0] < best[0]:
-                best = found
-            if shown is not None:
-                shown.update()
-    assert best is not None  # there is at least one repetition
-    score, name, release = best
-    release = replace(release, certificate=plans[name].certificate, **source.spending(privacy))
-    return Tuning(name, release, release.spent, score)
+    tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
+    # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
+    score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
+    return all_of.outcome(name, release, plans[name].certificate, score)
 
 
-def on_parts(named: Mapping[str, Template], call: Fit, selection: str, fields: tuple[str, str]) -> Tuning:
+@dataclass(frozen=True)
+class Candidates:
+    """Templates by name, the call that fits them, and the fields that predictions are made from and compared with."""
+
+    named: Mapping[str, Template]
+    call: Fit
+    fields: tuple[str, str]
+
+    def batch(self) -> Batch:
+        return self.call.record.validate(self.call.data, clip=self.call.clip, empty=True)
+
+    def fit(self, name: str, way: Proved, batch: Batch, source: NoiseSource) -> Release:
+        return self.call.run(way, Checked(self.named[name].record, batch, self.call.clip), source)
+
+    def mistakes(self, name: str, release: Release, batch: Batch) -> int:
+        return Errors(self.named[name].record, release, *self.fields, self.call.protected).total(batch)
+
+    def chosen(
+        self, ways: Sequence[Proved], batches: Sequence[Batch], held_out: Batch, epsilon: float, selection: str
+    ) -> tuple[int, str, Release]:
+        """Fit each candidate to a batch of its own, and choose one by its mistakes on another."""
+        call, names = self.call, list(self.named)
+        given = zip(names, ways, batches, strict=True)
+        tasks = (partial(self.fit, *each, call.source.next()) for each in given)
+        releases = list(in_order(tasks, call.workers or 1, "fits"))
+        wrong = [self.mistakes(name, release, held_out) for name, release in zip(names, releases, strict=True)]
+        best = select(wrong, epsilon, call.privacy.adjacency, call.source.seeded, selection)
+        return best, names[best], releases[best]
+
+    def outcome(self, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
+        found = replace(release, certificate=certificate, **self.call.source.spending(self.call.privacy))
+        return Tuning(name, found, found.spent, mistakes)
+
+
+def on_parts(candidates: Candidates, selection: str) -> Tuning:
     """Fit every candidate on a part of the data of its own, and choose one on another part."""
+    call, privacy, count = candidates.call, candidates.call.privacy, len(candidates.named) + 1
     call.check()
     for name, column in () if in_partitions(call.data) else call.data.items():
         if isinstance(column, Chunks):
             raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
-    record, privacy, method, count = call.record, call.privacy, call.method, len(named) + 1
     share = call.size // count
     if share < 1:
         raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
-    call.check(*(method.prove(template, privacy, share) for template in named.values()))
+    ways = [call.method.prove(template, privacy, share) for template in candidates.named.values()]
+    call.check(*ways)
     call.pay()
-    batch = record.validate(call.data, clip=call.clip, empty=call.protected)
-    part = parts(batch.size, count, privacy.adjacency, call.source.rng)
-
-    def fit(k: int, template: Template) -> Release:
-        mine: Any = Checked(template.record, batch.chosen(part == k), call.clip)
-        stream, nominal = None if call.seed is None else call.seed + k, share if call.protected else None
-        options: dict[str, Any] = {"size": nominal, "clip": call.clip, "seed": stream, "whitening": method.whitening}
-        return solve(template, mine, privacy, method.mechanism, call.backend, **options)
-
-    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), call.workers))
-    held_out = batch.chosen(part == len(named))
-    counts = [Errors(record, item, *fields, call.protected).total(held_out) for item in releases]
-    chosen = select(counts, privacy.epsilon, privacy.adjacency, call.source.seeded, selection)
-    return Tuning(list(named)[chosen], releases[chosen], privacy if call.seed is None else None)
+    batch = candidates.batch()
+    part = parts(batch.size, count, share, privacy.adjacency, call.source.rng)
+    *own, held_out = (batch.chosen(part == k) for k in range(count))
+    _, name, release = candidates.chosen(ways, own, held_out, privacy.epsilon, selection)
+    return candidates.outcome(name, release, release.certificate)
 
 
-def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:
+def parts(
+    size: int, count: int, share: int, adjacency: str, rng: np.random.Generator
+) -> NDArray[np.unsignedinteger[Any]]:
     """Assign each record to a part, without looking at the records, shape (size,)."""
     small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
         return np.asarray(rng.integers(0, count, size=size)).astype(small)
-    # Parts differ in size by at most one; a fit's own size is the number of records in its part, which is public here.
-    return np.asarray(rng.permutation(np.resize(np.arange(count, dtype=small), size)))
+    # Each fit is for a share of the records, as it was proved; what is left over takes part in the choice.
+    return np.asarray(rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small)))
 
 
-def on_all(named: Mapping[str, Template], call: Fit, selection: str, fields: tuple[str, str]) -> Tuning:
+def on_all(candidates: Candidates, selection: str) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same; fits and choice share the promise."""
-    privacy, source, count = call.privacy, call.source, len(named)
+    call, privacy, count = candidates.call, candidates.call.privacy, len(candidates.named)
     choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
-    plan = shared(list(named.values()), privacy, call.size, 1, call.method, choice)
+    plan = shared(list(candidates.named.values()), privacy, call.size, 1, call.method, choice)
     call.check(*plan.fits)
     call.pay(plan.event)
-    fit = scored(named, call, fields)
-    tasks = (partial(fit, name, way, source.next()) for name, way in zip(named, plan.fits, strict=True))
-    wrong, releases = zip(*fitted(tasks, call.workers), strict=True)
-    chosen = select(wrong, choice.epsilon, privacy.adjacency, source.seeded, selection)
+    batch = candidates.batch()
+    best, name, release = candidates.chosen(plan.fits, [batch] * count, batch, choice.epsilon, selection)
     shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon, "fits": float(count)}
-    shares["epsilon of all"] = plan.total.epsilon
     certificate = of_the_best(
-        plan.certificates[chosen],
+        plan.certificates[best],
         privacy,
         f"the best of {count} fits",
         count,
-        plan.event,
-        Derivation("shares", "", shares, f"fixed before the data are read; composed by the rule: {plan.total.rule}"),
+        {**shares, "epsilon of all": plan.total.epsilon},
+        f"fixed before the data are read; composed by the rule: {plan.total.rule}",
         COMPOSED,
-        "These are the constants of one fit; the promise pays for all of them and for the choice.",
     )
-    release = replace(releases[chosen], certificate=certificate, **source.spending(privacy))
-    return Tuning(list(named)[chosen], release, release.spent)
+    return candidates.outcome(name, release, replace(certificate, event=plan.event))
 
 
 @dataclass(frozen=True)
@@ -276,65 +290,105 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
     with computable(privacy):
         # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
-        own = Method(mechanism, None, first)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon)
         part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
-        fit = own.prove(template, part, size)
-        shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
+        fit = Method(mechanism, None, first).prove(template, part, size)
+    shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     certificate = of_the_best(
         fit.certificate,
         privacy,
         f"the best of {repetitions.mean:g} runs on average",
         repetitions.mean,
-        None,
-        Derivation("law of the number of runs, and shares of one", "", law | shares, "fixed before the data are read"),
+        law | shares,
+        "fixed before the data are read",
         REPEATED,
-        f"These are the constants of one run ({', '.join(f'{k} {v:.4g}' for k, v in shares.items())}); the rest of "
-        f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
-        (
-            "Nobody learns how many runs there were, and they are independent.",
-            "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
-            "mistakes by at most one.",
-            f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
-        ),
     )
-    return Plan(fit, score, certificate)
+    assumed = (
+        "Nobody learns how many runs there were, and they are independent.",
+        "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
+        "mistakes by at most one.",
+        f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
+    )
+    return Plan(fit, score, replace(certificate, event=None, assumptions=(*certificate.assumptions, *assumed)))
 
 
 def of_the_best(
-    fit: Certificate,
-    privacy: Privacy,
-    many: str,
-    count: float,
-    event: Event | None,
-    shares: Derivation,
-    source: str,
-    told: str,
-    assumed: tuple[str, ...] = (),
+    fit: Certificate, privacy: Privacy, many: str, count: float, shares: dict[str, float], fixed: str, source: str
 ) -> Certificate:
-    """Return the certificate of the whole, of several fits and the choice of one, from that of the chosen one."""
+    """Return the certificate of several fits and the choice of one from that of the chosen one."""
+    steps = Derivation("shares of the promise", "", shares, fixed), fit.derivation
+    told = "These are the constants of one fit; the promise pays for all of them and for the choice."
     return replace(
         fit,
         privacy=privacy,
         mechanism=f"{many} of {fit.mechanism}",
         settings={**fit.settings, RUNS: float(count)},
-        event=event,
-        derivation=Derivation(many, "", privacy.claims, source, (shares, fit.derivation)),
-        assumptions=(*fit.assumptions, *assumed),
+        derivation=Derivation(many, "", privacy.claims, source, steps),
         advice=(*fit.advice, told),
     )
 
 
-def scored(
-    named: Mapping[str, Template], call: Fit, fields: tuple[str, str]
-) -> Callable[[str, Proved, NoiseSource], tuple[int, Release]]:
-    """Check the data once for all candidates; return what fits one of them, and counts its mistakes on the same records."""
-    batch = call.record.validate(call.data, clip=call.clip, empty=True)
+# Candidates
 
-    def fit(name: str, way: Proved, source: NoiseSource) -> tuple[int, Release]:
-        release = call.run(way, Checked(named[name].record, batch, call.clip), source)
-        return Errors(named[name].record, release, *fields, call.protected).total(batch), release
 
-    return fit
+def named_templates(
+    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str, label: str
+) -> dict[str, Template]:
+    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
+    table(data)
+    if not isinstance(features, str):
+        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
+    given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
+    if not named:
+        raise TemplateError("tune: there is no candidate to choose from.")
+    first, reference = next(iter(named.items()))
+    for name, template in named.items():
+        record = template.record
+        if template.predict is None or not isinstance(label, str) or label not in record.discrete:
+            lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
+            raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
+        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
+        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
+        check_predictions("tune", record, trial, features, strict=False)
+        if domains(template) != domains(reference):
+            raise TemplateError(
+                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
+                f"{reference.record!r} and {record!r}."
+            )
+    return named
+
+
+def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
+    """Return a candidate's template; an estimator stands for the one that it fits."""
+    if isinstance(candidate, Template):
+        return candidate
+    build = getattr(candidate, "template", None)
+    width = 0
+    if isinstance(data, Partitions):
+        width = data.width(features)
+    elif features in data and len(shape := np.shape(data[features])) == 2:
+        width = shape[1]
+    if not callable(build) or not width:
+        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    if getattr(candidate, "whitening", None) not in (None, False):
+        raise TemplateError(
+            f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
+        )
+    template = build(width)
+    fields = template.record.continuous if isinstance(template, Template) else {}
+    if getattr(fields.get(features), "shape", None) != (width,):
+        raise TemplateError(
+            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
+        )
+    return template  # type: ignore[no-any-return]
+
+
+def domains(template: Template) -> list[Any]:
+    """Return what a template declares about a record, to be compared."""
+    return [
+        (name, (d.shape, d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d)
+        for name, d in template.record.fields.items()
+    ]

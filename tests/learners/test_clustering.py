@@ -92,7 +92,7 @@ def test_saved_centres_are_the_same(places: dp.Components, tmp_path: Path) -> No
     ("options", "message"),
     [
         ({"centers": [[[np.nan, 0.0]]]}, "finite"),
-        ({"centers": [[[3.0, 0.0]]], "classes": ()}, "3 from the middle"),
+        ({"centers": [[[3.0, 0.0]]], "classes": ()}, "farther from the middle"),
         ({"classes": ("a", "a")}, "classes are"),
         ({"step": 0.3}, "power of two"),
         ({"spent": PROMISE, "not_private_because": "seeded"}, "say how, and either"),

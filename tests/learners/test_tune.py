@@ -1,6 +1,5 @@
 """Private choice: exact frequencies, and a promise that covers the whole."""
 
-from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -10,15 +9,15 @@ import pytest
 import dpconvex as dp
 from dpconvex.language.record import Checked
 from dpconvex.learners.tune import parts, planned, tune, tune_repeated
-from dpconvex.noise.samplers import seeded_generator
-from dpconvex.release.verify import Method
+from dpconvex.noise.samplers import NoiseSource, seeded_generator
+from dpconvex.release.solve import Fit
+from dpconvex.release.verify import Method, Proved
 
 
 def test_under_add_remove_a_record_does_not_move_the_others() -> None:
-    first, second = parts(50, 4, "add-remove", seeded_generator(1)), parts(51, 4, "add-remove", seeded_generator(1))
+    first, second = (parts(size, 4, 12, "add-remove", seeded_generator(1)) for size in (50, 51))
     assert np.array_equal(first, second[:50])
-    split = parts(51, 4, "replace-one", seeded_generator(1))
-    assert np.bincount(split).max() - np.bincount(split).min() <= 1
+    assert np.bincount(parts(51, 4, 12, "replace-one", seeded_generator(1))).tolist() == [12, 12, 12, 15]
 
 
 def data(size: int = 2000) -> dict[str, np.ndarray]:
@@ -38,17 +37,18 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
     used: list[np.ndarray] = []
     chosen_on: list[int] = []
 
-    def fit(template: dp.Template, mine: Checked, privacy: dp.Privacy, *rest: object, **more: object) -> object:
-        assert privacy == promise
+    def fit(self: Fit, way: Proved, mine: Checked, source: NoiseSource) -> dp.Release:
+        assert way.certificate.privacy == promise
+        assert adjacency == "add-remove" or way.certificate.size == mine.batch.size
         used.append(mine.batch.fields["x"])
-        return dp.Release({"w": np.zeros(3)}, spent=privacy, predictor=lambda p, x: np.ones(len(x), dtype=int))
+        return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
 
     def choose(counts: list[int], epsilon: float, neighbours: str, rng: np.random.Generator, how: str) -> int:
         assert (epsilon, neighbours) == (2.0, adjacency)
         chosen_on.append(counts[0])
         return 0
 
-    monkeypatch.setattr(tuning, "solve", fit)
+    monkeypatch.setattr(Fit, "run", fit)
     monkeypatch.setattr(tuning, "select", choose)
     candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1, 1.0)]
     outcome = tune(candidates, columns, promise, size=400 if adjacency == "add-remove" else None)
@@ -76,7 +76,7 @@ def declaring(x: Any, y: Any, predict: Any = ones) -> dp.Template:
     return dp.Template(record, lambda x, y: cp.logistic(x @ w), cp.sum_squares(w), predict=predict)
 
 
-@pytest.mark.parametrize("choose", [dp.tune, partial(dp.tune_repeated, progress=False)], ids=["split", "repeated"])
+@pytest.mark.parametrize("choose", [dp.tune, dp.tune_repeated], ids=["split", "repeated"])
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
