@@ -182,7 +182,7 @@ class Components(Released):
             values = dict(fields)
             if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("they have another format")
-            found: Components = built(cls, values, {Array: np.array, Sequence[Hashable]: tuple})  # type: ignore[dict-item]
+            found: Components = built(cls, values, {Array: np.array, Sequence[Hashable]: tuple})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error
         return found

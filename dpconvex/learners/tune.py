@@ -383,7 +383,7 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
         raise TemplateError(
             f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
         )
-    return template  # type: ignore[no-any-return]
+    return template
 
 
 def domains(template: Template) -> list[Any]:
