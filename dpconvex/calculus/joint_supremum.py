@@ -149,20 +149,21 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
     if scalar.kink is not None:
         return None
-    if scalar.floor is not None and len(scalar.terms) == 1:
-        return norm_form(scalar.terms[0], *scalar.floor, gram, dimension)
-    if scalar.logit is not None:
-        row, scale, low, high = scalar.logit
+    name, *known = scalar.shape or ("",)
+    if name == "norm" and len(scalar.terms) == 1:
+        return norm_form(scalar.terms[0], known[0], known[1], gram, dimension)
+    if name == "logistic":
+        scale, row, low, high = known
         radius = math.sqrt(gram.squared_norms(row[None, :])[0]) + float(gram.slack(np.abs(row)))
         return LogisticJoint(radius, scale, low, high)
-    if scalar.lead is not None and len(scalar.pieces) == 1:
+    if name == "hinge" and len(scalar.pieces) == 1:
         piece = scalar.pieces[0]
         covariance = Piece(piece.terms, 0.0, 1.0)
         rank = min(rank_bound(covariance), dimension)
         if hull(piece) is not None and piece.outer > 0 and piece.spread > 0 and rank > 0:
             longest = gradient_bound(piece.terms, gram)
             bends = piece.outer * SLACK, piece.spread * SLACK
-            return HingeJoint(scalar.lead, *bends, longest, trace_bound(covariance, gram, longest), rank)
+            return HingeJoint(known[0], *bends, longest, trace_bound(covariance, gram, longest), rank)
     own = covariance_of_gradient(scalar)
     if own is None:
         return None

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,12 +72,14 @@ class Interval:
         return Interval(high, low)
 
     def power(self, exponent: int) -> Interval:
-        even = exponent % 2 == 0 and self.low < 0
-        base = Interval(0.0 if self.high > 0 else -self.high, max(-self.low, self.high)) if even else self
-        result = base
-        for _ in range(exponent - 1):
-            result = result * base
-        return result
+        base = self
+        if exponent % 2 == 0 and self.low < 0:
+            base = Interval(max(0.0, -self.high), max(-self.low, self.high))
+        return reduce(mul, [base] * exponent)
+
+
+def intervals(low: Array, high: Array) -> list[Interval]:
+    return list(map(Interval, low.tolist(), high.tolist()))
 
 
 def outward(value: float, exact: bool) -> tuple[float, float]:
@@ -97,10 +102,6 @@ def times(a: float, b: float) -> tuple[float, float]:
     whole = abs(a * b) < 1 / EPSILON and a % 1 == 0 and b % 1 == 0
     low, high = outward(a * b, whole or abs(a) == 1 or abs(b) == 1)
     return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
-
-
-def intervals(low: Array, high: Array) -> list[Interval]:
-    return [Interval(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,17 +150,12 @@ class Piece:
         return Piece(self.terms, factor * self.outer, factor * self.spread)
 
 
-@dataclass(frozen=True, eq=False)
-class Kink:
+class Kink(NamedTuple):
     """Why a subexpression has no Lipschitz gradient."""
 
     reason: str
-    place: Expression
+    expression: Expression
     remedy: str
-
-    @property
-    def expression(self) -> str:
-        return str(self.place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,12 +167,11 @@ class Scalar:
     pieces: tuple[Piece, ...] = ()
     sign: int = 1  # 1 if it is convex, -1 if concave
     kink: Kink | None = None
-    # (row, scale, low, high) of ``scale * log(1 + exp(m))``, up to a constant, for one affine m, with slopes from low to high.
-    logit: tuple[Array, float, float, float] | None = None
-    # If the gradient is a multiple of the mean of the only piece's points, under the weights in that piece: bounds the multiple.
-    lead: float | None = None
-    # (scale, c) of ``scale * ||(c', m)||``, up to a constant, with m affine and c' of norm c > 0 at least without parameters.
-    floor: tuple[float, float] | None = None
+    # What it is up to a constant, where gradient and curvature can be bounded together: a name, a factor s, and with them
+    # - "logistic", s, row, low, high: s log(1 + exp(m)) for one affine m, with slopes from low to high;
+    # - "norm", s, c: s ||(c', m)|| with m affine and c', without parameters, of norm c > 0 at least;
+    # - "hinge", s: its gradient is at most s times the mean of the only piece's points, under the weights in that piece.
+    shape: tuple[Any, ...] | None = None
     behind: Scalar | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
     # Of an entry of an array: what bounds the Euclidean norm of the array's entries at some places, and its own place.
     together: tuple[Callable[[list[int]], float], int] | None = None
@@ -193,34 +188,21 @@ class Scalar:
         sign = other.sign if self.is_affine else self.sign
         if not self.is_affine and not other.is_affine and self.sign != other.sign:
             raise MissingRule("a convex and a concave term are added", None, "keep every term of a loss convex")
-        terms, pieces = self.terms + other.terms, self.pieces + other.pieces
-        kept = self if not other.terms else other if not self.terms else Scalar(self.value)
-        return Scalar(
-            self.value + other.value, terms, pieces, sign, self.kink or other.kink, kept.logit, kept.lead, kept.floor
-        )
+        shape = self.shape if not other.terms else other.shape if not self.terms else None
+        terms, pieces, kink = self.terms + other.terms, self.pieces + other.pieces, self.kink or other.kink
+        return Scalar(self.value + other.value, terms, pieces, sign, kink, shape)
 
     def scaled(self, factor: Interval) -> Scalar:
         """Multiply by a number in an interval: a constant, or a function of the record."""
+        size, value = factor.size, self.value * factor
         if factor.low < 0 < factor.high and not self.is_affine:
-            raise MissingRule(
-                "a factor that can change sign multiplies a curved term",
-                None,
-                "declare the factor's field non-negative",
-            )
-        size = factor.size
+            remedy = "declare the factor's field non-negative"
+            raise MissingRule("a factor that can change sign multiplies a curved term", None, remedy)
         if not size:
-            return Scalar(self.value * factor)
-        keeps = factor.low >= 0
-        return Scalar(
-            self.value * factor,
-            tuple(term.scaled(factor) for term in self.terms),
-            tuple(piece.scaled(size) for piece in self.pieces),
-            self.sign if factor.high > 0 else -self.sign,
-            self.kink,
-            (self.logit[0], size * self.logit[1], *self.logit[2:]) if self.logit and keeps else None,
-            None if self.lead is None else size * self.lead,
-            (size * self.floor[0], self.floor[1]) if self.floor and keeps else None,
-        )
+            return Scalar(value)
+        terms, pieces = tuple(term.scaled(factor) for term in self.terms), tuple(p.scaled(size) for p in self.pieces)
+        shape = (self.shape[0], size * self.shape[1], *self.shape[2:]) if self.shape and factor.low >= 0 else None
+        return Scalar(value, terms, pieces, self.sign if factor.high > 0 else -self.sign, self.kink, shape)
 
     def through(
         self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: Kink | None = None
@@ -233,14 +215,14 @@ class Scalar:
                 None,
                 "apply the function to an affine expression, or to a term whose sign follows from its parts",
             )
-        pieces = tuple(piece.scaled(slope.size) for piece in self.pieces)
+        terms, pieces = tuple(t.scaled(slope) for t in self.terms), tuple(p.scaled(slope.size) for p in self.pieces)
         own = covariance_of_gradient(self) if curvature > 0 else None
         if own is not None:
             pieces = (Piece(own.terms, curvature, slope.size * own.spread),)
-        elif curvature > 0:
-            pieces = (*pieces, Piece(self.terms, curvature))
-        scaled = tuple(term.scaled(slope) for term in self.terms)
-        return Scalar(value, scaled, pieces, sign, self.kink or kink, lead=None if own is None else slope.size)
+            return Scalar(value, terms, pieces, sign, self.kink or kink, ("hinge", slope.size))
+        return Scalar(
+            value, terms, (*pieces, Piece(self.terms, curvature)) if curvature > 0 else pieces, sign, self.kink or kink
+        )
 
     def with_value(self, value: Interval) -> Scalar:
         return replace(self, value=value, behind=None, together=None)
@@ -257,44 +239,34 @@ def covariance_of_gradient(scalar: Scalar) -> Piece | None:
     (piece,) = scalar.pieces
     if piece.outer != 0 or piece.spread <= 0 or len(piece.terms) != 1 or piece.terms[0].ball:
         return None
-    vertices = piece.terms[0].rows
     fixed = [term.rows[0] for term in scalar.terms if len(term.rows) == 1]
     moving = [term.rows for term in scalar.terms if len(term.rows) > 1]
-    if len(moving) != 1 or not np.array_equal(moving[0], piece.spread * vertices):
+    if len(moving) != 1 or not np.array_equal(moving[0], piece.spread * piece.terms[0].rows):
         return None
-    shift = np.sum(fixed, axis=0) if fixed else np.zeros(vertices.shape[1])
     mass = np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0) if fixed else scalar.terms[0].mass
-    return Piece((Term(shift + moving[0], mass=mass, merged=piece.terms[0].merged),), 0.0, 1.0 / piece.spread)
+    points = Term(np.sum(fixed, axis=0) + moving[0], mass=mass, merged=piece.terms[0].merged)
+    return Piece((points,), 0.0, 1.0 / piece.spread)
 
 
 def hull_of(scalars: Sequence[Scalar]) -> Term:
     """Return one hull that contains every convex combination of the scalars' gradients."""
+    width = max((term.rows.shape[1] for scalar in scalars for term in scalar.terms), default=0)
     vertices, masses, merged = [], [], 0
     for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # the same ones once
         if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
             masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
-        sums = np.zeros((1, scalar.terms[0].rows.shape[1])) if scalar.terms else None
+        sums = np.zeros((1, width))
         for term in scalar.terms:
-            if term.ball or sums is None or len(sums) * len(term.rows) > LARGEST_HULL:
+            if term.ball or len(sums) * len(term.rows) > LARGEST_HULL:
                 raise MissingRule(
                     "a maximum or log-sum-exp over terms whose gradients are not a small polytope",
                     None,
                     "take it over affine expressions, or over sums of few simple terms",
                 )
-            sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, term.rows.shape[1])
-        if sums is not None:
-            vertices.append(sums)
-            merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - len(sums)
-        else:
-            vertices.append(np.zeros((1, 0)))
-    width = max(v.shape[1] for v in vertices)
-    rows = np.concatenate([v if v.shape[1] == width else np.zeros((1, width)) for v in vertices])
-    return merged_hull(rows, np.max(masses, axis=0) if masses else None, merged)
-
-
-def pieces_of(scalars: Sequence[Scalar]) -> tuple[Piece, ...]:
-    """Return pieces whose bounds hold for every convex combination of the scalars' Hessians: all of them."""
-    return tuple(piece for scalar in scalars for piece in scalar.pieces)
+            sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, width)
+        vertices.append(sums)
+        merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - len(sums)
+    return merged_hull(np.concatenate(vertices), np.max(masses, axis=0) if masses else None, merged)
 
 
 def merged_hull(rows: Array, mass: Array | None, merged: int) -> Term:

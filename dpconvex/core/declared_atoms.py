@@ -7,7 +7,7 @@ or it is refused; the certificate says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 
 from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import double_precision
 from dpconvex.errors import NotPrivate, TemplateError
 
@@ -55,8 +54,8 @@ class PiecewiseQuadratic:
         return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
 
     def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
-        """Evaluate the function, or its first or second derivative, with NumPy or JAX."""
-        place = xp.searchsorted(xp.asarray(self.nodes), m, side="right")
+        """Evaluate the function, or its first or second derivative, with NumPy or JAX; imaginary parts carry the next one."""
+        place = xp.searchsorted(xp.asarray(self.nodes), xp.real(m), side="right")
         anchor, value, slope, bend = (xp.asarray(part)[place] for part in self._pieces)
         d = m - anchor
         return (value + d * (slope + bend * d / 2), slope + bend * d, bend)[order]
@@ -104,15 +103,15 @@ class Atom:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TemplateError(f"Atom {self.name!r}: function must be callable.")
-        given = self.slope
-        slope = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-        if len(slope) != 2 or not all(is_real(number) for number in (*slope, self.curvature, self.lower)):
-            raise TemplateError(f"Atom {self.name!r}: slope must be two numbers, curvature and lower one each.")
-        lowest, highest, curvature, lower = (float(number) for number in (*slope, self.curvature, self.lower))
+        try:
+            lowest, highest, curvature, lower = map(float, (*self.slope, self.curvature, self.lower))
+        except (TypeError, ValueError, OverflowError) as error:
+            why = "slope must be two numbers, curvature and lower one each"
+            raise TemplateError(f"Atom {self.name!r}: {why}.") from error
         for fits, what, value in (
-            (-LARGEST <= lowest <= highest <= LARGEST, "slope must be two finite numbers, the lower first", given),
-            (0 <= curvature <= LARGEST, "curvature must be finite and not negative", self.curvature),
-            (lower == -np.inf or abs(lower) <= LARGEST, "lower must be finite, or -inf for no lower bound", self.lower),
+            (-LARGEST <= lowest <= highest <= LARGEST, "slope must be two finite numbers, the lower first", self.slope),
+            (0 <= curvature <= LARGEST, "curvature must be finite and not negative", curvature),
+            (lower == -np.inf or abs(lower) <= LARGEST, "lower must be finite, or -inf for no lower bound", lower),
         ):
             if not fits:
                 raise TemplateError(f"Atom {self.name!r}: {what}, not {value!r}.")
@@ -122,18 +121,37 @@ class Atom:
     def __call__(self, expression: Any) -> DeclaredAtom:
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)
 
-    def apply(self, value: Any) -> Any:
-        """Apply the function that runs, entry by entry, to a JAX array."""
-        import jax.numpy as jnp
-
-        return self.running.evaluate(value, 0, jnp)
-
-    def evaluate(self, value: Array, order: int = 0) -> Array:
-        """Evaluate the function that runs, or its first or second derivative, entry by entry in double precision."""
-        return np.asarray(self.running.evaluate(np.asarray(value, dtype=float), order))
-
     def __reduce__(self) -> tuple[Any, ...]:
         return received, (self.name, self.slope, self.curvature, self.lower, self.running)
+
+    def evaluate(self, value: Any, order: int = 0, xp: Any = np) -> Any:
+        """Evaluate the function that runs, or its first or second derivative, entry by entry, with NumPy or JAX."""
+        return self.running.evaluate(value, order, xp)
+
+    def attack(self) -> dict[str, float]:
+        """Compare the declared constants with the function, on points from 1e-6 to 1e300, and finer where its slope changes.
+
+        Returns
+        -------
+        dict of str to float
+            Observed over declared, for the slope and the curvature; at most 1.
+
+        Raises
+        ------
+        NotPrivate
+            If a constant is broken, or the function is not convex, finite and continuously differentiable.
+        """
+        found, steepest = self.running, max(map(abs, self.slope))
+        slope, bend = float(np.abs(found.slopes).max()), float(found.bends.max(initial=0.0))
+        return {
+            "slope, observed/declared": slope / steepest if steepest else 1.0,
+            "curvature, observed/declared": bend / self.curvature if self.curvature else 1.0,
+        }
+
+    @cached_property
+    def running(self) -> PiecewiseQuadratic:
+        """The function that runs: it has the declared constants, or is refused where the user's visibly has not."""
+        return built(self)
 
     def _sample(self, points: Array) -> Array:
         """The user's function: in NumPy if it is written so, else by JAX."""
@@ -157,30 +175,6 @@ class Atom:
                 f"with numpy, or with jax.numpy where JAX is installed ({type(error).__name__}: {said})."
             ) from error
 
-    @cached_property
-    def running(self) -> PiecewiseQuadratic:
-        """The function that runs: it has the declared constants, or is refused where the user's visibly has not."""
-        return self._built[0]
-
-    def attack(self) -> dict[str, float]:
-        """Compare the declared constants with the function, on points from 1e-6 to 1e300, and finer where its slope changes.
-
-        Returns
-        -------
-        dict of str to float
-            Observed over declared, for the slope and the curvature; at most 1.
-
-        Raises
-        ------
-        NotPrivate
-            If a constant is broken, or the function is not convex, finite and continuously differentiable.
-        """
-        return dict(self._built[1])
-
-    @cached_property
-    def _built(self) -> tuple[PiecewiseQuadratic, dict[str, float]]:
-        return built(self)
-
     def _refuse(self, broken: bool | np.bool_, what: str) -> None:
         if broken:
             raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, REMEDY)
@@ -195,10 +189,10 @@ def received(
     return found
 
 
-def built(atom: Atom) -> tuple[PiecewiseQuadratic, dict[str, float]]:
-    """Return the stand-in for a function, with the declared constants, and how far these are reached."""
+def built(atom: Atom) -> PiecewiseQuadratic:
+    """Return the stand-in for a function, with the declared constants."""
     slope, curvature, lower = atom.slope, atom.curvature, atom.lower
-    steepest = max(abs(slope[0]), abs(slope[1]))
+    steepest = max(map(abs, slope))
     unit = steepest / curvature if steepest and curvature else 1.0
     room = MISSED * steepest
     nodes, values, slopes = sampled(atom, unit, steepest)
@@ -219,7 +213,9 @@ def built(atom: Atom) -> tuple[PiecewiseQuadratic, dict[str, float]]:
         bound[k + 1] = min(bound[k + 1], bound[k] + curvature * width)
     kinked = (rising - bound).max() > room or (bounded_below and bound[-1] < 0)
     atom._refuse(kinked, f"has curvature {steepening:.6g}, above the declared {curvature:.6g}, or a kink")
-    found = integrated(atom, nodes, bound)
+    found = PiecewiseQuadratic(
+        nodes, integral(atom, nodes, bound), bound, np.minimum(np.diff(bound) / widths, curvature)
+    )
     size = steepest * (np.abs(nodes) + unit) + np.abs(values)
     jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
     atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
@@ -228,10 +224,14 @@ def built(atom: Atom) -> tuple[PiecewiseQuadratic, dict[str, float]]:
         depth = found.values[:-1][falling] - bound[:-1][falling] ** 2 / (2 * found.bends[falling])
         short = max(0.0, lower - float(np.min(np.append(depth, found.values.min()))))
         found = replace(found, values=found.values + short)
-    return found, {
-        "slope, observed/declared": min(max(abs(seen[0]), abs(seen[1])) / steepest, 1.0) if steepest else 1.0,
-        "curvature, observed/declared": min(steepening / curvature, 1.0) if curvature else 1.0,
-    }
+    return found
+
+
+def integral(atom: Atom, nodes: Array, slopes: Array) -> Array:
+    """Return values at the nodes: the integral of the slopes, from the node nearest to 0."""
+    steps, origin = np.diff(nodes) * (slopes[:-1] + slopes[1:]) / 2, int(np.argmin(np.abs(nodes)))
+    down, up = -np.cumsum(steps[:origin][::-1])[::-1], np.cumsum(steps[origin:])
+    return np.asarray(atom._sample(nodes[[origin]]) + np.concatenate([down, [0.0], up]))
 
 
 def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:
@@ -246,20 +246,17 @@ def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Arr
     # Programs overflow far out, where what runs is affine.
     kept = np.isfinite(values) & np.isfinite(slopes)
     nodes, values, slopes = nodes[kept], values[kept], slopes[kept]
-    active = np.arange(len(nodes) - 1)
     for _ in range(ROUNDS):
-        left, right = nodes[active], nodes[active + 1]
-        middle = left + (right - left) / 2
-        value, found = finite(atom, middle, unit)
-        line = (slopes[active] + slopes[active + 1]) / 2
-        curved = (middle > left) & (middle < right) & np.isfinite(value) & (np.abs(found - line) > ACCURACY * steepest)
-        active, middle, value, found = active[curved], middle[curved], value[curved], found[curved]
-        if not len(active) or len(nodes) + len(active) > MOST_NODES:
+        middle = nodes[:-1] + np.diff(nodes) / 2
+        value, slope = finite(atom, middle, unit)
+        line = (slopes[:-1] + slopes[1:]) / 2
+        curved = np.isfinite(value) & (np.abs(slope - line) > ACCURACY * steepest)
+        curved &= (nodes[:-1] < middle) & (middle < nodes[1:])
+        if not curved.any() or len(nodes) + curved.sum() > MOST_NODES:
             break
-        nodes = np.insert(nodes, active + 1, middle)
-        values, slopes = np.insert(values, active + 1, value), np.insert(slopes, active + 1, found)
-        here = active + np.arange(len(active))
-        active = np.sort(np.concatenate([here, here + 1]))
+        place = np.flatnonzero(curved) + 1
+        pairs = (nodes, middle), (values, value), (slopes, slope)
+        nodes, values, slopes = (np.insert(whole, place, more[curved]) for whole, more in pairs)
     return nodes, values, slopes
 
 
@@ -274,16 +271,6 @@ def finite(atom: Atom, nodes: Array, unit: float) -> tuple[Array, Array]:
     return values, slopes
 
 
-def integrated(atom: Atom, nodes: Array, slopes: Array) -> PiecewiseQuadratic:
-    """Add values: the integral of the slopes, from that nearest to 0."""
-    bends = np.minimum(np.diff(slopes) / np.diff(nodes), atom.curvature)
-    steps = np.diff(nodes) * (slopes[:-1] + slopes[1:]) / 2
-    origin = int(np.argmin(np.abs(nodes)))
-    down, up = -np.cumsum(steps[:origin][::-1])[::-1], np.cumsum(steps[origin:])
-    values = float(atom._sample(nodes[origin : origin + 1])[0]) + np.concatenate([down, [0.0], up])
-    return PiecewiseQuadratic(nodes, values, slopes, bends)
-
-
 class DeclaredAtom(Elementwise):
     """A CVXPY atom that applies an `Atom` entry by entry.  It has no conic form: solve with the first-order backend."""
 
@@ -292,7 +279,7 @@ class DeclaredAtom(Elementwise):
         super().__init__(x)
 
     def numeric(self, values: list[Any]) -> Array:
-        return self.declaration.evaluate(np.asarray(values[0], dtype=float))
+        return np.asarray(self.declaration.evaluate(np.asarray(values[0], dtype=float)))
 
     def get_data(self) -> list[Any]:
         return [self.declaration]
@@ -316,6 +303,4 @@ class DeclaredAtom(Elementwise):
         return self.declaration.slope[1] <= 0
 
     def _grad(self, values: list[Any]) -> list[Any]:
-        rows = self.args[0].size
-        slopes = self.declaration.evaluate(np.asarray(values[0], dtype=float), 1)
-        return [self.elemwise_grad_to_diag(slopes, rows, rows)]
+        raise NotImplementedError

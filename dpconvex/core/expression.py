@@ -288,7 +288,7 @@ def leveled(expression: Expression) -> tuple[str, int]:
     assert atom is not None
     if atom.text is not None:
         return atom.text(expression, write)
-    options = [f"{name}={value}" for name, value in expression.options]
+    options = [f"{value:.6g}" if isinstance(value, float) else str(value) for _, value in expression.options]
     return f"{atom.name}({', '.join([*(write(a, 0) for a in expression.args), *options])})", ATOM
 
 

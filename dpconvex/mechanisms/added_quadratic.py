@@ -61,7 +61,8 @@ def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: 
 
 def hinged(analysis: Analysis) -> bool:
     """Say whether losses are hinges or the like: no target, and no logarithm of a sum of exponentials."""
-    bent = any(loss.scalar.logit is None and any(p.outer for p in loss.scalar.pieces) for loss in analysis.losses)
+    scalars = [loss.scalar for loss in analysis.losses if (loss.scalar.shape or ("",))[0] != "logistic"]
+    bent = any(piece.outer for scalar in scalars for piece in scalar.pieces)
     return bent and not leaf_lengths(analysis).target
 
 

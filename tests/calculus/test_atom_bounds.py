@@ -254,7 +254,7 @@ REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
         "",
     ),
     "not symmetric": (lambda x: cp.lambda_max(cp.vstack([w, x])), BALL, "not symmetric for every record", ""),
-    "stack of matrices": (lambda x: cp.sum(np.ones((4, 3, 3)) @ cp.logistic(W)), [], "products of stacks", ""),
+    "stack of matrices": (lambda x: cp.sum(np.ones((4, 3, 3)) @ cp.logistic(W)), [], "products of shapes", ""),
 }
 
 

@@ -32,16 +32,11 @@ class Square:
 
     name, slope, lower = "cosine", (-np.inf, np.inf), -np.inf
 
-    def evaluate(self, a: Any, order: int = 0) -> Any:
-        return (np.cosh(a), np.sinh(a), np.cosh(a))[order]
+    def evaluate(self, a: Any, order: int = 0, xp: Any = np) -> Any:
+        return (xp.cosh(a), xp.sinh(a), xp.cosh(a))[order]
 
     def attack(self) -> dict[str, float]:
         return {}
-
-    def apply(self, a: Any) -> Any:
-        import jax.numpy as jnp
-
-        return jnp.cosh(a)
 
 
 positive = powers.square(V) + 0.5

@@ -5,26 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Scalar
+from dpconvex.core.abstract_values import Interval
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
-from dpconvex.core.atoms.arrangement import (
-    BROADCAST,
-    diagonal,
-    entry_at,
-    hstack,
-    reshape,
-    together,
-    transpose,
-    unrepeated,
-    vec,
-)
+from dpconvex.core.atoms.arrangement import BROADCAST, diagonal, entry_at, hstack, reshape, together, transpose, vec
 from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, Write
 from dpconvex.core.expression import OPERATORS, PRODUCT, SIGN, SUM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.core.summation import TERMS, summed
 from dpconvex.errors import NotPrivate
+
+
+def unrepeated(expression: Expression) -> Expression:
+    """Return what is repeated, if all that an expression does is to repeat a scalar."""
+    while expression.atom is BROADCAST and expression.args[0].is_scalar:
+        expression = expression.args[0]
+    return expression
 
 
 def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
@@ -77,7 +74,7 @@ SUMMED = rules.reduction(
     pull=lambda e, value, slope, a: [np.broadcast_to(slope, (*e.args[0].shape, slope.shape[-1]))],
     one=lambda expression, entries: rules.added_up(entries),
     reads={
-        "cvxpy.atoms.affine.sum.Sum": rules.over(lambda a, axis, keepdims: total(a, axis, keepdims)),
+        "cvxpy.atoms.affine.sum.Sum": lambda node, args: total(args[0], *rules.axes_of(node)),
         "cvxpy.atoms.affine.trace.Trace": lambda node, args: total(diagonal(args[0])),
     },
     sign=rules.common_sign,
@@ -96,13 +93,10 @@ def infix(symbol: str) -> Callable[[Expression, Write], tuple[str, int]]:
 
 def combined(expression: Expression, arguments: list[Entries], pairs: Iterable[Iterable[tuple[int, int]]]) -> Entries:
     """Add up products of entries, for each entry of the result; only one factor may vary, the other is of the record."""
-    public_first = not expression.args[0].variables
-
-    def product(i: int, j: int) -> Scalar:
-        one, two = arguments[0][i], arguments[1][j]
-        return two.scaled(one.value) if public_first else one.scaled(two.value)
-
-    return [rules.added_up([product(i, j) for i, j in group]) for group in pairs]
+    one, two = arguments
+    if expression.args[0].variables:
+        return [rules.added_up([one[i].scaled(two[j].value) for i, j in group]) for group in pairs]
+    return [rules.added_up([two[j].scaled(one[i].value) for i, j in group]) for group in pairs]
 
 
 MULTIPLY = Atom(
@@ -129,7 +123,7 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
     """Expand a quotient: by numbers other than 0, or by a function of the record that is positive."""
     dividend, divisor = expression.args
     if divisor.is_constant:
-        if (divisor.number == 0).any():
+        if not divisor.number.all():
             raise NotPrivate("an expression is divided by zero", expression, "divide by a number that is not 0")
         inverse = Polynomial.constant(1.0 / divisor.number)
     else:
@@ -166,10 +160,8 @@ DIVIDE = Atom(
 
 
 def matmul_shape(one: Shape, two: Shape) -> Shape:
-    if max(len(one), len(two)) > 2:
-        raise ValueError("there is no rule for products of stacks of matrices: multiply them one by one")
-    if not (one and two) or one[-1] != two[0]:
-        raise ValueError(f"there is no product of shapes {one} and {two}")
+    if not (one and two) or max(len(one), len(two)) > 2 or one[-1] != two[0]:
+        raise ValueError(f"there is no rule for products of shapes {one} and {two}")
     return (*one[:-1], *two[1:])
 
 
@@ -178,16 +170,12 @@ def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
 
     NumPy adds one term after the other, for all records at once: a record's sum does not depend on how many there are.
     """
-    axis = "".join(set(one) & set(two) - set(result))
-    length = a.shape[one.index(axis)] if axis else 0
-    if length <= TERMS:
-        return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
-
-    def part(names: str, x: Any, start: int) -> Any:
-        return x[(slice(None),) * names.index(axis) + (slice(start, start + TERMS),)]
-
-    starts = range(0, length, TERMS)
-    return summed(contracted(xp, one, two, result, part(one, a, k), part(two, b, k)) for k in starts)
+    axis, product = "".join(set(one) & set(two) - set(result)), f"{one}z,{two}z->{result}z"
+    if not axis or a.shape[one.index(axis)] <= TERMS:
+        return xp.einsum(product, a, b)
+    cuts = range(TERMS, a.shape[one.index(axis)], TERMS)
+    parts = zip(xp.split(a, cuts, one.index(axis)), xp.split(b, cuts, two.index(axis)), strict=True)
+    return summed(xp.einsum(product, x, y) for x, y in parts)
 
 
 def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
@@ -197,10 +185,9 @@ def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
 
 def factors(expression: Expression) -> list[list[tuple[int, int]]]:
     """Return the pairs of entries whose products make each entry of a matrix product."""
-    one, two = expression.args
-    rows, columns = (one.shape if one.ndim == 2 else (1, one.size)), (two.shape if two.ndim == 2 else (two.size, 1))
-    left, right = (np.arange(np.prod(shape)).reshape(shape, order="F") for shape in (rows, columns))
-    return [list(zip(row, column, strict=True)) for column in right.T.tolist() for row in left.tolist()]
+    one, two = (np.arange(a.size).reshape(a.shape, order="F") for a in expression.args)
+    rows, columns = np.atleast_2d(one).tolist(), np.atleast_2d(two.T).tolist()
+    return [list(zip(row, column, strict=True)) for column in columns for row in rows]
 
 
 def matmul_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
@@ -246,7 +233,7 @@ def negate(a: Any) -> Expression:
 
 def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
     a = constant(a)
-    return rules.along(SUMMED)(a, axis, keepdims) if a.ndim else a
+    return rules.along(SUMMED, a, axis, keepdims) if a.ndim else a
 
 
 def multiply(a: Any, b: Any) -> Expression:

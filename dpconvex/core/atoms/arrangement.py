@@ -3,12 +3,14 @@
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms.rules import Entries, Write, common_sign, refused
 from dpconvex.core.expression import ATOM, OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.runtime import once
 
 
 def repeated(argument: Any, shape: Shape) -> Expression:
@@ -23,32 +25,35 @@ def together(*arguments: Any) -> list[Expression]:
     return [repeated(argument, shape) for argument in found]
 
 
-def unrepeated(expression: Expression) -> Expression:
-    """Return what is repeated, if all that an expression does is to repeat a scalar."""
-    while expression.atom is BROADCAST and expression.args[0].is_scalar:
-        expression = expression.args[0]
-    return expression
-
-
+@once
 def places(expression: Expression) -> NDArray[np.int64]:
     """Return, for each entry of a rearrangement, the number of the entry that it was, all arguments counted through."""
-    numbers, count = [], 0
-    for argument in expression.args:
-        numbers.append((count + np.arange(argument.size)).reshape((*argument.shape, 1), order="F"))
-        count += argument.size
+    starts = np.cumsum([0, *(argument.size for argument in expression.args)])
+    numbers = [
+        (start + np.arange(argument.size)).reshape((*argument.shape, 1), order="F")
+        for start, argument in zip(starts, expression.args, strict=False)
+    ]
     assert expression.atom is not None
-    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64)
+    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64).ravel(order="F")
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
     stacked, order = Polynomial.stacked([expander.expand(a) for a in expression.args]), places(expression)
-    plain = stacked.size == order.size and (np.diff(order.ravel(order="F"), prepend=-1) == 1).all()
-    return stacked.reshaped(expression.shape) if plain else stacked.gathered(order)
+    plain = stacked.size == order.size and (np.diff(order, prepend=-1) == 1).all()
+    return (stacked if plain else stacked.gathered(order)).reshaped(expression.shape)
 
 
 def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
     everything = [entry for entries in arguments for entry in entries]
-    return [everything[k] for k in places(expression).ravel(order="F")]
+    return [everything[k] for k in places(expression)]
+
+
+def put_back(expression: Expression, value: Any, slope: Any, *arguments: Any) -> list[Any]:
+    """Add slopes up at the places that entries came from."""
+    sizes, count, records = [argument.size for argument in expression.args], expression.size, slope.shape[-1]
+    places_in = sp.csr_array((np.ones(count), (places(expression), np.arange(count))), shape=(sum(sizes), count))
+    parts = np.split(places_in @ slope.reshape((count, records), order="F"), np.cumsum(sizes)[:-1])
+    return [part.reshape((*a.shape, records), order="F") for part, a in zip(parts, expression.args, strict=True)]
 
 
 def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
@@ -64,20 +69,15 @@ def entry_at(expression: Expression, key: Any) -> Expression:
     """Return a part of an array by any of NumPy's keys."""
     numbers = np.arange(expression.size).reshape(expression.shape, order="F")
     places = numbers[key]
-    parts = list(key) if isinstance(key, tuple) else [key]
-    if Ellipsis in [part for part in parts if not isinstance(part, np.ndarray)]:
-        at = parts.index(Ellipsis)
-        parts[at : at + 1] = [slice(None)] * (expression.ndim - len(parts) + 1)
-    parts += [slice(None)] * (expression.ndim - len(parts))
+    if np.array_equal(places, numbers):
+        return expression
+    parts = [*key] if isinstance(key, tuple) else [key]
     plain = all(isinstance(p, slice | int | np.integer) and not isinstance(p, bool) for p in parts)
-    if not plain or len(parts) != expression.ndim:
+    if not plain:
         return SELECT(expression, places=tuple(places.ravel(order="F").tolist()), shape=places.shape)
-    normal = tuple(
-        p.indices(n) if isinstance(p, slice) else int(p) % n for p, n in zip(parts, expression.shape, strict=True)
-    )
-    return (
-        INDEX(expression, key=normal) if places.shape != expression.shape or (places != numbers).any() else expression
-    )
+    parts += [slice(None)] * (expression.ndim - len(parts))
+    ends = zip(parts, expression.shape, strict=True)
+    return INDEX(expression, key=tuple(p.indices(n) if isinstance(p, slice) else int(p) % n for p, n in ends))
 
 
 def index_text(expression: Expression, write: Write) -> tuple[str, int]:
@@ -89,38 +89,16 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
     return f"{write(expression.args[0], ATOM)}[{', '.join(words)}]", ATOM
 
 
-def placed(expression: Expression, slope: Any, key: Any) -> Any:
-    result = np.zeros((*expression.args[0].shape, slope.shape[-1]), dtype=slope.dtype)
-    result[key] = slope
-    return result
-
-
-def added_at(expression: Expression, slope: Any) -> Any:
-    """Add slopes up at the places of entries, which may be chosen several times."""
-    inner = expression.args[0]
-    result = np.zeros((inner.size, slope.shape[-1]), dtype=slope.dtype)
-    places = np.asarray(expression.option("places"), dtype=int)
-    np.add.at(result, places, slope.reshape((len(places), -1), order="F"))
-    return result.reshape((*inner.shape, -1), order="F")
-
-
-def summed_back(slope: Any, shape: Shape) -> Any:
-    added = slope.ndim - 1 - len(shape)
-    slope = np.sum(slope, axis=tuple(range(added)), keepdims=True)[(0,) * added] if added else slope
-    repeated = tuple(k for k, n in enumerate(shape) if n == 1 and slope.shape[k] != 1)
-    return np.sum(slope, axis=repeated, keepdims=True) if repeated else slope
-
-
 def rearrangement(**slots: Any) -> Atom:
     """Return a linear atom whose entries are entries of its arguments."""
-    return Atom(affine="linear", sign=common_sign, slope=always(1), expand=rearrange, rule=rearranged, **slots)
+    shared: dict[str, Any] = {"expand": rearrange, "rule": rearranged, "pull": put_back}
+    return Atom(affine="linear", sign=common_sign, slope=always(1), **shared, **slots)
 
 
 INDEX = rearrangement(
     name="index",
     shape=indexed,
     value=lambda xp, e, a: a[slices(e.option("key"))],
-    pull=lambda e, value, slope, a: [placed(e, slope, slices(e.option("key")))],
     reads={"cvxpy.atoms.affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     writes=lambda cp, e, args: args[0][slices(e.option("key"))],
     text=index_text,
@@ -142,7 +120,6 @@ SELECT = rearrangement(
         (*e.shape, -1),
         order="F",
     ),
-    pull=lambda e, value, slope, a: [added_at(e, slope)],
     reads={
         "cvxpy.atoms.affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
         "cvxpy.atoms.affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
@@ -161,7 +138,6 @@ RESHAPE = rearrangement(
     name="reshape",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else refused("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
-    pull=lambda e, value, slope, a: [slope.reshape((*e.args[0].shape, -1), order="F")],
     reads={
         "cvxpy.atoms.affine.reshape.reshape": lambda node, args: (
             reshape(args[0], node.shape)
@@ -182,7 +158,6 @@ TRANSPOSE = rearrangement(
     name="transpose",
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
     value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
-    pull=lambda e, value, slope, a: [slope.transpose((*np.argsort(e.option("axes")), e.ndim))],
     reads={
         "cvxpy.atoms.affine.transpose.transpose": lambda node, args: transpose(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
@@ -193,9 +168,8 @@ TRANSPOSE = rearrangement(
 )
 
 
-def repeated_by_ones(cp: Any, expression: Expression, inner: Any) -> Any:
-    """Write a repetition with CVXPY: times ones."""
-    inner = cp.reshape(inner, (), order="F") if expression.args[0].is_scalar and inner.shape else inner
+def repeated_by_ones(cp: Any, expression: Expression, args: list[Any]) -> Any:
+    inner = cp.reshape(args[0], (), order="F") if expression.args[0].is_scalar and args[0].shape else args[0]
     return cp.multiply(inner, np.ones(expression.shape))
 
 
@@ -207,19 +181,17 @@ BROADCAST = rearrangement(
     value=lambda xp, e, a: xp.broadcast_to(
         a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
     ),
-    pull=lambda e, value, slope, a: [summed_back(slope, e.args[0].shape)],
     reads={
         "cvxpy.atoms.affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
         "cvxpy.atoms.affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
     },
-    writes=lambda cp, e, args: repeated_by_ones(cp, e, args[0]),
+    writes=repeated_by_ones,
     text=lambda e, write: (write(e.args[0], ATOM), ATOM),
 )
 
 
 def concatenated(*shapes: Shape, axis: int) -> Shape:
-    rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
-    if len(rest) != 1 or len({len(shape) for shape in shapes}) != 1:
+    if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) != 1 or len(set(map(len, shapes))) != 1:
         return refused("the concatenation of", *shapes)
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
@@ -242,9 +214,6 @@ CONCATENATE: Atom = rearrangement(
     name="concatenate",
     shape=concatenated,
     value=joined,
-    pull=lambda e, value, slope, *parts: np.split(
-        slope, np.cumsum([a.shape[e.option("axis")] for a in e.args])[:-1], axis=e.option("axis")
-    ),
     reads={
         "cvxpy.atoms.affine.hstack.Hstack": lambda node, args: hstack(*args),
         "cvxpy.atoms.affine.vstack.Vstack": lambda node, args: vstack(*args),

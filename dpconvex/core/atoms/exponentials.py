@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
-from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of, pieces_of
-from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of
+from dpconvex.core.atom import Atom, LeastCurvature, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.atoms.rules import Entries
@@ -26,10 +28,8 @@ def exponent(entry: Scalar, what: str) -> Interval:
     """Return the range of an argument, or refuse what is unbounded above or overflows."""
     high = entry.value.high
     if not high <= LARGEST_EXPONENT:
-        why = f"of an argument as large as {high:.4g} overflows"
-        if not np.isfinite(high):
-            why = "is Lipschitz only where its argument is bounded above, and it is not"
-        raise NotPrivate(f"{what} {why}", None, rules.BOUND_IT)
+        why = f"{what} needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {high:.4g}"
+        raise NotPrivate(why, None, rules.BOUND_IT)
     return entry.value
 
 
@@ -80,11 +80,10 @@ LOG: Atom = Atom(
 def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
     if not entry.value.low >= 0:
-        raise NotPrivate(
-            f"xexp is defined for arguments that are not negative, and its argument goes down to {entry.value.low:.4g}",
-            None,
-            "shift the argument, or bound the parameters or the declared domain so that it is not negative",
+        why = (
+            f"xexp is defined for arguments that are not negative, and its argument goes down to {entry.value.low:.4g}"
         )
+        raise NotPrivate(why, None, "shift the argument, or bound the parameters or the declared domain")
     value = exponent(entry, "xexp")
     slope = image(lambda m: (m + 1) * np.exp(m), value)
     return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
@@ -114,18 +113,14 @@ def logistic_slope(a: Any) -> Any:
     return 1.0 / (1.0 + np.exp(np.minimum(-a, 700.0)))
 
 
-def sigmoid(value: float) -> float:
-    return float(np.exp(-np.logaddexp(0.0, -value)))
-
-
 def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
-    nearest = sigmoid(min(max(0.0, entry.value.low), entry.value.high))
-    slope = image(sigmoid, entry.value)
+    nearest = float(expit(min(max(0.0, entry.value.low), entry.value.high)))
+    slope = image(expit, entry.value)
     slope = Interval(slope.low, min(slope.high, 1.0))
-    outcome = entry.through(image(lambda m: np.logaddexp(0.0, m), entry.value), slope, nearest * (1 - nearest))
+    outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, nearest * (1 - nearest))
     if entry.terms and rules.is_one_row(entry):
-        return replace(outcome, logit=(entry.terms[0].rows[0], 1.0, slope.low, slope.high))
+        return replace(outcome, shape=("logistic", 1.0, entry.terms[0].rows[0], slope.low, slope.high))
     return outcome
 
 
@@ -176,10 +171,6 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
     return Scalar(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
 
 
-def entropy_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
-    return rules.claimed(weights, 1 / rules.at_most(reach.high)) if expression.args[1].is_constant else None
-
-
 REL_ENTR = Atom(
     name="rel_entr",
     value=log_ratio_value,
@@ -195,7 +186,9 @@ REL_ENTR = Atom(
     strong=LeastCurvature(
         "negative entropy",
         "sum_k w_k m_k log(m_k/c_k) on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
-        entropy_bend,
+        lambda e, weights, reach: (
+            rules.claimed(weights, 1 / rules.at_most(reach.high)) if e.args[1].is_constant else None
+        ),
     ),
     statement="m log(m/y) on positive bounded m, y: Hessian (1/m) v v' with v = g_m - (m/y) g_y; -m log m over y = 1",
     source="Boyd & Vandenberghe, Convex Optimization, example 3.19",
@@ -217,12 +210,6 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top
 
 
-def soft_maximum(low: Any, high: Any) -> Interval:
-    sizes = np.abs(np.concatenate([low, high]))
-    largest = float(sizes[np.isfinite(sizes)].max(initial=1.0))
-    return Interval(float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))).rounded(len(low) * largest)
-
-
 def softmax_rule(expression: Expression, group: Entries) -> Scalar:
     """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
     if len(group) == 2:
@@ -230,9 +217,11 @@ def softmax_rule(expression: Expression, group: Entries) -> Scalar:
             if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
                 still = Scalar(base.value)
                 return still + logistic_rule(expression, other + still.scaled(rules.MINUS))
-    hull = hull_of(group)
+    ends, hull = np.array(rules.entry_ends(group)), hull_of(group)
+    largest = float(np.abs(ends[np.isfinite(ends)]).max(initial=1.0))
+    value = Interval(*np.logaddexp.reduce(ends, axis=1).tolist()).rounded(len(group) * largest)
     spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
-    return Scalar(soft_maximum(*rules.entry_ends(group)), (hull,), spread + pieces_of(group), 1, rules.kink_of(group))
+    return Scalar(value, (hull,), spread + rules.pieces_of(group), 1, rules.kink_of(group))
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
@@ -247,11 +236,11 @@ LOG_SUM_EXP = rules.reduction(
     value=log_sum_exp_value,
     pull=softmax,
     one=softmax_rule,
-    reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": rules.over(lambda *given: log_sum_exp(*given))},
+    reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": lambda node, args: log_sum_exp(args[0], *rules.axes_of(node))},
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
     slope=always(1),
     statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
     "Hessian their covariance under softmax weights, plus the arguments' own",
     source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
 )
-log_sum_exp: Callable[..., Expression] = rules.along(LOG_SUM_EXP)
+log_sum_exp: Callable[..., Expression] = partial(rules.along, LOG_SUM_EXP)

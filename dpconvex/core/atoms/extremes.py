@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import combinations
 from math import comb
 from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Kink, Scalar, hull_of, pieces_of
+from dpconvex.core.abstract_values import Interval, Kink, Scalar, hull_of
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
@@ -35,30 +36,18 @@ def largest(expression: Expression, group: Entries) -> Scalar:
     curved = [entry for entry in alive if entry.terms]
     if not curved:
         return Scalar(value)
-    kink = tie(expression, hinge=len(curved) == 1)
     if len(curved) == 1:
+        reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
+        kink = Kink(reason, expression, f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}")
         hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
-        constants = [entry for entry in alive if not entry.terms]
-        against_zero = len(constants) == 1 and constants[0].value == rules.ZERO
-        return replace(hinge, behind=curved[0]) if against_zero else hinge
-    return Scalar(value, (hull_of(alive),), pieces_of(alive), 1, rules.kink_of(alive) or kink)
+        return replace(hinge, behind=curved[0]) if [e.value for e in alive if not e.terms] == [rules.ZERO] else hinge
+    return Scalar(value, (hull_of(alive),), rules.pieces_of(alive), 1, rules.kink_of(alive) or tie(expression))
 
 
-def tie(expression: Expression, hinge: bool = False) -> Kink:
+def tie(expression: Expression) -> Kink:
     assert expression.atom is not None
     reason = f"{expression.atom.name} is not differentiable where two of its terms tie"
-    remedy = "cp.log_sum_exp of the same terms is a smooth maximum"
-    if hinge:
-        reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
-        remedy = "dp.huber_hinge(m, width) rounds the corner off"
-    return Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}")
-
-
-def largest_value(xp: Any, expression: Expression, *terms: Any) -> Any:
-    best = terms[0]
-    for term in terms[1:]:
-        best = xp.maximum(best, term)
-    return best
+    return Kink(reason, expression, f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}")
 
 
 def is_hinge(expression: Expression) -> bool:
@@ -81,8 +70,8 @@ def rounded_maximum(expression: Expression, args: list[Expression], width: float
 
 def shared_among(expression: Expression, value: Any, slope: Any, *terms: Any) -> list[Any]:
     """Share the slope equally among the arguments that attain an extreme."""
-    attained = [term == value for term in terms]
-    part = slope / sum(at * 1.0 for at in attained)
+    attained = [(term == value) * 1.0 for term in terms]
+    part = slope / sum(attained)
     return [at * part for at in attained]
 
 
@@ -94,7 +83,7 @@ def maximum_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
 
 MAXIMUM = Atom(
     name="maximum",
-    value=largest_value,
+    value=lambda xp, expression, *terms: reduce(xp.maximum, terms),
     pull=shared_among,
     reads={
         "cvxpy.atoms.elementwise.maximum.maximum": lambda node, args: maximum(*args),
@@ -130,15 +119,15 @@ MAX = rules.reduction(
     pull=shared_among_entries,
     one=largest,
     reads={
-        "cvxpy.atoms.max.max": rules.over(lambda a, axis, keepdims: largest_entry(a, axis, keepdims)),
-        "cvxpy.atoms.min.min": rules.over(lambda a, axis, keepdims: -largest_entry(-a, axis, keepdims)),
+        "cvxpy.atoms.max.max": lambda node, args: largest_entry(args[0], *rules.axes_of(node)),
+        "cvxpy.atoms.min.min": lambda node, args: -largest_entry(-args[0], *rules.axes_of(node)),
     },
     sign=lambda expression, signs: signs[0],
     slope=always(1),
     statement="largest entry: gradient a convex combination of the entries'; not differentiable",
     smooth=lambda e, args, width: width * log_sum_exp(args[0] / width, e.option("axis"), e.option("keepdims")),
 )
-largest_entry: Callable[..., Expression] = rules.along(MAX)
+largest_entry: Callable[..., Expression] = partial(rules.along, MAX)
 
 
 def choices(expression: Expression) -> np.ndarray | None:
@@ -146,10 +135,7 @@ def choices(expression: Expression) -> np.ndarray | None:
     count, k = expression.args[0].size, expression.option("k")
     if comb(count, k) > LARGEST_CHOICE:
         return None
-    table = np.zeros((comb(count, k), count))
-    for row, chosen in zip(table, combinations(range(count), k), strict=True):
-        row[list(chosen)] = 1.0
-    return table
+    return np.array([np.isin(range(count), chosen) for chosen in combinations(range(count), k)], dtype=float)
 
 
 def sum_largest_rule(expression: Expression, arguments: list[Entries]) -> Entries:
@@ -165,8 +151,7 @@ def sum_largest_rule(expression: Expression, arguments: list[Entries]) -> Entrie
         if len(sums) == 1:
             return sums
         terms = hull_of(sums)
-    pieces = tuple(piece for entry in entries for piece in entry.pieces)
-    return [Scalar(value, (terms,), pieces, 1, rules.kink_of(entries) or tie(expression))]
+    return [Scalar(value, (terms,), rules.pieces_of(entries), 1, rules.kink_of(entries) or tie(expression))]
 
 
 def rounded_sum_largest(expression: Expression, args: list[Expression], width: float) -> Expression | None:
@@ -174,12 +159,11 @@ def rounded_sum_largest(expression: Expression, args: list[Expression], width: f
     return None if table is None else width * log_sum_exp((constant(table) @ vec(args[0])) / width)
 
 
-def among_largest(expression: Expression, a: Any) -> Any:
-    """Ones for the largest entries, as many as are added up, and zeros for the others."""
-    rows = np.argsort(a.reshape((expression.args[0].size, -1)), axis=0, kind="stable")
-    chosen = np.zeros(rows.shape)
-    np.put_along_axis(chosen, rows[len(rows) - expression.option("k") :], 1.0, axis=0)
-    return chosen.reshape((*expression.args[0].shape, -1))
+def among_largest(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """The slope for the largest entries, as many as are added up, and zeros for the others."""
+    flat = a.reshape((expression.args[0].size, -1))
+    ranks = np.argsort(np.argsort(flat, axis=0, kind="stable"), axis=0)
+    return [slope * (ranks >= len(flat) - expression.option("k")).reshape(a.shape)]
 
 
 def counted(shape: Shape, k: int) -> Shape:
@@ -202,7 +186,7 @@ SUM_LARGEST = Atom(
     value=lambda xp, e, a: xp.sum(
         xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[e.args[0].size - e.option("k") :], axis=0
     ),
-    pull=lambda e, value, slope, a: [slope * among_largest(e, a)],
+    pull=among_largest,
     reads={"cvxpy.atoms.sum_largest.sum_largest": largest_sum},
     writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
     sign=lambda expression, signs: signs[0],

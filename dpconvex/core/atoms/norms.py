@@ -8,7 +8,7 @@ from dpconvex.core.abstract_values import Interval, Kink, Piece, Scalar, Term
 from dpconvex.core.atom import LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arithmetic import total
-from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, vec
+from dpconvex.core.atoms.arrangement import hstack, reshape, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.extremes import largest
 from dpconvex.core.atoms.powers import absolute_value, even_slope, huber
@@ -61,12 +61,10 @@ def norm_written(cp: Any, expression: Expression, args: list[Any]) -> Any:
 
 
 def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
-    if not p >= 1:
-        raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
-    if p not in (1.0, 2.0, INFINITE) and len(axis) < len(shape):
-        raise ValueError(f"along an axis there are norms of order 1, 2 and infinity, and the order is {p:g}")
-    if len(axis) not in (1, len(shape)):
-        raise ValueError(f"norms are over all axes or along one of them, and the axes are {axis}")
+    whole = len(axis) == len(shape)
+    if not (p >= 1 and (whole or (len(axis) == 1 and p in (1.0, 2.0, INFINITE)))):
+        known = "over all axes for p >= 1, and along one axis for p = 1, 2 and infinity"
+        raise ValueError(f"p-norms have a rule {known}, and this one is of order {p:g} over the axes {axis}")
     return rules.reduced(shape, axis, keepdims)
 
 
@@ -80,14 +78,11 @@ def norm_of_sizes(expression: Expression, group: Entries, added: bool) -> Scalar
 
     Concave entries, which may be below zero in a norm, change sign too.
     """
-    reason, remedy = (
-        ("the 1-norm is not differentiable where an entry is 0", "cp.sum(cp.huber(m, M)) rounds the corners off")
-        if added
-        else (
-            "the infinity norm is not differentiable at 0, nor where two entries tie in size",
-            "cp.log_sum_exp(cp.hstack([m, -m])) is a smooth substitute",
-        )
-    )
+    reason = "the infinity norm is not differentiable at 0, nor where two entries tie in size"
+    remedy = "cp.log_sum_exp(cp.hstack([m, -m])) is a smooth substitute"
+    if added:
+        reason = "the 1-norm is not differentiable where an entry is 0"
+        remedy = "cp.sum(cp.huber(m, M)) rounds the corners off"
     kink = Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}")
     sizes = [absolute_value(expression, entry, kink) for entry in group]
     if not added:
@@ -111,11 +106,12 @@ def norm_p(expression: Expression, group: Entries) -> Scalar:
         still = ~rows.any(axis=1)
         moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
         least = float(np.linalg.norm(sizes[0][still])) * (1 - rules.ROUNDING * len(group))
-        return Scalar(value, (term,), pieces, floor=(1.0, least) if least > 0 and order == 2 and not moved else None)
+        return Scalar(
+            value, (term,), pieces, shape=("norm", 1.0, least) if least > 0 and order == 2 and not moved else None
+        )
     reason = f"no curvature bound is known for the p-norm with p = {order:g}"
     if order >= 2:
-        name = "Euclidean norm" if order == 2 else f"{order:g}-norm"
-        reason = f"the {name} is not differentiable where its argument vanishes"
+        reason = f"the {order:g}-norm is not differentiable where its argument vanishes"
     remedy = "cp.norm(cp.hstack([m, 0.1])) rounds the corner off; cp.sum_squares needs bounded parameters"
     return Scalar(value, (term,), (), 1, Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}"))
 
@@ -128,10 +124,9 @@ def rounded_norm(expression: Expression, args: list[Expression], width: float) -
     if len(axis) != inner.ndim or order < 2:
         return None
     inner = vec(inner)
+    rounded = norm(hstack(inner, [width]), order)
     if order == INFINITE:
-        rounded = width * log_sum_exp(CONCATENATE(inner / width, inner / -width, axis=0))
-    else:
-        rounded = norm(CONCATENATE(inner, [width], axis=0), order)
+        rounded = width * log_sum_exp(hstack(inner / width, inner / -width))
     return reshape(rounded, expression.shape)
 
 
@@ -148,14 +143,12 @@ NORM = rules.reduction(
     pull=norm_pull,
     one=norm_rule,
     reads={
-        "cvxpy.atoms.norm1.norm1": rules.over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
-        "cvxpy.atoms.norm_inf.norm_inf": rules.over(lambda a, axis, keepdims: norm(a, INFINITE, axis, keepdims)),
-        **{
-            f"cvxpy.atoms.pnorm.{name}": lambda node, args: norm(  # of the order that its user gave
-                args[0], float(node.original_p), rules.axes_of(node), bool(node.keepdims)
-            )
-            for name in ("Pnorm", "PnormApprox", "pnorm")
-        },
+        "cvxpy.atoms.norm1.norm1": lambda node, args: norm(args[0], 1.0, *rules.axes_of(node)),
+        "cvxpy.atoms.norm_inf.norm_inf": lambda node, args: norm(args[0], INFINITE, *rules.axes_of(node)),
+        **dict.fromkeys(
+            [f"cvxpy.atoms.pnorm.{name}" for name in ("Pnorm", "PnormApprox", "pnorm")],
+            lambda node, args: norm(args[0], float(node.original_p), *rules.axes_of(node)),  # as its user gave it
+        ),
     },
     writes=norm_written,
     sign=always(1),
@@ -168,7 +161,7 @@ NORM = rules.reduction(
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    return rules.along(NORM)(a, axis, keepdims, p=float(p))
+    return rules.along(NORM, a, axis, keepdims, p=float(p))
 
 
 def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Scalar:
@@ -210,11 +203,7 @@ def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Sca
 
 def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     divisor = expression.args[1]
-    if not divisor.is_constant:
-        return None
-    result = np.zeros(expression.args[0].size)
-    result[rules.lines(expression)] = 2 * np.asarray(weights)[:, None] / float(divisor.number)
-    return result
+    return 2 / float(divisor.number) * (weights @ rules.sum_matrix(expression)) if divisor.is_constant else None
 
 
 def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
@@ -237,8 +226,9 @@ def squares_shape(shape: Shape, divisor: Shape, axis: tuple[int, ...], keepdims:
 
 def squares_text(expression: Expression, write: Write) -> tuple[str, int]:
     inner, divisor = (write(argument, 0) for argument in expression.args)
-    words = [inner] if divisor == "1" else [inner, divisor]
-    return rules.called("quad_over_lin" if words[1:] else "sum_squares", expression, *words)
+    if divisor == "1":
+        return rules.called("sum_squares", expression, inner)
+    return rules.called("quad_over_lin", expression, inner, divisor)
 
 
 QUAD_OVER_LIN = rules.reduction(
@@ -249,7 +239,7 @@ QUAD_OVER_LIN = rules.reduction(
     one=squares_over,
     reads={
         "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(
-            args[0], args[1], rules.axes_of(node), bool(getattr(node, "keepdims", False))
+            args[0], args[1], *rules.axes_of(node)
         )
     },
     domain=always((None, "positive")),
@@ -268,7 +258,7 @@ QUAD_OVER_LIN = rules.reduction(
 
 
 def quad_over_lin(a: Any, b: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    a, b = constant(a), reshape(constant(b), ())
+    a, b = constant(a), reshape(b, ())
     if b.is_constant and not float(b.number) > 0:
         raise ValueError("squares are divided by a number that is not positive")
     return QUAD_OVER_LIN(a, b, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims)

@@ -10,6 +10,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
@@ -37,15 +38,11 @@ def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
 def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope 2m cut at 2M in absolute value.  It is 0 at 0, so `huber(pos(m))` is differentiable although pos is not."""
     threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
-    slope = Interval(2 * max(-threshold, min(low, threshold)), 2 * max(-threshold, min(high, threshold)))
-
-    def value(m: float) -> float:
-        return m * m if abs(m) <= threshold else 2 * threshold * abs(m) - threshold * threshold
-
-    least = 0.0 if low <= 0 <= high else min(value(low), value(high))
+    ends = np.array([low, high])
+    slopes, values = (2 * np.clip(ends, -threshold, threshold)).tolist(), clipped_product(np, expression, ends).tolist()
+    value = Interval(0.0 if low <= 0 <= high else min(values), max(values)).rounded()
     curvature = 2.0 if low < threshold and high > -threshold else 0.0
-    inner = entry.behind or entry
-    return inner.through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
+    return (entry.behind or entry).through(value, Interval(*slopes), curvature)
 
 
 def huber_shape(shape: Shape, M: float) -> Shape:
@@ -63,7 +60,6 @@ HUBER = Atom(
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
     sign=always(1),
     slope=even_slope,
-    text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", ATOM),
     rule=rules.entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
     source="Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); elementary calculus",
@@ -101,10 +97,10 @@ def is_whole_line(p: float) -> bool:
     return p >= 2 and p % 2 == 0
 
 
-def written_power(cp: Any, expression: Expression, inner: Any) -> Any:
+def written_power(cp: Any, expression: Expression, args: list[Any]) -> Any:
     """Write a power, an even one of the absolute value where CVXPY would restrict its argument."""
     p = expression.option("p")
-    return cp.power(cp.abs(inner) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else inner, p)
+    return cp.power(cp.abs(args[0]) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else args[0], p)
 
 
 def whole_power(base: Any, p: int) -> Any:
@@ -125,7 +121,7 @@ def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Power with a constant exponent; infinite or NaN outside its domain, like NumPy's."""
     p = expression.option("p")
     if p.is_integer() and 0 <= p <= 64:
-        return whole_power(a, int(p)) if xp is np else a ** int(p)
+        return whole_power(a, int(p))
     if p == 0.5:
         return xp.sqrt(a)
     # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
@@ -139,9 +135,10 @@ def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
 
-def is_short(expression: Expression) -> bool:
-    """Whether a power is of a function of the record, and has few factors."""
-    return not expression.variables and expression.option("p") in range(1, 9)
+def expanded_power(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a power of a function of the record that has few factors."""
+    p, (inner,) = expression.option("p"), expression.args
+    return expander.expand(inner).power(int(p)) if not inner.variables and p in range(1, 9) else None
 
 
 def power_rule(expression: Expression, entry: Scalar) -> Scalar:
@@ -150,33 +147,25 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     even = is_whole_line(p)
     steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
     if not even and (value.low < 0 or (steep and rules.shrunk(value) <= 0)):
-        raise NotPrivate(
-            f"the power {p:g} needs an argument bounded away from {'zero' if steep else 'negative numbers'}, and it goes down "
-            f"to {value.low:.4g}",
-            None,
-            "shift the argument, or bound the parameters or the declared domain; cp.square and dp.huber_hinge take any argument",
+        away = f"needs an argument bounded away from {'zero' if steep else 'negative numbers'}"
+        remedy = (
+            "shift the argument, or bound the parameters or the declared domain; squares and dp.huber_hinge take all"
         )
+        raise NotPrivate(f"the power {p:g} {away}, and it goes down to {value.low:.4g}", None, remedy)
     rules.bounded(entry, f"the power {p:g}")
     if steep and not even:
         value = Interval(rules.shrunk(value), value.high)
-    ends = (value.low, value.high)
-    if max((p * np.log(abs(m)) for m in ends if m != 0), default=0.0) > LARGEST_LOGARITHM:
+    ends = np.array([value.low, value.high])
+    if (p * np.log(np.abs(ends[ends != 0]))).max(initial=0.0) > LARGEST_LOGARITHM:
         why = f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows"
         raise NotPrivate(why, None, rules.BOUND_IT)
-
-    def at(exponent: float) -> list[float]:
-        if exponent == 0:
-            return [1.0, 1.0]
-        return [float(np.sign(m) ** int(exponent) * abs(m) ** exponent if even else m**exponent) for m in ends]
-
-    values = at(p)
+    values = (ends**p).tolist()
     result = Interval(0.0 if value.low < 0 < value.high else min(values), max(values)).rounded()
     if not entry.terms:
         return Scalar(result)
-    slopes, curvature = [p * slope for slope in at(p - 1)], max(abs(p * (p - 1) * bend) for bend in at(p - 2))
+    slopes, curvature = (p * ends ** (p - 1)).tolist(), float(np.abs(p * (p - 1) * ends ** (p - 2)).max())
     inner = entry.behind or entry if p >= 2 else entry
-    slope = Interval(min(slopes), max(slopes)).rounded()
-    return inner.through(result, slope, curvature, sign=-1 if 0 < p < 1 else 1)
+    return inner.through(result, Interval(min(slopes), max(slopes)).rounded(), curvature, sign=-1 if 0 < p < 1 else 1)
 
 
 def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
@@ -200,7 +189,7 @@ POWER = Atom(
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=lambda cp, e, args: written_power(cp, e, args[0]),
+    writes=written_power,
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=always(1),
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
@@ -211,7 +200,7 @@ POWER = Atom(
         else f"power({write(e.args[0], 0)}, {e.option('p'):.6g})",
         ATOM,
     ),
-    expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
+    expand=expanded_power,
     rule=rules.entrywise(power_rule),
     strong=LeastCurvature(
         "power",
@@ -248,18 +237,6 @@ def tried(expression: Expression) -> Any:
     return declaration
 
 
-def declared_value(xp: Any, expression: Expression, a: Any) -> Any:
-    declaration = tried(expression)
-    return derived(declaration, a, 0) if xp is np else declaration.apply(a)
-
-
-def derived(declaration: Any, a: Any, order: int) -> Any:
-    """Apply a derivative of the function that runs; imaginary parts carry the next one along."""
-    if not np.iscomplexobj(a):
-        return declaration.evaluate(a, order)
-    return declaration.evaluate(a.real, order) + 1j * a.imag * declaration.evaluate(a.real, order + 1)
-
-
 def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     low, high = expression.option("declaration").slope
     return 1 if low >= 0 else -1 if high <= 0 else 0
@@ -274,9 +251,9 @@ def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
 DECLARED: Atom = Atom(
     name="declared",
     shape=lambda shape, declaration: shape,
-    value=declared_value,
+    value=lambda xp, e, a: tried(e).evaluate(a, 0, xp),
     writes=None,  # it has no conic form
-    pull=lambda e, value, slope, a: [slope * derived(e.option("declaration"), a, 1)],
+    pull=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
     reads={
         "dpconvex.core.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(args[0], declaration=node.declaration)
     },

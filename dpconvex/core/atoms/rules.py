@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Kink, Scalar, Term
+from dpconvex.core.abstract_values import Interval, Kink, Piece, Scalar, Term
 from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
@@ -55,48 +55,35 @@ def reduction(
         found = value(xp, expression, *args)
         return found.reshape((*expression.shape, found.shape[-1]))
 
-    def unreduced(expression: Expression, slope: Any) -> Any:
+    def pulled(expression: Expression, *found: Any) -> list[Any]:
         shape = reduced(expression.args[0].shape, expression.option("axis"), True)
-        return slope.reshape((*shape, slope.shape[-1]))
+        return pull(expression, *(part.reshape((*shape, part.shape[-1])) for part in found[:2]), *found[2:])
 
     def rule(expression: Expression, arguments: list[Entries]) -> Entries:
         entries, *others = arguments
         firsts = [other[0] for other in others]
         return [one(expression, [entries[k] for k in line], *firsts) for line in lines(expression)]
 
-    return Atom(
-        name=name,
-        value=kept,
-        pull=lambda e, found, slope, *args: pull(e, unreduced(e, found), unreduced(e, slope), *args),
-        rule=rule,
-        **{**usual, **slots},
-    )
+    return Atom(name=name, value=kept, pull=pulled, rule=rule, **{**usual, **slots})
 
 
-def along(atom: Atom) -> Callable[..., Expression]:
-    """Return what applies a reduction over axes, or over all of them."""
-
-    def applied(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False, **options: Any) -> Expression:
-        a = constant(a)
-        return atom(a, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims, **options)
-
-    return applied
+def along(
+    atom: Atom, a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False, **options: Any
+) -> Expression:
+    """Apply a reduction over axes, or over all of them."""
+    a = constant(a)
+    return atom(a, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims, **options)
 
 
 def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)
 
 
-def axes_of(node: Any) -> tuple[int, ...]:
-    """Return the axes over which an atom of CVXPY reduces: all of them if it names none."""
-    count, axis = len(node.args[0].shape), node.axis
-    if axis is None:
-        return tuple(range(count))
-    return tuple(sorted(int(k) % count for k in (axis if isinstance(axis, tuple | list) else (axis,))))
-
-
-def over(build: Any) -> Any:
-    return lambda node, args: build(args[0], axes_of(node), bool(node.keepdims))
+def axes_of(node: Any) -> tuple[tuple[int, ...], bool]:
+    """Return the axes over which an atom of CVXPY reduces (all of them if it names none), and whether it keeps them."""
+    count = len(node.args[0].shape)
+    axes = range(count) if node.axis is None else np.atleast_1d(node.axis)
+    return tuple(sorted(int(k) % count for k in axes)), bool(getattr(node, "keepdims", False))
 
 
 def axis_for(expression: Expression) -> dict[str, Any]:
@@ -109,31 +96,28 @@ def axis_for(expression: Expression) -> dict[str, Any]:
 def lines(expression: Expression) -> NDArray[np.int64]:
     """Return the entries (of the first argument) that make each entry of a reduction, in column order, as the rows of a table."""
     inner, axis = expression.args[0], expression.option("axis")
-    numbers = np.arange(inner.size).reshape(inner.shape, order="F")
     rest = tuple(k for k in range(inner.ndim) if k not in axis)
-    table = numbers.transpose(rest + tuple(axis))
+    table = np.arange(inner.size).reshape(inner.shape, order="F").transpose(rest + axis)
     return table.reshape(expression.size, inner.size // max(expression.size, 1), order="F")
 
 
 def sum_matrix(expression: Expression) -> sp.csc_array:
     """Return the matrix, of zeros and ones, that adds up what a reduction reduces; entries are in column order."""
     table = lines(expression)
-    row = np.repeat(np.arange(len(table)), table.shape[1])
-    shape = (expression.size, expression.args[0].size)
-    return sp.csc_array((np.ones(table.size), (row, table.ravel())), shape=shape)
+    places = np.repeat(np.arange(len(table)), table.shape[1]), table.ravel()
+    return sp.csc_array((np.ones(table.size), places), shape=(expression.size, expression.args[0].size))
 
 
 def called(name: str, expression: Expression, *words: str) -> tuple[str, int]:
     """Write a reduction as a call, with its axis unless it is over everything."""
-    axis = expression.option("axis")
-    along = [] if len(axis) == expression.args[0].ndim else [f"axis={axis[0] if len(axis) == 1 else axis}"]
-    return f"{name}({', '.join([*words, *along])})", ATOM
+    axis = axis_for(expression)["axis"]
+    return f"{name}({', '.join([*words, *([] if axis is None else [f'axis={axis}'])])})", ATOM
 
 
 # Ranges.
 
 
-def entrywise(one: Callable[[Expression, Scalar], Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
+def entrywise(one: Callable[..., Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
     """Return the rule that treats each entry of one argument by itself."""
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
 
@@ -149,11 +133,13 @@ def positive(entry: Scalar, what: str, part: str = "argument") -> float:
     """Return a positive lower bound of an entry, or refuse."""
     low = shrunk(entry.value)
     if not low > 0:
-        raise NotPrivate(
-            f"{what} is Lipschitz only where its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}",
-            None,
-            f"shift the {part}, or bound the parameters or the declared domain so that it has a positive lower bound",
+        why = (
+            f"{what} is Lipschitz only where its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}"
         )
+        remedy = (
+            f"shift the {part}, or bound the parameters or the declared domain so that it has a positive lower bound"
+        )
+        raise NotPrivate(why, None, remedy)
     return low
 
 
@@ -182,8 +168,7 @@ def claimed(weights: Array, curvature: Array) -> Array | None:
     Concave atoms have weights that are not positive, so the sizes of both are what counts.
     """
     with np.errstate(all="ignore"):
-        bend = np.abs(weights) * curvature
-    bend = np.where(np.isfinite(bend), bend, 0.0)
+        bend = np.nan_to_num(np.abs(weights) * curvature, nan=0.0, posinf=0.0, neginf=0.0)
     return bend if bend.any() else None
 
 
@@ -192,6 +177,11 @@ def claimed(weights: Array, curvature: Array) -> Array | None:
 
 def added_up(entries: Sequence[Scalar]) -> Scalar:
     return reduce(operator.add, entries) if entries else Scalar(ZERO)
+
+
+def pieces_of(group: Sequence[Scalar]) -> tuple[Piece, ...]:
+    """Return pieces whose bounds hold for every convex combination of Hessians: all of them."""
+    return tuple(piece for entry in group for piece in entry.pieces)
 
 
 def kink_of(group: Sequence[Scalar]) -> Kink | None:
@@ -205,10 +195,9 @@ def is_one_row(entry: Scalar) -> bool:
 def affine_rows(group: Entries, what: str) -> Array:
     """Return the rows of affine entries, shape (k, generators), or refuse."""
     width = max((entry.terms[0].rows.shape[1] for entry in group if entry.terms), default=0)
-    if not all(is_one_row(entry) for entry in group):
-        raise MissingRule(
-            f"{what} of terms that are not affine in the parameters has no rule", None, "expand the composition"
-        )
+    if not all(map(is_one_row, group)):
+        why = f"{what} of terms that are not affine in the parameters has no rule"
+        raise MissingRule(why, None, "expand the composition")
     return np.stack([entry.terms[0].rows[0] if entry.terms else np.zeros(width) for entry in group])
 
 
@@ -226,5 +215,5 @@ def length_of(entries: Sequence[Scalar]) -> float:
     """
     found = [entry.together for entry in entries if entry.together is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
-        return float(np.inf)
+        return np.inf
     return found[0][0]([place for _, place in found])
