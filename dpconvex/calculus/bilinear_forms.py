@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import EPSILON, Interval
 from dpconvex.core.arrays import Array
+from dpconvex.core.expansion import Bases
 from dpconvex.core.polynomial import interval_product, rounded_product, rounded_sums
-from dpconvex.core.record_scalars import Bases
 
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]

@@ -18,9 +18,9 @@ from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.generators import Generator, factor, numbered_runs, terms_of
 from dpconvex.core.abstract_values import Interval, Term
 from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.expansion import Bases
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
-from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule
 
 LARGEST_NUMBER_OF_FORMS = 4000

@@ -8,8 +8,8 @@ import numpy as np
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Interval, intervals
 from dpconvex.core.arrays import Array
+from dpconvex.core.expansion import Bases
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
-from dpconvex.core.record_scalars import Bases
 from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 

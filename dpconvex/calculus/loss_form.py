@@ -17,11 +17,10 @@ from dpconvex.core.atoms.arithmetic import ADD, MATMUL
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.core.atoms.extremes import MAX
 from dpconvex.core.discipline import is_concave, is_convex, obstacle
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.record_scalars import Bases
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.conditions import implicit_constraints

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.arrays import Array
-from dpconvex.core.record_scalars import Bases
+from dpconvex.core.expansion import Bases
 from dpconvex.core.runtime import once
 
 # Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.

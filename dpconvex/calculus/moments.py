@@ -18,11 +18,10 @@ import scipy.sparse as sp
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import evaluate, substituted
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Field
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows
-from dpconvex.core.record_scalars import Bases
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.template import Template

@@ -1,23 +1,163 @@
-"""Affine expressions as polynomials, and ranges of functions of the record.
+"""Affine expressions as polynomials of the record's scalars, and ranges of functions of the record.
 
-`Expander.expand` turns an expression that is affine in the variables into a `Polynomial`: exactly, whatever way it is written in.
-What each atom does to polynomials and to ranges is said by the atom (its slots `expand` and `rule`).  Functions of the record
-that are not polynomials become bases of their own.
+Each continuous field is a *base*: consecutive scalars with coordinatewise bounds and a Euclidean norm bound.  An expression that
+is affine in the variables is a `Polynomial`: exactly, whatever way it is written in.  What an atom does to these and to ranges,
+the atom says (`expand` and `rule`).  Functions of the record that are no polynomials (a norm, an exponential) become bases too.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Scalar
+from dpconvex.core.abstract_values import Scalar, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.record_scalars import Bases
+from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
+from dpconvex.core.record_domains import Fields
 from dpconvex.errors import NotPrivate
+
+# A few roundings, relative to what is rounded.
+ROUNDING = 16 * float(np.finfo(float).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """Consecutive record scalars with public bounds, on each of them and on the Euclidean norm of all."""
+
+    name: str
+    start: int  # number of the first scalar
+    lower: Array
+    upper: Array
+    norm: float
+
+    @property
+    def size(self) -> int:
+        return len(self.lower)
+
+    @property
+    def extent(self) -> Array:
+        return np.maximum(np.abs(self.lower), np.abs(self.upper))
+
+    @cached_property
+    def squared(self) -> tuple[float, float]:
+        """Range of the squared Euclidean norm."""
+        near, far = np.maximum(np.maximum(self.lower, -self.upper), 0.0), self.extent
+        return self._sum(interval_product((near, near), (near, near))[0], interval_product((far, far), (far, far))[1])
+
+    @cached_property
+    def paired(self) -> tuple[float, float]:
+        """Range of the inner product of two values of the base."""
+        both = self.lower, self.upper
+        return self._sum(*interval_product(both, both))
+
+    def _sum(self, low: Array, high: Array) -> tuple[float, float]:
+        norm = np.array(self.norm)
+        square = float(interval_product((norm, norm), (norm, norm))[1])
+        (least,), (most,) = interval_sums(np.zeros(self.size, dtype=np.int64), low, high, 1)
+        return max(float(least), -square), min(float(most), square)
+
+
+class Bases:
+    """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials."""
+
+    def __init__(self, record: Fields) -> None:
+        self.bases: list[Base] = []
+        self.lower, self.upper = np.empty(0), np.empty(0)
+        self.owner = np.empty(0, dtype=np.int64)
+        self.polynomials: dict[str, Polynomial] = {}
+        for name, domain in record.continuous.items():
+            lower, upper = (bound.reshape(-1, order="F") for bound in domain.bounds)
+            self.polynomials[name] = self.add(name, domain.shape, lower, upper, domain.norm_bound)
+
+    def add(self, name: str, shape: tuple[int, ...], lower: Array, upper: Array, norm: float) -> Polynomial:
+        """Add a base and return it as an array of the given shape (entries in column order)."""
+        base = Base(name, self.count, np.asarray(lower, dtype=float), np.asarray(upper, dtype=float), float(norm))
+        self.lower, self.upper = np.append(self.lower, base.lower), np.append(self.upper, base.upper)
+        self.owner = np.append(self.owner, np.full(base.size, len(self.bases)))
+        self.bases.append(base)
+        return Polynomial.scalars(shape, base.start)
+
+    @property
+    def count(self) -> int:
+        return len(self.owner)
+
+    def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
+        """Bound the entries of a record-only polynomial from below and above, each of shape (size,).
+
+        Each monomial is bounded by interval arithmetic; as an alternative, monomials of one type (so many factors from each
+        base) are bounded together by Cauchy-Schwarz with the bases' norms.  The tighter bound wins, entry by entry.
+        """
+        coefficient, error = polynomial.coefficient, polynomial.error
+        around = np.where(error > 0, np.nextafter(coefficient - error, -np.inf), coefficient)
+        about = np.where(error > 0, np.nextafter(coefficient + error, np.inf), coefficient)
+        monomial = self.monomial_range(polynomial.monomial)
+        largest = np.max(np.abs(monomial), axis=0)
+        ends = interval_product(monomial, (around, about))
+        box = interval_sums(polynomial.entry, *ends, polynomial.size)
+        if polynomial.monomial.shape[1] == 0:  # numbers
+            return box
+        centre = np.zeros(polynomial.size)
+        radius = np.zeros(polynomial.size)
+        for kind, members in self.kinds(polynomial.monomial).items():
+            entry, coefficient = polynomial.entry[members], polynomial.coefficient[members]
+            if not kind:
+                centre += np.bincount(entry, weights=coefficient, minlength=polynomial.size)
+                continue
+            weight = coefficient**2 / self.multiplicity(polynomial.monomial[members])
+            norm = np.prod([self.bases[b].norm for b in kind])
+            radius += norm * np.sqrt(np.bincount(entry, weights=weight, minlength=polynomial.size))
+        radius *= 1 + ROUNDING
+        radius += ROUNDING * np.where(radius > 0, np.abs(centre), 0.0)
+        radius += np.bincount(polynomial.entry, weights=error * largest, minlength=polynomial.size)
+        return np.maximum(box[0], centre - radius), np.minimum(box[1], centre + radius)
+
+    def norm(self, polynomial: Polynomial) -> float:
+        """Bound the Euclidean norm of all entries of a record-only polynomial together."""
+        low, high = self.range(polynomial)
+        box = float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high))))
+        total = 0.0
+        for kind, members in self.kinds(polynomial.monomial).items():
+            _, column = numbered_rows(polynomial.monomial[members])
+            weight = polynomial.coefficient[members] / np.sqrt(self.multiplicity(polynomial.monomial[members]))
+            matrix = np.zeros((polynomial.size, int(column.max(initial=0)) + 1))
+            np.add.at(matrix, (polynomial.entry[members], column), weight)
+            total += float(np.linalg.norm(matrix, 2)) * float(np.prod([self.bases[b].norm for b in kind]))
+        largest = np.max(np.abs(self.monomial_range(polynomial.monomial)), axis=0)
+        error = float(np.linalg.norm(polynomial.error * largest))
+        return min(box, total + error * len(polynomial.entry) ** 0.5) * (1 + ROUNDING)
+
+    def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:
+        """Group monomials by type: the bases that their factors come from.  Returns type -> row numbers."""
+        owner = np.append(self.owner, -1)
+        types, number = numbered_rows(np.sort(owner[monomial], axis=1))
+        return {tuple(int(b) for b in row if b >= 0): np.flatnonzero(number == k) for k, row in enumerate(types)}
+
+    def multiplicity(self, monomial: NDArray[np.int64]) -> Array:
+        """Count, for each monomial, the equal entries that stand for it in the tensor product of its bases.
+
+        The tensor power of a base holds the product of k of its distinct scalars k! times.  Coefficients divided by the
+        square root of this count are those of the symmetric tensor, whose norm Cauchy-Schwarz needs.
+        """
+        owner, result = np.append(self.owner, -1)[monomial], np.ones(len(monomial))
+        for k in range(monomial.shape[1]):  # how many factors so far are of the same base, and how many are the same
+            same_base, same = ((table[:, : k + 1] == table[:, [k]]).sum(axis=1) for table in (owner, monomial))
+            result *= same_base / same
+        return result
+
+    def monomial_range(self, monomial: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Bound each monomial by interval arithmetic, knowing that even powers are not negative."""
+        lower, upper = np.append(self.lower, 1.0), np.append(self.upper, 1.0)
+        low, high = np.ones(len(monomial)), np.ones(len(monomial))
+        for index in monomial.T:
+            low, high = interval_product((low, high), (lower[index], upper[index]))
+        pairs = np.pad(monomial, ((0, 0), (monomial.shape[1] % 2, 0)), constant_values=-1)
+        square = (pairs[:, ::2] == pairs[:, 1::2]).all(axis=1)
+        return np.where(square, np.maximum(low, 0.0), low), high
 
 
 @contextmanager
@@ -37,7 +177,7 @@ class Expander:
     def __init__(self, space: Space, bases: Bases) -> None:
         self.space = space
         self.bases = bases
-        self._memory: dict[Expression, Polynomial] = {}
+        self._memory: dict[Expression, Polynomial | None] = {}
         self._functions: dict[Expression, Polynomial] = {}
         self.functions_of_record: list[Expression] = []
 
@@ -52,10 +192,7 @@ class Expander:
 
     def polynomial(self, expression: Expression) -> Polynomial | None:
         if expression not in self._memory:
-            found = self._expand(expression)
-            if found is None:
-                return None
-            self._memory[expression] = found
+            self._memory[expression] = self._expand(expression)
         return self._memory[expression]
 
     def bounds(self, expression: Expression) -> tuple[Array, Array]:
@@ -71,8 +208,7 @@ class Expander:
         return np.array([entry.value.low for entry in found]), np.array([entry.value.high for entry in found])
 
     def _ranges(self, expression: Expression) -> list[Scalar]:
-        polynomial, ends = self.polynomial(expression), self.bounds(expression)
-        found = [Scalar(Interval(float(low), float(high))) for low, high in zip(*ends, strict=True)]
+        polynomial, found = self.polynomial(expression), list(map(Scalar, intervals(*self.bounds(expression))))
         if polynomial is None:
             return found
 
@@ -101,26 +237,19 @@ class Expander:
         if isinstance(expression, Field):
             field = self.bases.polynomials.get(expression.name)
             if field is None:
-                raise NotPrivate(
-                    f"the parameter {expression.name!r} is not a field of the record",
-                    expression,
-                    "declare it as a field, or make it a constant",
-                )
+                why = f"the parameter {expression.name!r} is not a field of the record"
+                raise NotPrivate(why, expression, "declare it as a field, or make it a constant")
             return field
-        atom = expression.atom
-        assert atom is not None
-        found: Polynomial | None = None if atom.expand is None else atom.expand(self, expression)
-        return found
+        assert expression.atom is not None
+        expand = expression.atom.expand
+        return None if expand is None else expand(self, expression)
 
     def _function(self, expression: Expression) -> Polynomial:
         """Make a function of the record that is not a polynomial a base of its own."""
         lower, upper = self.bounds(expression)
-        if not (np.isfinite(lower).all() and np.isfinite(upper).all()):
-            raise NotPrivate(
-                "a function of the record is unbounded over the record's domain",
-                expression,
-                "use a function that is bounded on the declared domain",
-            )
+        if not np.isfinite([lower, upper]).all():
+            why, remedy = "a function of the record is unbounded over", "use a function that is bounded on"
+            raise NotPrivate(f"{why} the record's domain", expression, f"{remedy} the declared domain")
         norm = float(np.linalg.norm(np.maximum(-lower, upper)))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)

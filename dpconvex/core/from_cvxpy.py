@@ -18,7 +18,7 @@ from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import reshape, together, vec
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.expression import Constraint, Expression, Field, Variable, constant
-from dpconvex.core.normal_form import normal
+from dpconvex.core.rewriting import normal
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import affine_leaves
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
-from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.evaluation.programs import Lowered, lower_template
 from dpconvex.language.template import Template

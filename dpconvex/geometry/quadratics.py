@@ -13,11 +13,10 @@ from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import POWER
 from dpconvex.core.discipline import sign
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.record_scalars import Bases
 
 Affine = tuple[sp.csr_array, Array]
 # Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.

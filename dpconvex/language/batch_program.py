@@ -22,7 +22,7 @@ from dpconvex.core.expression import Expression, Field, Variable
 from dpconvex.core.from_cvxpy import Reader, field_of
 from dpconvex.core.parameter_space import entries_matrix
 from dpconvex.core.record_domains import Choice, Domain
-from dpconvex.core.rows import split
+from dpconvex.core.rewriting import split
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.language.columns import dense

@@ -14,8 +14,8 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.expansion import Bases
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template

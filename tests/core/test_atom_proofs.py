@@ -9,11 +9,10 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.evaluate import evaluate
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Box
-from dpconvex.core.record_scalars import Bases
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import NotPrivate
 from dpconvex.language.record import Record

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.core.evaluate import evaluate
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.language.record import Record
 

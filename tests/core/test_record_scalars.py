@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.from_cvxpy import read
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.record_scalars import Bases
 from dpconvex.language.record import Record
 
 SEEDS = st.integers(0, 2**32 - 1)

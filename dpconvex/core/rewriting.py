@@ -1,24 +1,32 @@
-"""One record's part of an objective that is written over all records at once.
+"""Functions rewritten: in one form that proofs see best, and as one record's part of a sum over all records.
 
-Where an atom treats each record alone (entry by entry, along other axes, times what is the same for all records), its part is
-the same atom of arrays with one row, until a sum over the axis of the records ends it.  All else mixes records, and is refused.
+What is read is rewritten by identities that are exact in real arithmetic:
+
+    ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2
+    c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
+    c logistic(m) - c m = c logistic(-m),  0 m = 0
+
+In an objective over all records, where an atom treats each record alone (entry by entry, along other axes, times what all records
+share), its part is the same atom of arrays with one row, until a sum over the axis of the records ends it.  All else is refused.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpconvex.core.atoms import ENTRYWISE
-from dpconvex.core.atoms.arithmetic import MATMUL, SUMMED
+from dpconvex.core.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, SUMMED, add
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, repeated, reshape
-from dpconvex.core.atoms.exponentials import LOG_SUM_EXP
+from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
 from dpconvex.core.atoms.extremes import MAX
-from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
+from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN, quad_over_lin
+from dpconvex.core.atoms.powers import ABS, POWER, square
 from dpconvex.core.expression import Constant, Expression, Shape, constant
-from dpconvex.core.normal_form import Terms, terms, together
 from dpconvex.errors import NotPrivate
+
+Terms = list[tuple[Fraction, Expression]]
 
 REDUCTIONS = (SUMMED, MAX, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
 REMEDY = (
@@ -27,8 +35,82 @@ REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Part:
+def normal(node: Expression) -> Expression:
+    """Return the normal form of an atom whose arguments have theirs: the atom itself, if no identity changes it.
+
+    >>> from dpconvex.core.atoms.exponentials import log_sum_exp
+    >>> from dpconvex.core.expression import Field, Variable
+    >>> W, x = Variable.of((2, 3), "W", 1), Field.of((2,), "x")
+    >>> print(normal(log_sum_exp(x @ W) - x @ W[:, 0]))
+    log_sum_exp(x @ W - x @ W[:, 0])
+    """
+    inner = node.args[0] if node.args else node
+    squared = node.atom is POWER and node.option("p") == 2
+    if squared and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):
+        return square(reshape(inner.args[0], node.shape))
+    if squared and inner.atom is NORM and inner.option("p") == 2:
+        return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
+    if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:
+        return quad_over_lin(inner.args[0], 1.0, node.option("axis"), node.option("keepdims"))
+    return absorbed(node) if node.atom is ADD and node.is_scalar and not node.is_affine else node
+
+
+def absorbed(node: Expression) -> Expression:
+    """Put affine terms of a sum into its only curved one, a log-sum-exp or a logistic function of affine entries; 0 m is 0."""
+    curved = [part for part in node.args if not part.is_affine]
+    affine = [part for part in node.args if part.is_affine and part.variables]
+    moving = [part for part in affine if any(scale for scale, _ in terms(part))]
+    fixed = [part for part in node.args if not part.variables]
+    if len(moving) < len(affine):
+        node = add(*curved, *moving, *fixed)
+    (factor, term), *more = terms(curved[0])
+    if more or len(curved) > 1 or not moving or not 1e-300 < factor < 1e300:
+        return node
+    if term.atom is LOG_SUM_EXP and term.args[0].is_affine:
+        shift = reshape(add(*moving), ())
+        merged = term.atom(term.args[0] + (shift if factor == 1 else shift / float(factor)), **dict(term.options))
+    elif term.atom is LOGISTIC and term.args[0].is_affine:
+        own = terms(term.args[0])
+        opposite = sorted((-factor * scale, id(part)) for scale, part in own if part.variables)
+        if sorted((scale, id(part)) for scale, part in terms(add(*moving))) != opposite:
+            return node
+        merged = logistic(-term.args[0])
+        fixed.append(times(factor, together([(scale, part) for scale, part in own if not part.variables])))
+    else:
+        return node
+    return add(*(reshape(part, node.shape) for part in (times(factor, merged), *fixed)))
+
+
+def terms(root: Expression) -> Terms:
+    """Take sums and constant factors of a scalar apart; factors are exact."""
+    if root.atom is ADD:
+        return [term for argument in root.args for term in terms(argument)]
+    if root.atom is NEGATE:
+        return [(-factor, term) for factor, term in terms(root.args[0])]
+    if root.atom in (RESHAPE, SUMMED, BROADCAST) and root.args[0].is_scalar:
+        return terms(root.args[0])
+    for number, other in ((0, 1), (1, 0)) if root.atom in (MULTIPLY, DIVIDE) else ():
+        if root.args[number].is_constant and (root.atom is MULTIPLY or number == 1):
+            value = Fraction(root.args[number].number.item())
+            if value == 0 and root.atom is DIVIDE:
+                break
+            scale = value if root.atom is MULTIPLY else 1 / value
+            return [(factor * scale, term) for factor, term in terms(root.args[other])]
+    return [(Fraction(1), root)]
+
+
+def together(parts: Terms) -> Expression:
+    """Add terms up, as numbers; nothing is 0."""
+    return add(*(times(factor, reshape(term, ())) for factor, term in parts)) if parts else constant(0.0)
+
+
+def times(factor: Fraction, term: Expression) -> Expression:
+    """Multiply by a number, which is rounded only here."""
+    number = float(factor)
+    return term if number == 1 else -term if number == -1 else number * term
+
+
+class Part(NamedTuple):
     """What one record has of an array: `axis`, of length 1, is where the records were, None if they were added up."""
 
     expression: Expression
@@ -43,13 +125,10 @@ def split(objective: Expression, rows: Mapping[Expression, Expression], count: i
     parts = Rows(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):
-        if not term.fields:
-            rest.append((factor, term))
-            continue
-        part = parts(term)
+        part = parts(term) if term.fields else Part(term, None)
         if part.axis is not None:
             raise mixed(term, "it is not a sum over the records")
-        records.append((factor * count, part.expression))
+        (records if term.fields else rest).append((factor * (count if term.fields else 1), part.expression))
     return together(records), together(rest)
 
 
@@ -117,10 +196,12 @@ def of_totals(node: Expression, parts: Sequence[Part | None]) -> Part:
     assert atom is not None
     totals = [part is not None and part.axis is None for part in parts]
     public = [part is None for part in parts]
-    sums = atom.affine == "linear" and all(totals)
-    times = atom.affine == "bilinear" and sum(totals) == 1 and sum(public) == len(parts) - 1
-    quotient = atom.affine == "quotient" and totals[0] and public[1]
-    if not (sums or times or quotient):
+    linear = {
+        "linear": all(totals),
+        "bilinear": sum(totals) == 1 and sum(public) == len(parts) - 1,
+        "quotient": totals[0] and public[-1],
+    }
+    if not linear.get(atom.affine, False):
         raise mixed(node, "it is not linear in sums over the records")
     arguments = [a if p is None else p.expression for a, p in zip(node.args, parts, strict=True)]
     return Part(atom(*arguments, **dict(node.options)), None)
@@ -130,8 +211,7 @@ def product(node: Expression, parts: Sequence[Part | None]) -> Part:
     """Multiply matrices: one side's rows are records, or the sum in the product is over records."""
     (one, two), (left, right) = node.args, parts
     inner = one.ndim - 1
-    sums = (left is None or left.axis == inner, right is None or right.axis == 0)
-    if all(sums):
+    if (left is None or left.axis == inner) and (right is None or right.axis == 0):
         first = left.expression if left is not None else shared(one, inner, node)
         second = right.expression if right is not None else shared(two, 0, node)
         return Part(first @ second, None)
