@@ -7,9 +7,8 @@ is measured depends on the parameters through them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,29 +17,34 @@ from numpy.typing import NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arrays import Array
+from dpconvex.core.atoms.arithmetic import total
 from dpconvex.core.atoms.arrangement import hstack, vec
+from dpconvex.core.expression import Field
+from dpconvex.core.parameter_space import entries_matrix
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.runtime import double_precision, once
-from dpconvex.evaluation.programs import lower
+from dpconvex.core.runtime import once
+from dpconvex.evaluation.programs import entry_rows, gradient, hessian_product, lowered
 
 Derivatives = tuple[Array, Array]
 # Whether there is a first record and a second; under add-remove, one is missing.
 Pair = tuple[bool, bool]
 
-# Records or points that are evaluated at once: each shape is compiled anew.
-BATCH = 64
+# Candidates that climb at a time, and numbers of frames that are looked at at once.
+BATCH, AT_ONCE = 64, 2**22
 # Batches of candidates drawn for each pair of kinds, and projections on K and on the wanted values of the leaves.
 POOL, ROUNDS, FEWER = 16, 12, 3
 # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding.
 TOLERANCE = 1e-13
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
+# The field of weights of leaves.
+SEED = " seed"
 # What needs no Hessian.
 FLAT = ("gradient", "difference", "distance")
 
 
 class Losses:
-    """The losses of all examined labels, and the entries of their affine leaves, compiled once under JAX."""
+    """The losses of all examined labels, and the entries of their affine leaves, for many records and parameters."""
 
     def __init__(self, form: LossForm) -> None:
         self.dim, self.count = form.space.dim, len(form.labels)
@@ -50,46 +54,47 @@ class Losses:
         self.owner = np.zeros((self.count, self.width), dtype=np.int64)
         for row, each in zip(self.owner, sizes, strict=True):
             row[: sum(each)] = [leaf for leaf, size in enumerate(each) for _ in range(size)]
-        self._losses = [lower(loss, form.space) for loss in form.losses]
-        self._leaves = [lower(hstack(*map(vec, leaves)), form.space) if leaves else None for leaves in form.leaves]
+        rows, seed = entry_rows(form.space), Field.of((self.width,), SEED, "seed")
+        self._losses = [lowered(loss, rows) for loss in form.losses]
+        stacks = [hstack(*map(vec, leaves)) if leaves else None for leaves in form.leaves]
+        self._leaves = [
+            None if leaves is None else lowered(total(seed[: leaves.size] * leaves), rows) for leaves in stacks
+        ]
+        self._lift = entries_matrix(form.space)
 
-    @once
-    def rows(self) -> Callable[..., Any]:
-        """``f(group, fields)``, which gives ``A_z`` and ``c_z`` for batches of records."""
-        with double_precision():  # or it says that JAX is missing
-            import jax
-            import jax.numpy as xp
+    def rows(self, group: NDArray[np.int64], fields: dict[str, Array]) -> Derivatives:
+        """Return ``A_z`` and ``c_z`` for records: slopes and values, at zero, of the leaves' sum with unit weights."""
+        matrix, offset = np.zeros((len(group), self.width, self.dim)), np.zeros((len(group), self.width))
+        for label in np.unique(group):
+            own, here = self._leaves[label], np.flatnonzero(group == label)
+            if own is not None:
+                every = {name: np.repeat(values[here], self.width, axis=0) for name, values in fields.items()}
+                every[SEED] = np.tile(np.eye(self.width), (len(here), 1))
+                entries, known = np.zeros((len(own.place), 1)), [every[name] for name in own.fields]
+                value, slope = gradient(own.program, own.constants, entries, known, len(every[SEED]))
+                matrix[here] = (slope.T @ self._lift[own.place]).reshape(len(here), self.width, self.dim)
+                offset[here] = value.reshape(len(here), self.width)
+        return matrix, offset
 
-        def one(group: Any, fields: Any) -> tuple[Any, Any]:
-            def entries(leaves: Any, theta: Any) -> Any:
-                found = xp.zeros(0) if leaves is None else xp.ravel(leaves(theta, fields))
-                return xp.pad(found, (0, self.width - len(found)))
-
-            def chosen(theta: Any) -> Any:
-                return jax.lax.switch(group, [partial(entries, leaves) for leaves in self._leaves], theta)
-
-            zero = xp.zeros(self.dim)
-            return jax.jacrev(chosen)(zero), chosen(zero)
-
-        return jax.jit(jax.vmap(one))
-
-    @once
-    def derivatives(self, curved: bool) -> Callable[..., Any]:
-        """``f(point, frame, group, fields)``: gradients and Hessians in coordinates of frames, for batches."""
-        import jax
-        import jax.numpy as xp
-
-        def one(point: Any, frame: Any, group: Any, fields: Any) -> Any:
-            def value(loss: Any, theta: Any) -> Any:
-                return xp.reshape(loss(theta, fields), ())
-
-            def restricted(t: Any) -> Any:
-                return jax.lax.switch(group, [partial(value, loss) for loss in self._losses], frame @ t)
-
-            bend = jax.hessian(restricted)(point) if curved else xp.zeros((1, 1))
-            return jax.grad(restricted)(point), bend
-
-        return jax.jit(jax.vmap(one))
+    def slopes(
+        self, points: Array, frame: Array, curved: bool, group: NDArray[np.int64], fields: dict[str, Array]
+    ) -> Derivatives:
+        """Return gradients and, if `curved`, Hessians in coordinates of frames."""
+        count, d = points.shape
+        slopes, bends = np.zeros((count, d)), np.zeros((count, d, d))
+        for label in np.unique(group):
+            own, mine = self._losses[label], np.flatnonzero(group == label)
+            lift, step = self._lift[own.place], max(AT_ONCE // max(self.dim * d, 1), 1)
+            for here in (mine[start : start + step] for start in range(0, len(mine), step)):
+                along = lift @ np.moveaxis(frame[here], 1, 0).reshape(self.dim, -1)
+                along = along.reshape(-1, len(here), d)
+                entries, known = np.einsum("ebd,bd->eb", along, points[here]), [fields[n][here] for n in own.fields]
+                slope = gradient(own.program, own.constants, entries, known, len(here))[1]
+                slopes[here] = np.einsum("ebd,eb->bd", along, slope)
+                for k in range(d if curved else 0):
+                    bent = hessian_product(own.program, own.constants, entries, along[..., k], known, len(here))
+                    bends[here, :, k] = np.einsum("ebd,eb->bd", along, bent)
+        return slopes, bends
 
 
 losses_of = once(Losses)
@@ -113,35 +118,19 @@ class Records:
         """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k)."""
         if self.losses is None:
             return np.zeros((len(self), 0, dim)), np.zeros((len(self), 0))
-        return self._run(self.losses.rows())
+        return self.losses.rows(self.group, self.fields)
 
     def slopes(self, points: Array, frame: Array, curved: bool = True) -> Derivatives:
         """Return gradients (B, d) and Hessians (B, d, d) at ``frame @ t``, for t of shape (B, d), frames (B, dim, d)."""
         count, d = points.shape
         if self.losses is None:
             return np.zeros((count, d)), np.zeros((count, d, d))
-        # One width is compiled; the rest changes nothing.
-        more = max(min(2 * self.losses.width, self.losses.dim) - d, 0)
-        points, frame = np.pad(points, ((0, 0), (0, more))), np.pad(frame, ((0, 0), (0, 0), (0, more)))
-        gradient, bend = self._run(self.losses.derivatives(curved), points, frame)
-        return gradient[:, :d], bend[:, :d, :d]
+        return self.losses.slopes(points, frame, curved, self.group, self.fields)
 
     def slopes_at(self, points: Array, frame: Array) -> Derivatives:
         """Return the same for the only record, at many points, shape (m, d), in one frame, shape (dim, d)."""
         many = self.take(np.zeros(len(points), dtype=np.int64))
         return many.slopes(points, np.broadcast_to(frame, (len(points), *frame.shape)))
-
-    def _run(self, program: Callable[..., Any], *more: Array) -> Derivatives:
-        """Evaluate batches of one length, the last filled up with copies."""
-        parts = []
-        for start in range(0, len(self), BATCH):
-            place = np.minimum(np.arange(start, start + BATCH), len(self) - 1)
-            fields = {name: value[place] for name, value in self.fields.items()}
-            with double_precision():
-                found = program(*(part[place] for part in more), self.group[place], fields)
-                parts.append([np.asarray(part) for part in found])
-        first, second = (np.concatenate([part[k] for part in parts])[: len(self)] for k in range(2))
-        return first, second
 
 
 @dataclass(frozen=True, eq=False)

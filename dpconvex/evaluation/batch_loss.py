@@ -13,10 +13,9 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.clipping import ClippedEngine
 from dpconvex.evaluation.devices import DeviceEngine, current, has_accelerator
-from dpconvex.evaluation.engine import Engine
-from dpconvex.evaluation.forms import LeafForm, leaf_form, whole_form
-from dpconvex.evaluation.partitions import PartitionEngine, Program
-from dpconvex.evaluation.programs import gradient, hessian_product, lower_template
+from dpconvex.evaluation.forms import LeafForm, losses_of
+from dpconvex.evaluation.partitions import PartitionEngine
+from dpconvex.evaluation.programs import gradient, hessian_product
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
@@ -47,25 +46,24 @@ class BatchedLoss:
     """
 
     def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
-        self._template, self.space, self.batch = template, space, batch
-        self._lowered = lower_template(template, space)
+        self.space, self.batch, self._regularizer = space, batch, template.regularizer
+        self._losses = losses_of(template, space)
         # "whole" splits no losses.
         self.engine = engine or ("device" if on_devices(batch) else "blocks")
 
     @cached_property
     def form(self) -> LeafForm:
-        split = whole_form if self.engine == "whole" else leaf_form
-        return split(self._template, self.space)
+        return self._losses.whole if self.engine == "whole" else self._losses.form
 
     @cached_property
-    def _engine(self) -> Engine | DeviceEngine | PartitionEngine:
-        return DeviceEngine(self._lowered, self.batch) if self.engine == "device" else self._blocks
-
-    @cached_property
-    def _blocks(self) -> Engine | PartitionEngine:
+    def _blocks(self) -> ClippedEngine | PartitionEngine:
         if isinstance(self.batch, PartitionedBatch):
-            return PartitionEngine(Program(self._template, self.space, batched_loss), self.batch)
-        return Engine(self.form, self.batch)
+            return PartitionEngine(self.form, self.batch)
+        return ClippedEngine(self.form, self.batch)
+
+    @cached_property
+    def _engine(self) -> ClippedEngine | DeviceEngine | PartitionEngine:
+        return DeviceEngine(self._losses, self.batch) if self.engine == "device" else self._blocks
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
@@ -81,11 +79,7 @@ class BatchedLoss:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        return self._clipped.clipped_gradient(np.asarray(theta, dtype=float), clip, chosen)
-
-    @cached_property
-    def _clipped(self) -> ClippedEngine | PartitionEngine:
-        return self._blocks if isinstance(self._blocks, PartitionEngine) else ClippedEngine(self.form, self.batch)
+        return self._blocks.clipped_gradient(np.asarray(theta, dtype=float), clip, chosen)
 
     @property
     def monomials(self) -> int:
@@ -126,36 +120,36 @@ class BatchedLoss:
 
     def records(self, theta: Array) -> tuple[Array, Array]:
         """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
-        return Engine(self.form, self.batch).records(np.asarray(theta, dtype=float))
+        return ClippedEngine(self.form, self.batch).records(np.asarray(theta, dtype=float))
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
-        lowered = self._lowered.public(part)
+        """Return the regularizer, or a part of it, if it is quadratic."""
+        lowered = self._losses.public(part or self._regularizer)
         return lowered if isinstance(lowered, Quadratic) else None
 
     def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
         """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,); or of a part of it."""
-        lowered = self._lowered.public(part)
+        lowered, theta = self._losses.public(part or self._regularizer), np.asarray(theta, dtype=float)
         if isinstance(lowered, Quadratic):
-            return lowered.value_and_gradient(np.asarray(theta, dtype=float))
-        lift = self._lowered.lift[lowered.place]
-        entries = (lift @ np.asarray(theta, dtype=float))[:, None]
-        value, slope = gradient(lowered.program, lowered.constants, entries, [], 1)
+            return lowered.value_and_gradient(theta)
+        lift = self._losses.lift[lowered.place]
+        value, slope = gradient(lowered.program, lowered.constants, (lift @ theta)[:, None], [], 1)
         return float(value[0]), np.asarray(lift.T @ slope[:, 0])
 
     def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
         """Hessian of the regularizer, shape (dim, dim), or of a part of it."""
-        lowered = self._lowered.public(part)
+        lowered = self._losses.public(part or self._regularizer)
         if isinstance(lowered, Quadratic):
             return lowered.hessian
-        lift = self._lowered.lift[lowered.place]
-        entries, along = (lift @ np.asarray(theta, dtype=float))[:, None], lift.toarray()
-        bent = hessian_product(lowered.program, lowered.constants, entries, along, [], self.space.dim)
+        lift, dim = self._losses.lift[lowered.place], self.space.dim
+        entries = (lift @ np.asarray(theta, dtype=float))[:, None]
+        bent = hessian_product(lowered.program, lowered.constants, entries, lift.toarray(), [], dim)
         return sp.csr_array(lift.T @ bent)
 
 
 def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
     """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once."""
-    key = (id(lower_template(template, space)), current(), *(block.variable for block in space.blocks.values()))
+    key = (id(losses_of(template, space)), current())
     known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
         # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.

@@ -2,8 +2,8 @@
 
 Such a sum moves by no more than the clip with one record, also where rounding decides what a gradient is, as at nonsmooth points.
 Nothing here depends on the number of records, on which labels occur among them, or on a record's place: products are added one
-term after the other (`product_apart`), and every block, and every part of it with one outer function, is filled up to a multiple
-of `LANES` with copies of its last record: whatever a processor computes at once, no record is one of few that are left over.
+term after the other (`product_apart`), and every block, like every `Share` of it, is filled up to a multiple of `LANES` with
+copies of its last record: whatever a processor computes at once, no record is one of few that are left over.
 
 A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and m its monomials, and its squared norm is
 ``(g (x) m)' map map' (g (x) m)``.  Where ``map map'`` is a Kronecker product of a matrix G and a diagonal D, as for competing
@@ -12,9 +12,8 @@ classes, that is ``(g' G g) (m' D m)``, and no gradient is ever written down; el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,13 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.summation import Pairwise
 from dpconvex.evaluation.design import Design
-from dpconvex.evaluation.engine import Engine, Plan, Records, Share
-from dpconvex.evaluation.forms import Label, LeafForm
+from dpconvex.evaluation.engine import Engine, Plan, Records, filled
+from dpconvex.evaluation.forms import LeafForm
 from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
 
 Chosen = NDArray[np.bool_]
+Part = tuple[Records, Plan, Array | None]
 
 # How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.
 LEFT, MOST_NUMBERS = 1e-14, 2**24
@@ -58,11 +58,6 @@ def product_apart(weights: Array, rows: Any) -> Array:
     return result
 
 
-def filled(rows: Indices) -> Indices:
-    """Repeat the last of some records until they are a multiple of `LANES`."""
-    return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
-
-
 def clipped(gradient: Array, squares: Array, clip: float) -> Array:
     """Scale gradients, records last, to norms of at most `clip`; one that is no number counts as 0, whatever the others are."""
     finite = np.isfinite(squares)
@@ -82,23 +77,21 @@ class Norms:
     @classmethod
     def of(cls, form: LeafForm) -> Norms | None:
         """Write ``map map'`` as a Kronecker product of G and a diagonal D; None if it is none."""
-        table, monomials = sp.coo_array(form.map @ form.map.T), len(form.monomials)
+        table, monomials = sp.csr_array(form.map @ form.map.T), len(form.monomials)
         size = np.sqrt(table.diagonal())
         if table.nnz > MOST_NUMBERS or not size.any():
             return None
-        (row, column), entry = table.coords, table.data
-        clear = np.abs(entry) > LEFT * size[row] * size[column]
-        (f, j), (g, k), entry = np.divmod(row[clear], monomials), np.divmod(column[clear], monomials), entry[clear]
-        size = size.reshape(form.forms, monomials)
-        first, largest = np.unravel_index(np.argmax(size), size.shape)
-        own, forms = (j == largest) & (k == largest), np.zeros((form.forms, form.forms))
-        forms[f[own], g[own]] = entry[own]
-        diagonal = (size[first] / size[first, largest]) ** 2
-        same = np.abs(entry - forms[f, g] * diagonal[j]) <= LEFT * size[f, j] * size[g, k]
-        if (j != k).any() or not same.all() or np.count_nonzero(forms) * np.count_nonzero(diagonal) != len(entry):
+        first, largest = divmod(int(np.argmax(size)), monomials)
+        every = np.arange(form.forms) * monomials + largest
+        forms = sp.csr_array(table[every][:, every])
+        diagonal = (size[first * monomials :][:monomials] / size[first * monomials + largest]) ** 2
+        product = sp.csr_array(sp.kron(forms, sp.diags_array(diagonal)))
+        size = np.maximum(size, np.sqrt(product.diagonal()))
+        unit = sp.diags_array(np.divide(1.0, size, out=np.zeros_like(size), where=size > 0))
+        if abs(unit @ (table - product) @ unit).max() > LEFT:
             return None
         terms = SLACK * (monomials + form.forms + 64) + LEFT * form.forms * monomials
-        return cls(sp.csr_array(forms), diagonal, terms * float(np.abs(forms).sum(axis=1).max()))
+        return cls(forms, diagonal, terms * float(abs(forms).sum(axis=1).max()))
 
     def lengths(self, design: Design, block: Records, size: int) -> Array:
         """Return ``m' D m`` for each record."""
@@ -106,49 +99,53 @@ class Norms:
         found = design.forward(squared, self.monomials[None], size, product_apart)[0]
         return np.array(np.broadcast_to(found, size))
 
-    def squares(self, gradient: Array, lengths: Array) -> Array:
+    def squares(self, gradient: Array, lengths: Array | None) -> Array:
         plain = np.einsum("fn,fn->n", gradient, gradient)
         return np.asarray(lengths * (np.einsum("fn,fn->n", self.forms @ gradient, gradient) + self.slack * plain))
 
 
 class ClippedEngine(Engine):
-    """Sums of clipped gradients over blocks of records."""
-
-    product = staticmethod(product_apart)
+    """Sums over blocks of records, of clipped gradients too."""
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
         super().__init__(form, batch)
-        self.norms = Norms.of(form)
-        self._last: Records | None = None  # the last block, filled
-        self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
+        self._parts: dict[int, Part] = {}
 
-    def clipped_gradient(self, theta: Array, clip: float, chosen: Chosen | None) -> Array:
+    @cached_property
+    def norms(self) -> Norms | None:
+        return Norms.of(self.form)
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: Chosen | None = None) -> Array:
         """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        coefficients, total = self.coefficients(theta), Pairwise(np.zeros(len(theta)))
+        coefficients, norms, total = self.coefficients(theta), self.norms, Pairwise(np.zeros(len(theta)))
 
         def one(number: int, block: Records, plan: Plan) -> Array:
-            start, size = number * self.step, min(self.batch.size - number * self.step, self.step)
-            if self.norms is not None and number not in self._lengths:
-                self._lengths[number] = self.norms.lengths(self.design, block, plan.size)
-            rows: Any = slice(None)
-            if chosen is not None:
-                rows = np.flatnonzero(chosen[start : start + size])
-                size = len(rows)
-                if not size:
-                    return np.zeros(len(theta))
-                rows = filled(rows)
-                block, plan = {name: c[rows] for name, c in block.items()}, self.dealt(self.batch.group[start + rows])
+            own = slice(number * self.step, number * self.step + plan.size)
+            some = np.arange(plan.size) if chosen is None else np.flatnonzero(chosen[own])
+            if not len(some):
+                return np.zeros(len(theta))
+            part = self._parts.get(number) if chosen is None else None
+            block, plan, lengths = part or self._part(block, plan, some, self.batch.group[own])
+            if self.keeps and chosen is None:
+                self._parts[number] = block, plan, lengths
             with np.errstate(all="ignore"):
-                _, gradient = self.slopes(coefficients, block, plan)
-                if self.norms is None:
-                    return self._one_by_one(gradient, self.design.table(block, plan.size), clip, size)
-                gradient = clipped(gradient, self.norms.squares(gradient, self._lengths[number][rows]), clip)
-            gradient[:, size:] = 0.0
+                _, gradient = self.slopes(coefficients, block, plan, product_apart)
+                if norms is None:
+                    return self._one_by_one(gradient, self.design.table(block, plan.size), clip, len(some))
+                gradient = clipped(gradient, norms.squares(gradient, lengths), clip)
+            gradient[:, len(some) :] = 0.0
             return np.asarray(self.form.map.T @ self.design.backward(block, gradient).ravel())
 
-        for part in self.each(one):
-            total.add(part)
+        for summand in self.each(one):
+            total.add(summand)
         return np.asarray(total.value)
+
+    def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> Part:
+        """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
+        if len(some) < plan.size or plan.size % LANES:
+            rows = filled(some)
+            block, plan = {name: column[rows] for name, column in block.items()}, self.dealt(group[rows])
+        return block, plan, None if self.norms is None else self.norms.lengths(self.design, block, plan.size)
 
     def _one_by_one(self, slopes: Array, table: Array, clip: float, size: int) -> Array:
         """Write gradients down, and sum those of so many records, clipped."""
@@ -159,22 +156,3 @@ class ClippedEngine(Engine):
             squares = (1 + SLACK * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
             total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
         return np.asarray(total.value)
-
-    def dealt(self, group: Indices) -> Plan:
-        return super().dealt(group[filled(np.arange(len(group)))])
-
-    def share(self, labels: tuple[Label, ...], ends: tuple[int, ...], rows: Indices) -> Share:
-        more = filled(rows)
-        return Share(labels, tuple(len(more) if end == len(rows) else end for end in ends), more)
-
-    def blocks(self) -> Iterator[tuple[Callable[[], Records], Plan]]:
-        """See `Engine`, with the last records repeated."""
-        for number, (read, plan) in enumerate(super().blocks()):
-            size = min(self.batch.size - number * self.step, self.step)
-            yield partial(self._filled, read, size) if size % LANES else read, plan
-
-    def _filled(self, read: Callable[[], Records], size: int) -> Records:
-        rows = filled(np.arange(size))
-        if self._last is None or not self._plain:
-            self._last = {name: column[rows] for name, column in read().items()}
-        return self._last

@@ -75,11 +75,6 @@ def beside(rows: Any) -> Any:
     return rows.__dict__[KEPT_BESIDE]
 
 
-def run(numbers: Indices) -> Indices | slice:
-    """Return numbers as a slice if they follow one another: what it takes is not copied."""
-    return slice(numbers[0], numbers[-1] + 1) if (np.diff(numbers) == 1).all() else numbers
-
-
 class Design:
     """Monomials, shape (count, degree), the constant one last, of blocks of records, times matrices."""
 
@@ -87,19 +82,19 @@ class Design:
         self.count, self.fields = len(monomials), fields
         self.pairs: tuple[Indices, Indices] | None = None
         # Of each column: which monomials it has, where these are in it, and how wide it is.
-        self.places: dict[str, tuple[Indices | slice, Indices | slice, int]] = {}
+        self.places: dict[str, tuple[Any, Any, int]] = {}
         if monomials.shape[1] > 1:
             first, second = monomials[:-1].T
             self.pairs, every = (first, second), slice(0, self.count - 1)
             self.places[TABLE] = (every, every, self.count - 1)
             return
-        scalars = monomials[:-1, 0] if monomials.shape[1] else np.zeros(0, dtype=np.int64)
+        scalars = monomials[:-1].ravel()
         for name, span in fields.items():
             place = np.flatnonzero((scalars >= span.start) & (scalars < span.stop))
             if len(place):
                 self.places[name] = (run(place), run(scalars[place] - span.start), span.stop - span.start)
 
-    def with_table(self, block: dict[str, Any]) -> Array:
+    def with_table(self, block: Block) -> Array:
         """Return the monomials of degree two, but for the constant one, shape (records, monomials)."""
         assert self.pairs is not None
         rows = [dense(flattened(block[name])) for name in self.fields]
@@ -133,3 +128,8 @@ class Design:
         for name, (place, column, _) in self.places.items():
             result[:, place] = dense(flattened(block[name]))[:, column]
         return result
+
+
+def run(numbers: Indices) -> Indices | slice:
+    """Return numbers as a slice if they follow one another: what it takes is not copied."""
+    return slice(numbers[0], numbers[-1] + 1) if (np.diff(numbers) == 1).all() else numbers

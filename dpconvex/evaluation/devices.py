@@ -22,7 +22,8 @@ from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.programs import Lowered, LoweredTemplate, Program, table
+from dpconvex.evaluation.forms import Losses
+from dpconvex.evaluation.programs import Lowered, Program
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Pieces, dense
 
@@ -50,7 +51,7 @@ class Placement:
     asked: bool = False
 
     def found(self) -> list[Any]:
-        """Return the devices, or say that there are not as many."""
+        """Return the devices, or say what is wrong with them."""
         with double_precision():
             import jax
         there = jax.devices()
@@ -180,18 +181,18 @@ def compiled(program: Program) -> Callable[..., Any]:
     import jax
     import jax.numpy as xp
 
-    def total(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
-        found = table(program, entries[:, None], fields, constants)
+    def total(entries: Any, constants: Any, weights: Any, *fields: Any) -> Any:
+        found = program.values(xp, entries[:, None], fields, constants)[program.root]
         return xp.sum(weights * xp.broadcast_to(xp.reshape(found, -1), (len(weights),)))
 
-    def summed(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
+    def summed(entries: Any, constants: Any, records: Any) -> Any:
         """Sum a piece with a call, and the pieces in pairs."""
-        size, count = len(weights), 1
+        size, count = len(records[0]), 1
         while size // count > PIECE and size % (2 * count) == 0:
             count *= 2
-        records = [array.reshape((count, size // count, *array.shape[1:])) for array in (weights, *fields)]
-        of_pieces = jax.vmap(lambda w, *f: jax.value_and_grad(total)(entries, f, w, constants))
-        return [pairwise(part, xp) for part in of_pieces(*records)]
+        pieces = [array.reshape((count, size // count, *array.shape[1:])) for array in records]
+        of_pieces = jax.vmap(lambda *piece: jax.value_and_grad(total)(entries, constants, *piece))
+        return [pairwise(part, xp) for part in of_pieces(*pieces)]
 
     return jax.jit(summed, compiler_options=COMPILER)
 
@@ -209,33 +210,30 @@ class Block:
     @property
     def bytes(self) -> int:
         """Size of the records and their weights."""
-        return 8 * padded_size(len(self.rows)) * (self.width + 1) if self.lowered.fields else 8
+        return 8 * padded_size(len(self.rows)) * (self.width + 1)
 
-    def arguments(self, columns: dict[str, Any]) -> Any:
-        """Return the fields of the records and their weights on the device."""
+    def records(self, columns: dict[str, Any]) -> Any:
+        """Return the weights of the records and their fields, on the device."""
         if self.sent is not None:
             return self.sent
         import jax
 
-        if not self.lowered.fields:  # the loss does not read the record
-            return jax.device_put(((), np.array([float(len(self.rows))])), self.device)
         # Padding repeats a record with weight zero: a value that is in the domain keeps every function finite.
         more = padded_size(len(self.rows)) - len(self.rows)
         rows = np.concatenate([self.rows, np.full(more, self.rows[0])])
         weights = np.concatenate([np.ones(len(self.rows)), np.zeros(more)])
-        fields = tuple(dense(columns[name][rows]) for name in self.lowered.fields)
-        return jax.device_put((fields, weights), self.device)
+        return jax.device_put((weights, *(dense(columns[name][rows]) for name in self.lowered.fields)), self.device)
 
 
 class DeviceEngine:
     """Sums over records by compiled functions on devices."""
 
-    def __init__(self, lowered: LoweredTemplate, batch: Batch) -> None:
-        self.lift = lowered.lift
+    def __init__(self, losses: Losses, batch: Batch) -> None:
+        self.lift = losses.lift
         # Chunks can only be read from front to back, and the records of a group lie anywhere.
         self._columns = {n: np.asarray(c) if isinstance(c, Pieces) else c for n, c in batch.fields.items()}
         placement = current()
-        groups = ((loss, rows) for g, loss in enumerate(lowered.losses) if len(rows := batch.rows(g)))
+        groups = ((loss, rows) for g, loss in enumerate(losses.lowered) if len(rows := batch.rows(g)))
         self._blocks = [block for loss, rows in groups for block in self._cut(loss, rows, placement.block)]
         self._devices = placement.found() if self._blocks else []
         self._deal(placement)
@@ -243,7 +241,7 @@ class DeviceEngine:
     def _cut(self, loss: Lowered, rows: Indices, size: int) -> list[Block]:
         width = sum(int(np.prod(self._columns[name].shape[1:], dtype=np.int64)) for name in loss.fields)
         pieces = int(max(min(size / (8 * (width + 1) * PIECE), HELD / max(len(loss.place), 1)), 1))
-        step = PIECE << (pieces.bit_length() - 1) if loss.fields else len(rows)  # a power of two of pieces
+        step = PIECE << (pieces.bit_length() - 1)  # a power of two of pieces
         return [Block(loss, rows[start : start + step], width) for start in range(0, len(rows), step)]
 
     def _deal(self, placement: Placement) -> None:
@@ -256,7 +254,7 @@ class DeviceEngine:
                 block.device, used = device, used + block.bytes
                 if used <= limit:
                     with double_precision():
-                        block.sent = block.arguments(self._columns)
+                        block.sent = block.records(self._columns)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,): sums of blocks are added in the order of these."""
@@ -275,8 +273,8 @@ class DeviceEngine:
             for block in self._blocks:
                 if len(flying) == AHEAD * len(self._devices):
                     total += land()
-                own, records = block.lowered, block.arguments(self._columns)
-                flying.append((own, compiled(own.program)(entries[own.place], *records, own.constants)))
+                own, records = block.lowered, block.records(self._columns)
+                flying.append((own, compiled(own.program)(entries[own.place], own.constants, records)))
             while flying:
                 total += land()
         return total, np.asarray(self.lift.T @ slope.value)

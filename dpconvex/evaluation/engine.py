@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise
 from dpconvex.evaluation.design import TABLE, Design, Product, product
 from dpconvex.evaluation.forms import Label, LeafForm
-from dpconvex.evaluation.programs import LANES, Program, gradient, hessian_product
+from dpconvex.evaluation.programs import LANES, gradient, hessian_product
 from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
@@ -40,161 +40,135 @@ AT_ONCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """The records of a block whose losses are one function of different leaves, label by label."""
+    """Records of a block whose losses are one function of different leaves, label by label.
 
-    labels: tuple[Label, ...]
-    ends: tuple[int, ...]  # of each label's records
-    rows: Indices | None  # None if it has all records, in their order
+    The last is repeated up to a multiple of `LANES`: where each is computed apart, none is one of few that are left over.
+    """
+
+    parts: tuple[tuple[Label, slice], ...]  # the last axis of what is computed for the share, by label
+    rows: Any  # where the records are in the block: places, or a slice of all
+
+    @property
+    def label(self) -> Label:
+        """One whose function, numbers and fields are those of all."""
+        return self.parts[0][0]
 
     @property
     def size(self) -> int:
-        return self.ends[-1]
-
-    @property
-    def function(self) -> tuple[Program, tuple[Array, ...]]:
-        """What is computed of the leaves, and its numbers."""
-        return self.labels[0].lowered.program, self.labels[0].lowered.constants
-
-    @property
-    def parts(self) -> Iterator[tuple[Label, slice]]:
-        """Labels, and where their records are among those of the share."""
-        return ((label, slice(a, b)) for label, a, b in zip(self.labels, (0, *self.ends), self.ends, strict=False))
+        return int(self.parts[-1][1].stop)
 
     def of(self, values: Array) -> Array:
-        """Take the share's records, the last axis, of those of the block."""
-        return values if self.rows is None or values.shape[-1] == 1 else values.take(self.rows, axis=-1)
+        """Take the share's records, the last axis, of those of the block, unless all share one column."""
+        return values if isinstance(self.rows, slice) or values.shape[-1] == 1 else values.take(self.rows, axis=-1)
 
     def leaves(self, forms: Array) -> Array:
         """Return leaves without their offsets; one column if all records share it."""
         own = self.of(forms)
-        if len(self.labels) == 1:
-            return np.asarray(self.labels[0].combine @ own)
+        if len(self.parts) == 1:
+            return np.asarray(self.label.combine @ own)
         return np.concatenate([label.combine @ own[:, some] for label, some in self.parts], axis=1)
 
     def fields(self, block: Records) -> list[Array]:
-        """Fields for the outer function, records first."""
-        found = [dense(block[name]) for name in self.labels[0].lowered.fields]
-        return found if self.rows is None else [values.take(self.rows, axis=0) for values in found]
+        """Return fields for the outer function, records first."""
+        return [dense(block[name])[self.rows] for name in self.label.lowered.fields]
 
     def back(self, slopes: Array) -> Array:
         """Turn slopes by the leaves into those by the forms."""
         return np.concatenate([label.back @ slopes[:, some] for label, some in self.parts], axis=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Who handles which records of a block, and where each is among those that are handled (None: in place)."""
+class Plan(NamedTuple):
+    """Who handles which of a block's records."""
 
-    shares: tuple[Share, ...]
-    place: Indices | None
     size: int
-
-    def put_back(self, parts: list[Array]) -> Array:
-        """Join what the shares made, records last, in the order of the block."""
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-        return whole if self.place is None else whole.take(self.place, axis=-1)
+    shares: list[Share]
 
 
-def kinds_of(form: LeafForm) -> list[list[int]]:
-    """Group the labels by their function; those that depend on all parameters stay apart, because records share these."""
-    found: dict[Any, list[int]] = {}
-    for number, label in enumerate(form.labels):
-        numbers = tuple((c.shape, c.tobytes()) for c in label.lowered.constants)
-        apart = number if len(form.monomials) == 1 else -1
-        found.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
-    return list(found.values())
+def filled(rows: Indices) -> Indices:
+    """Repeat the last of some records until they are a multiple of `LANES`."""
+    return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
 
 
 class Engine:
     """Sums over blocks of records that are read where they lie."""
 
-    product: Product = staticmethod(product)
-
     def __init__(self, form: LeafForm, batch: Batch) -> None:
         self.form, self.batch = form, batch
         self.design = Design(form.monomials, form.fields)
-        self.kinds = kinds_of(form)
+        # Labels by their function; those that depend on all parameters stay apart, because records share these.
+        kinds: dict[Any, list[int]] = {}
+        for number, label in enumerate(form.labels):
+            numbers = tuple((c.shape, c.tobytes()) for c in label.lowered.constants)
+            apart = number if len(form.monomials) == 1 else -1
+            kinds.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
+        self.kinds = list(kinds.values())
+        columns = batch.fields
         self.step = self._step()
-        columns = batch.fields.values()
-        size = sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+        size = sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns.values())
         self.large = size >= LARGE
         # Blocks of sparse columns are kept: they share the column's numbers.
         self._sparse = {
             name: [partial(itself, read()) for read in readers(column, self.step)]
-            for name, column in batch.fields.items()
+            for name, column in columns.items()
             if sp.issparse(column)
         }
-        self._plain = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns)  # nobody can change them
-        self._keeps = self._plain and batch.size * self.design.count <= KEPT
+        # What is made of blocks is kept where nobody can change them, and that is not too much.
+        self.keeps = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns.values())
+        self.keeps &= self.design.pairs is None or batch.size * self.design.count <= KEPT
         self._tables: dict[int, Array] = {}  # of monomials of degree two, by block
-        starts = range(0, batch.size, self.step)
-        self.plans = [self.dealt(batch.group[start : start + self.step]) for start in starts]
+        self.plans = [self.dealt(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
 
     def _step(self) -> int:
         """Return the number of records in a block: a multiple of `LANES`."""
-        width = sum(
-            12 * column.nnz / max(column.shape[0], 1)
-            if sp.issparse(column)
-            else 8 * int(np.prod(column.shape[1:], dtype=np.int64))
-            for column in self.batch.fields.values()
-        )
-        if self.design.pairs is not None:
-            width += 8 * self.design.count
+        width, wide = 0.0 if self.design.pairs is None else 8.0 * self.design.count, 1
+        for column in self.batch.fields.values():
+            if sp.issparse(column):
+                width, wide = width + 12 * column.nnz / max(self.batch.size, 1), max(wide, column.shape[1])
+            else:
+                width += 8 * int(np.prod(column.shape[1:], dtype=np.int64))
         leaves = max(label.combine.shape[0] for label in self.form.labels)
         rows = np.clip(BLOCK_BYTES / max(width, 16 * (leaves + self.form.forms), 1), FEWEST, BLOCK)
-        wide = max((c.shape[1] for c in self.batch.fields.values() if sp.issparse(c)), default=1)
-        rows = min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)
-        count = max(1, -(-self.batch.size // int(rows)))
-        return -(-max(self.batch.size, 1) // count // LANES) * LANES if count == 1 else int(rows) // LANES * LANES
+        return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
 
     def dealt(self, group: Indices) -> Plan:
         """Deal records with these labels to outer functions."""
-        size = len(group)
         if len(self.form.labels) == 1:
-            return Plan((Share(self.form.labels, (size,), None),), None, size)
+            return Plan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None))])
         shares = []
         for members in self.kinds:
             rows = [np.flatnonzero(group == member) for member in members]
-            ends = np.cumsum([len(some) for some in rows])
+            ends = np.cumsum([0, *map(len, rows)])
             if ends[-1]:
-                labels = tuple(self.form.labels[member] for member in members)
-                shares.append(self.share(labels, tuple(ends.tolist()), np.concatenate(rows)))
-        handled = np.concatenate([share.rows for share in shares if share.rows is not None])
-        place = np.empty(size, dtype=np.int64)
-        place[handled] = np.arange(len(handled))
-        return Plan(tuple(shares), place, size)
+                every = filled(np.concatenate(rows))
+                ends[ends == ends[-1]] = len(every)
+                parts = zip(members, ends, ends[1:], strict=False)
+                shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), every))
+        return Plan(len(group), shares)
 
-    def share(self, labels: tuple[Label, ...], ends: tuple[int, ...], rows: Indices) -> Share:
-        return Share(labels, ends, rows)
-
-    def blocks(self) -> Iterator[tuple[Callable[[], Records], Plan]]:
-        """Yield functions that read a block of records, and who handles which."""
+    def each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
+        """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
         columns = {
             name: iter(self._sparse[name]) if name in self._sparse else readers(column, self.step)
             for name, column in self.batch.fields.items()
         }
-        for number, plan in enumerate(self.plans):
-            yield partial(self._read, number, {name: next(column) for name, column in columns.items()}), plan
 
-    def _read(self, number: int, functions: dict[str, Callable[[], Any]]) -> Records:
-        block = {name: function() for name, function in functions.items()}
+        def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
+            return function(number, self._read(number, reads), self.plans[number])
+
+        tasks = (
+            partial(task, k, {name: next(column) for name, column in columns.items()}) for k in range(len(self.plans))
+        )
+        with one_blas_thread() if self.large else nullcontext(1) as threads:
+            yield from in_order(tasks, min(threads, len(self.plans)))
+
+    def _read(self, number: int, reads: dict[str, Callable[[], Any]]) -> Records:
+        block = {name: read() for name, read in reads.items()}
         if self.design.pairs is not None:
             table = self._tables.get(number)
             block[TABLE] = self.design.with_table(block) if table is None else table
-            if self._keeps:
+            if self.keeps:
                 self._tables[number] = block[TABLE]
         return block
-
-    def each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
-        """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
-
-        def task(number: int, read: Callable[[], Records], plan: Plan) -> T:
-            return function(number, read(), plan)
-
-        with one_blas_thread() if self.large else nullcontext(1) as threads:
-            yield from in_order(
-                (partial(task, k, *b) for k, b in enumerate(self.blocks())), min(threads, len(self.plans))
-            )
 
     def coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
@@ -213,33 +187,27 @@ class Engine:
             slope.add(part)
         return total, np.asarray(self.form.map.T @ slope.value.ravel())
 
-    def slopes(self, coefficients: Array, block: Records, plan: Plan) -> tuple[Array, Array]:
+    def slopes(
+        self, coefficients: Array, block: Records, plan: Plan, product: Product = product
+    ) -> tuple[Array, Array]:
         """Losses of a block's records, and their gradients by the forms, shape (forms, records)."""
-        forms = self.design.forward(block, coefficients, plan.size, self.product)
-        losses, gradients = [], []
+        forms = self.design.forward(block, coefficients, plan.size, product)
+        losses, slopes = np.empty(plan.size), np.empty((len(forms), plan.size))
         for share in plan.shares:
-            leaves = self.leaves(share, forms, block, plan.size)
-            values, slopes = gradient(*share.function, leaves, share.fields(block), share.size)
-            losses.append(values)
-            gradients.append(share.back(slopes))
-        return plan.put_back(losses), plan.put_back(gradients)
+            own, leaves = share.label.lowered, self.leaves(share, forms, block, plan.size, product)
+            values, found = gradient(own.program, own.constants, leaves, share.fields(block), share.size)
+            losses[share.rows], slopes[:, share.rows] = values, share.back(found)
+        return losses, slopes
 
-    def leaves(self, share: Share, forms: Array, block: Records, size: int) -> Array:
+    def leaves(self, share: Share, forms: Array, block: Records, size: int, product: Product = product) -> Array:
         """Leaves of a share's records from all forms of a block, shape (entries, records), or one column."""
         leaves = share.leaves(forms)
         for label, some in share.parts:
-            if label.offset.any():
-                own = self.design.forward(block, label.offset, size, self.product) if label.is_moving else label.shift
-                leaves[:, some] += own if own.shape[1] == 1 else share.of(own)[:, some]
+            if label.is_moving:
+                leaves[:, some] += share.of(self.design.forward(block, label.offset, size, product))[:, some]
+            elif label.offset.any():
+                leaves[:, some] += label.offset[:, -1:]
         return leaves
-
-    def _bent(self, block: Records, plan: Plan, forms: Array, moves: Array) -> Array:
-        """Hessians by the forms times moves of these, shape (forms, records)."""
-        parts = []
-        for share in plan.shares:
-            leaves, change = self.leaves(share, forms, block, plan.size), share.leaves(moves)
-            parts.append(share.back(hessian_product(*share.function, leaves, change, share.fields(block), share.size)))
-        return plan.put_back(parts)
 
     def hessian(self, theta: Array, records: int) -> Array:
         """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
@@ -275,17 +243,24 @@ class Engine:
         self, coefficients: Array, number: int, block: Records, plan: Plan, records: int
     ) -> tuple[float, Array, Iterator[Array]]:
         """Return how many records each of some stands for, the monomials of these, and their Hessians by the forms, by rows."""
-        size = plan.size
-        every = max(self.batch.size // max(records, 1), 1)
+        size, every = plan.size, max(self.batch.size // max(records, 1), 1)
         if every > 1:
-            start = number * self.step
             block = {name: column[::every] for name, column in block.items()}
-            plan = self.dealt(self.batch.group[start : start + size : every])
-        few = plan.size
-        forms = self.design.forward(block, coefficients, few)
-        moves = (np.repeat(unit[:, None], forms.shape[1], axis=1) for unit in np.eye(len(forms)))
-        bends = (self._bent(block, plan, forms, move) for move in moves)
-        return size / few, self.design.table(block, few), bends
+            plan = self.dealt(self.batch.group[number * self.step :][:size:every])
+        forms = self.design.forward(block, coefficients, plan.size)
+
+        def bends() -> Iterator[Array]:
+            for unit in np.eye(len(forms)):
+                bent = np.empty((len(forms), plan.size))
+                for share in plan.shares:
+                    own, leaves = share.label.lowered, self.leaves(share, forms, block, plan.size)
+                    along = share.leaves(np.repeat(unit[:, None], forms.shape[1], axis=1))
+                    fields = share.fields(block)
+                    found = hessian_product(own.program, own.constants, leaves, along, fields, share.size)
+                    bent[:, share.rows] = share.back(found)
+                yield bent
+
+        return size / plan.size, self.design.table(block, plan.size), bends()
 
     def records(self, theta: Array) -> tuple[Array, Array]:
         """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
@@ -293,7 +268,7 @@ class Engine:
 
         def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:
             values, slopes = self.slopes(coefficients, block, plan)
-            return values, self.written_down(slopes, self.design.table(block, len(values))).T
+            return values, self.written_down(slopes, self.design.table(block, plan.size)).T
 
         values, gradients = zip((np.zeros(0), np.zeros((0, dim))), *self.each(one), strict=True)
         return np.concatenate(values), np.concatenate(gradients)

@@ -13,7 +13,6 @@ the only monomial is 1, and the outer function reads the record.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.linalg
@@ -23,11 +22,14 @@ from numpy.typing import NDArray
 from dpconvex.calculus.loss_form import affine_leaves
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expansion import Bases, Expander
-from dpconvex.core.expression import Variable
-from dpconvex.core.parameter_space import Space
+from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.core.runtime import once
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.evaluation.programs import Lowered, lower_template
+from dpconvex.evaluation.programs import Lowered, entry_rows, lowered
+from dpconvex.geometry.quadratics import Quadratic, quadratic
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 # Monomials of a higher degree are left to outer functions.
@@ -54,11 +56,6 @@ class Label:
     def back(self) -> sp.csr_array:
         """Slopes by the forms from those by the leaves."""
         return sp.csr_array(self.combine.T)
-
-    @property
-    def shift(self) -> Array:
-        """The part of the offset that is the same for all records: that of the last monomial, shape (entries, 1)."""
-        return self.offset[:, -1:]
 
     @cached_property
     def is_moving(self) -> bool:
@@ -104,61 +101,79 @@ class LeafForm:
         return places[used], kinds, used
 
 
-_FORMS: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LeafForm]] = WeakKeyDictionary()
+class Losses:
+    """What is needed of a template to evaluate it, whatever the records."""
+
+    def __init__(self, template: Template, space: Space) -> None:
+        self._losses, self._space, self._record = template.losses, space, template.record
+        self._rows = entry_rows(space)
+        self._public: dict[Expression, Lowered | Quadratic] = {}
+
+    @cached_property
+    def lift(self) -> sp.csr_array:
+        return entries_matrix(self._space)
+
+    @cached_property
+    def lowered(self) -> tuple[Lowered, ...]:
+        """The loss of each combination of discrete fields, as a function of the entries of all variables."""
+        return tuple(lowered(loss, self._rows) for loss in self._losses)
+
+    @cached_property
+    def form(self) -> LeafForm:
+        return split(self._losses, self._record, self._space) or self.whole
+
+    @cached_property
+    def whole(self) -> LeafForm:
+        """Losses as functions of all parameters."""
+        every = sp.csr_array(sp.eye_array(self.lift.shape[0]))
+        labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in self.lowered)
+        return LeafForm(labels, np.zeros((1, 0), dtype=np.int64), self.lift, {})
+
+    def public(self, part: Expression) -> Lowered | Quadratic:
+        """Return the regularizer, or a part of it."""
+        if part not in self._public:
+            self._public[part] = quadratic(part, self._space) or lowered(part, self._rows)
+        return self._public[part]
 
 
-def leaf_form(template: Template, space: Space) -> LeafForm:
-    """Split the losses of a template, once."""
-    order = tuple(block.variable for block in space.blocks.values())
-    known = _FORMS.get(template)
-    if known is None or known[0] != order:
-        known = _FORMS[template] = (order, split(template, space) or whole_form(template, space))
-    return known[1]
+def losses_of(template: Template, space: Space) -> Losses:
+    """Prepare a template, once."""
+    return _losses(template, tuple(block.variable for block in space.blocks.values()))
 
 
-def whole_form(template: Template, space: Space) -> LeafForm:
-    """Return losses as functions of all parameters."""
-    lowered, lift = lower_template(template, space).losses, lower_template(template, space).lift
-    labels = []
-    for loss in lowered:
-        chosen = sp.csr_array(sp.eye_array(lift.shape[0], format="csr")[loss.place])
-        labels.append(Label(loss, chosen, np.zeros((len(loss.place), 1))))
-    return LeafForm(tuple(labels), np.zeros((1, 0), dtype=np.int64), lift, {})
+@once
+def _losses(template: Template, variables: tuple[Variable, ...]) -> Losses:
+    return Losses(template, Space(variables))
 
 
-def split(template: Template, space: Space) -> LeafForm | None:
+def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafForm | None:
     """Split leaves into polynomials of low degree; None if they are not, or share too little."""
-    bases = Bases(template.record)
+    bases = Bases(record)
     fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
     scalars = bases.count
     expander = Expander(space, bases)
-    leaves = [affine_leaves(loss) for loss in template.losses]
+    leaves = [affine_leaves(loss) for loss in losses]
     try:
-        polynomials = [[expander.expand(leaf) for leaf in group] for group in leaves]
+        found = [expander.expand(leaf) for group in leaves for leaf in group]
     except (MissingRule, NotPrivate):
         return None
-    found = [p for group in polynomials for p in group]
     if not found or bases.count > scalars or any(p.monomial.shape[1] > LARGEST_DEGREE for p in found):
         return None
     starts = np.cumsum([0, *(p.size for p in found)])
-    joined = [p.entry + first for p, first in zip(found, starts, strict=False)]
-    terms = concatenate(found, (int(starts[-1]),), joined)
+    terms = concatenate(found, (int(starts[-1]),), [p.entry + first for p, first in zip(found, starts, strict=False)])
     monomials, place = numbered(terms.monomial)
-    count, dim = len(monomials), space.dim
-    moving = terms.coordinate >= 0
+    count, dim, moving = len(monomials), space.dim, terms.coordinate >= 0
     ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
-    basis = row_basis(entries_matrix(terms, place * dim + terms.coordinate, moving, count * dim), ends)
+    basis = row_basis(coefficients(terms, place * dim + terms.coordinate, moving, count * dim), ends)
     if basis is None:
         return None
     forms, combine = basis
-    offsets = entries_matrix(terms, place, ~moving, count)
+    offsets = coefficients(terms, place, ~moving, count)
     labels = []
-    for loss, group, first in zip(template.losses, leaves, ends, strict=False):
-        lowered = Lowered.build(loss, space, {leaf: k for k, leaf in enumerate(group)})
+    for loss, group, first in zip(losses, leaves, ends, strict=False):
         parts = np.cumsum([first, *(leaf.size for leaf in group)])
-        slots = [np.arange(parts[k], parts[k + 1]) for k in lowered.given]
-        rows = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
-        labels.append(Label(lowered, sp.csr_array(combine[rows]), offsets[rows].toarray()))
+        own = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
+        labels.append(Label(own, sp.csr_array(combine[own.place]), offsets[own.place].toarray()))
     return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
 
 
@@ -170,7 +185,7 @@ def numbered(table: Indices) -> tuple[Indices, Indices]:
     return np.roll(distinct, -1, axis=0), ((number - 1) % len(distinct))[:-1]
 
 
-def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
+def coefficients(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
     """Put the coefficients of some terms of a polynomial into rows, one for each entry."""
     data = (polynomial.coefficient[keep], (polynomial.entry[keep], column[keep]))
     return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
@@ -206,16 +221,17 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
             continue
         if bad and rank * len(used) <= LARGEST_DENSE:
             directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
-            basis, weights = sp.csr_array(directions.T), unit @ directions
+            basis, weights, length = sp.csr_array(directions.T), unit @ directions, np.ones(rank)
         else:  # as they are: numbers that are whole stay so
-            weights = weights / scale[moving[chosen]] * scale[moving, None]
-            nearest = np.round(weights)
-            whole = np.abs(weights - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
-            weights = np.where(whole, nearest, weights) / scale[moving, None] * scale[moving[chosen]]
+            length = scale[moving[chosen]]
+            ratio = scale[moving, None] / length
+            nearest = np.round(weights * ratio)
+            whole = np.abs(weights * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
+            weights = np.where(whole, nearest / ratio, weights)
         error = abs(sp.csr_array(weights) @ basis - unit)
         largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(len(moving))
         if (largest <= ROUNDING * (np.abs(weights).sum(axis=1) + 1)).all():
-            combine, length = np.zeros((len(scale), rank)), scale[moving[chosen]] if not bad else np.ones(rank)
+            combine = np.zeros((len(scale), rank))
             combine[moving] = weights * scale[moving, None] / length
             basis = sp.csr_array(sp.diags_array(length) @ basis)
             return sp.csr_array((basis.data, used[basis.indices], basis.indptr), shape=(rank, rows.shape[1])), combine

@@ -29,32 +29,25 @@ def controller() -> Any:
 class Limit:
     """The limit that holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back."""
 
-    def __init__(self) -> None:
-        self.lock, self.users, self.threads = Lock(), 0, 1
-        self.limiter: Any = None
-
-    def change(self, users: int) -> None:
-        """Count who needs the limit."""
-        with self.lock:
-            if self.users == 0:
-                self.threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)
-                self.limiter = controller().limit(limits=1)
-            self.users += users
-            if self.users == 0:
-                self.limiter.restore_original_limits()
-
-
-LIMIT = Limit()
+    lock, users, threads = Lock(), 0, 1
+    limiter: Any = None
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[int]:
     """Context in which the linear algebra library uses one thread; yields how many it would use."""
-    LIMIT.change(1)
+    with Limit.lock:
+        if Limit.users == 0:
+            Limit.threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)
+            Limit.limiter = controller().limit(limits=1)
+        Limit.users += 1
     try:
-        yield LIMIT.threads
+        yield Limit.threads
     finally:
-        LIMIT.change(-1)
+        with Limit.lock:
+            Limit.users -= 1
+            if Limit.users == 0:
+                Limit.limiter.restore_original_limits()
 
 
 @cache
@@ -64,11 +57,9 @@ def pool(workers: int, name: str) -> ThreadPoolExecutor:
 
 
 def after_fork() -> None:
-    """Forget threads, which do not survive a fork, and the limit that they may have needed."""
+    """Forget threads, which do not survive a fork, and a lock that one of them may have held."""
     pool.cache_clear()
-    if LIMIT.users:
-        LIMIT.limiter.restore_original_limits()
-    LIMIT.__init__()  # type: ignore[misc]
+    Limit.lock = Lock()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork

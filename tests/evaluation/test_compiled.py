@@ -10,15 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.atoms.norms import sum_squares
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.core.runtime import double_precision
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.forms import leaf_form
-from dpconvex.evaluation.programs import lower
+from dpconvex.evaluation.forms import losses_of
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
@@ -213,15 +210,6 @@ def test_values_and_slopes_at_kinks_and_far_out(
     assert kinked(loss, theta) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
 
 
-def test_lowering_leaves_the_global_precision_alone() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    w = Variable.of((2,), "w", 1)
-    function = lower(sum_squares(w), Space([w]))
-    with double_precision():
-        assert function(np.ones(2), {}).dtype == np.float64
-    assert jnp.asarray(np.ones(2)).dtype == np.float32
-
-
 @pytest.mark.parametrize("engine", [None, "whole", pytest.param("device", marks=pytest.mark.slow)])
 def test_several_fields_and_labels_that_ignore_some(engine: str | None) -> None:
     if engine == "device":
@@ -242,12 +230,12 @@ def test_several_fields_and_labels_that_ignore_some(engine: str | None) -> None:
 @pytest.mark.parametrize("classes", [2, 3, 6])
 def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
     template = dp.load("large_margin_gaussian", features=4, classes=classes)
-    form = leaf_form(template, Space(template.variables))
+    form = losses_of(template, Space(template.variables)).form
     assert form.forms == classes - 1
     assert len(form.monomials) == 15
     assert len({label.lowered.program for label in form.labels}) == 1
     assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
-    assert leaf_form(template, Space(template.variables)) is form
+    assert losses_of(template, Space(template.variables)).form is form
 
 
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
@@ -268,7 +256,7 @@ def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart: float) -> None
     assert one.engine == "blocks"
     theta = rng.normal(size=space.dim)
     assert one.gradient(theta) == pytest.approx(other.gradient(theta), rel=1e-12, abs=1e-12)
-    form = leaf_form(template, space)
+    form = losses_of(template, space).form
     rows = form.map.toarray()
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
     assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3

@@ -21,7 +21,7 @@ from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.expression import Expression, Field, Variable
 from dpconvex.core.runtime import double_precision
 from dpconvex.evaluation.devices import compiled
-from dpconvex.evaluation.programs import Program, gradient, hessian_product, slotted
+from dpconvex.evaluation.programs import Lowered, gradient, hessian_product, lowered
 
 V, W, S = Variable.of((4,), "v", 1), Variable.of((2, 3), "W", 2), Variable.of((3, 3), "S", 3)
 T, X, A = Field.of((), "t"), Field.of((4,), "x"), Field.of((2, 3), "A")
@@ -88,34 +88,34 @@ def test_every_atom_is_tried() -> None:
     assert set(CASES) == set(ATOMS)
 
 
-def prepared(name: str, records: int) -> tuple[tuple[Program, tuple[np.ndarray, ...]], np.ndarray, np.ndarray, Any]:
+def in_columns(variables: list[Variable]) -> dict[Expression, np.ndarray]:
+    ends = np.cumsum([v.size for v in variables])
+    return {v: np.arange(end - v.size, end) for v, end in zip(variables, ends, strict=True)}
+
+
+def prepared(name: str, records: int) -> tuple[Lowered, np.ndarray, np.ndarray, Any]:
     rng = np.random.default_rng(0)
     built = CASES[name]()
     # A sum of squares has a curvature of its own, which shows Hessians of arguments and of slopes.
     root = arithmetic.total(built * rng.normal(size=built.shape) + powers.square(built) / 2)
-    leaves = sorted(root.variables, key=lambda v: v.key)
-    program, entries, fields, numbers = slotted(root, {})
-    size = sum(leaf.size for leaf in entries)
-    assert set(leaves) == set(entries)
-    values = rng.normal(size=(2, size, records))
-    return (
-        (program, tuple(number.dense for number in numbers)),
-        *values,
-        [rng.normal(size=(records, *f.shape)) for f in fields],
-    )
+    own = lowered(root, in_columns(sorted(root.variables, key=lambda v: v.key)))
+    values = rng.normal(size=(2, len(own.place), records))
+    shapes = [slot.shape for slot in own.program.fields]
+    return own, *values, [rng.normal(size=(records, *shape)) for shape in shapes]
 
 
 def test_logistic_slopes_far_out() -> None:
     leaf = Variable.of((), "m", 4)
-    program = slotted(exponentials.logistic(leaf), {leaf: 0})[0]
-    values, slopes = gradient(program, (), np.array([[-1e300, -1000.0, 1000.0, 1e300]]), [], 4)
+    own = lowered(exponentials.logistic(leaf), in_columns([leaf]))
+    values, slopes = gradient(own.program, (), np.array([[-1e300, -1000.0, 1000.0, 1e300]]), [], 4)
     assert values == pytest.approx([0.0, 0.0, 1000.0, 1e300])
     assert slopes == pytest.approx(np.array([[0.0, 0.0, 1.0, 1.0]]))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_slopes_and_hessians(name: str) -> None:
-    outer, entries, along, fields = prepared(name, 5)
+    own, entries, along, fields = prepared(name, 5)
+    outer = own.program, own.constants
     slopes = gradient(*outer, entries, fields, 5)[1]
     step = 1e-5
     ahead, behind = (gradient(*outer, entries + sign * step * along, fields, 5) for sign in (1, -1))
@@ -129,11 +129,11 @@ def test_slopes_and_hessians(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_functions_agree(name: str) -> None:
     pytest.importorskip("jax")
-    outer, entries, _, fields = prepared(name, 2)
-    summed, (values, slopes) = compiled(outer[0]), gradient(*outer, entries, fields, 2)
+    own, entries, _, fields = prepared(name, 2)
+    summed, (values, slopes) = compiled(own.program), gradient(own.program, own.constants, entries, fields, 2)
     for k in range(2):
-        record = tuple(field[k : k + 1] for field in fields), np.ones(1), outer[1]
+        record = np.ones(1), *(field[k : k + 1] for field in fields)
         with double_precision():
-            value, slope = summed(entries[:, k], *record)
+            value, slope = summed(entries[:, k], own.constants, record)
             assert float(value) == pytest.approx(values[k], rel=1e-11)
             assert np.asarray(slope) == pytest.approx(slopes[:, k], rel=1e-11, abs=1e-11)

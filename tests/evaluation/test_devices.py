@@ -43,7 +43,7 @@ templates = {
     "softmax": dp.load("softmax_regression", features=d, classes=3, regularization=0.1),
     "own": dp.Template(dp.Record(x=dp.Ball(d), y=dp.Choice(range(3))), own, 0.1 * cp.sum_squares(W)),
 }
-BLOCK, LIMIT = 2**13, 3 * 2**13  # 128 records in a block, and few blocks on a device
+BLOCK, LIMIT = 2**13, 4 * 2**13  # 128 records in a block, and few blocks on a device
 put, most = jax.device_put, 0
 
 

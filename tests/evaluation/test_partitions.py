@@ -17,7 +17,8 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.core.summation import Lengths
 from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
-from dpconvex.evaluation.partitions import PartitionEngine, Program, summed
+from dpconvex.evaluation.forms import losses_of
+from dpconvex.evaluation.partitions import PartitionEngine, summed
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.record import Record
@@ -66,17 +67,18 @@ def test_sums_are_those_of_all_records_up_to_rounding(kind: str) -> None:
         np.testing.assert_allclose(clipped[1], clipped[0], rtol=0, atol=2 * rounding)
 
 
-def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
+def test_a_form_comes_out_of_its_bytes_as_it_was() -> None:
     cloudpickle = pytest.importorskip("cloudpickle")
     plus = dp.Atom("smooth", lambda m: np.sqrt(1 + m**2), slope=(-1.0, 1.0), curvature=1.0)
     own = learner(lambda y, score: plus(1 - y * score) + cp.exp(-5 + cp.square(score)))
     for template in (learner(), own, dp.load("large_margin_gaussian", features=3, classes=3)):
         space = Space(template.variables)
         batch = template.record.sample(50, np.random.default_rng(1))
-        program = Program(template, space, batched_loss)
+        program = losses_of(template, space).form
         again = pickle.loads(cloudpickle.dumps(program))
         theta = np.random.default_rng(2).normal(size=space.dim)
-        assert (summed(batch, again, "gradient", (theta,)) == summed(batch, program, "gradient", (theta,))).all()
+        found = [summed(batch, form, "value_and_gradient", (theta,)) for form in (again, program)]
+        assert (found[0] == found[1]).all()
         assert (pickle.loads(pickle.dumps(batch)).group == batch.group).all()
 
 
