@@ -56,7 +56,7 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
                 built(one, item, readers, f"{where}[{k}]")
                 for k, (one, item) in enumerate(zip(arguments, value, strict=True))
             )
-    if origin is dict and isinstance(value, Mapping):
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {
             built(arguments[0], key, readers, f"a name in {where}"): built(
                 arguments[1], item, readers, f"{where}.{key}"

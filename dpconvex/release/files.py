@@ -1,4 +1,4 @@
-"""Files, whole or not at all and never over what a command reads; a release is an NPZ archive that runs no code."""
+"""What was released, saved as an NPZ archive of its fields that runs no code; and files, whole or not at all."""
 
 import io
 import json
@@ -8,27 +8,30 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Event, event_of
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 
-T = TypeVar("T")
-
-VERSION = 1
+VERSION = 2
 HEADER = "header"
 
 
 class Released:
-    """What was released for a promise, or says why it is not private."""
+    """What was released for a promise, or says why it is not private; a file of the `form` holds the fields that are `kept`."""
 
+    form: ClassVar[str]
+    kept: ClassVar[tuple[str, ...]]
+    certificate: Any
     spent: Privacy | None
     not_private_because: str
 
@@ -50,80 +53,77 @@ class Released:
         """The promise, or a warning, in one line."""
         return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
 
-    def to_bytes(self) -> bytes:
-        """Return the bytes that `save` writes."""
-        raise NotImplementedError
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file, whole or not at all; an existing file is replaced.
 
         Parameters
         ----------
         path : str or path
-            Of a regular file, or of none yet.
-
-        Raises
-        ------
-        TemplateError
-            If that is not the path of a file.
+            Of a regular file, or of none yet; else a `TemplateError` is raised.
         """
         write_whole(replaceable(path), self.to_bytes())
 
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes: fields in JSON, in which numbers stand for arrays; the same for equal releases."""
+        arrays: dict[str, Any] = {}
 
-# What is written and read
+        def plain(value: Any) -> Any:
+            if not isinstance(value, np.ndarray):
+                return value.to_dict() if hasattr(value, "to_dict") else asdict(value)
+            arrays[str(len(arrays))] = value
+            return len(arrays) - 1
 
+        fields = {name: getattr(self, name) for name in self.kept}
+        text = json.dumps({"format": self.form, "version": VERSION, **fields}, default=plain)
+        buffer = io.BytesIO()
+        np.savez(buffer, **{HEADER: np.array(text), **arrays})
+        return buffer.getvalue()
 
-def packed(form: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a file; equal releases make equal files."""
-
-    def plain(value: Any) -> Any:
-        return value.to_dict() if hasattr(value, "to_dict") else plain_value(value)
-
-    text = json.dumps({"format": form, "version": VERSION, **header}, default=plain)
-    buffer = io.BytesIO()
-    members: dict[str, Any] = {HEADER: np.array(text), **arrays}
-    np.savez(buffer, **members)
-    return buffer.getvalue()
-
-
-def plain_value(value: Any) -> Any:
-    """Return what JSON has another form for."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, range):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def unpacked(content: bytes, name: Any, form: str, kind: type, build: Callable[[Any, dict[str, NDArray[Any]]], T]) -> T:
-    """Return what is built from the header, which must be of a kind, and from the arrays of a saved file."""
-    # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
-    try:
-        members = dict(read(content))
-        text = members.pop(HEADER)
-        if text.shape != () or text.dtype.kind != "U":
-            raise ValueError("its header is no text")
-        values = json.loads(str(text), object_pairs_hook=distinct)
-        if not isinstance(values, dict) or values["format"] != form:
-            raise ValueError("it has another format")
-        version = values["version"]
-        if version == VERSION:
-            header = built(kind, values, {Schema: Schema.from_dict, Event: event_of})
-            certificate = header.certificate
-            if certificate is not None:
-                str(certificate), certificate._repr_html_()
-                if header.spent not in (None, certificate.privacy):
-                    raise ValueError(f"{header.spent} was spent, and its certificate is for {certificate.privacy}")
-            return build(header, members)
-    except Exception as error:
+    @classmethod
+    def _read(cls, content: bytes, name: object) -> Self:
+        """Build from the bytes of a file, or raise `DPConvexError`."""
+        # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+        try:
+            arrays = dict(members(content))
+            text = arrays.pop(HEADER)
+            if text.shape != () or text.dtype.kind != "U":
+                raise ValueError("its header is no text")
+            fields = json.loads(str(text), object_pairs_hook=distinct)
+            if not isinstance(fields, dict) or fields.pop("format") != cls.form:
+                raise ValueError("it has another format")
+            version = fields.pop("version")
+            if version == VERSION:
+                return cls._of_fields(fields, arrays)
+        except Exception as error:
+            raise DPConvexError(
+                f"{name}: the file is damaged, or is not a {cls.form.partition(' ')[2]} that was saved by this program "
+                f"({type(error).__name__}: {error})."
+            ) from error
         raise DPConvexError(
-            f"{name}: the file is damaged, or is not a {form.partition(' ')[2]} that was saved by this program "
-            f"({type(error).__name__}: {error})."
-        ) from error
-    raise DPConvexError(
-        f"{name}: written in version {version!r} of the format, and this program reads version {VERSION}; "
-        "read it with the dpconvex that wrote it, or a later one."
-    )
+            f"{name}: written in version {version!r} of the format, and this program reads version {VERSION}; "
+            "read it with the dpconvex that wrote it."
+        )
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
+        def of_kind(kind: str) -> Callable[[Any], NDArray[Any]]:
+            def taken(place: Any) -> NDArray[Any]:
+                array = arrays.pop(str(place))
+                if array.dtype.kind != kind:
+                    raise ValueError("an array has another type")
+                return array
+
+            return taken
+
+        readers = {Schema: Schema.from_dict, Event: event_of, Array: of_kind("f"), Indices: of_kind("i")}
+        found: Self = built(cls, fields, readers)
+        if arrays or not set(fields) <= set(cls.kept):
+            raise ValueError("there are arrays or fields of nothing")
+        if found.certificate is not None:
+            str(found.certificate), found.certificate._repr_html_()
+            if found.spent not in (None, found.certificate.privacy):
+                raise ValueError(f"{found.spent} was spent, and its certificate is for {found.certificate.privacy}")
+        return found
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
+def members(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the arrays of an uncompressed NPZ archive; each is checked against its checksum before it is parsed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if len(set(archive.namelist())) != len(archive.namelist()):
@@ -158,13 +158,13 @@ def content_of(path: str | os.PathLike[str]) -> bytes:
         raise TemplateError(f"the path of a file must be a text or a path, not {path!r}.")
     file = Path(path)
     try:
-        if file.is_file() or not file.exists():
-            return file.read_bytes()
+        if file.exists() and not file.is_file():
+            raise OSError("it is a folder, a device or a pipe")
+        return file.read_bytes()
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError) as error:
         raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
-    raise DPConvexError(f"{path}: the file cannot be read: it is a folder, a device or a pipe.")
 
 
 def replaceable(path: object) -> Path:
@@ -187,8 +187,6 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
             raise TemplateError(f"{path}: this is {what}, {folder or 'and would be written over; name another file'}.")
     file = replaceable(path)
     try:
-        if not file.absolute().parent.is_dir():
-            raise FileNotFoundError(0, "its folder is missing")
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(0, "the file there may not be written to")
         draft = draft_of(Path(os.path.realpath(file)))

@@ -25,25 +25,8 @@ from dpconvex.language.template import Predict, Template
 from dpconvex.language.validation import has_masked, numbers, trusted_rows
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.files import Released, content_of, packed, plain_value, unpacked
+from dpconvex.release.files import Released, content_of
 from dpconvex.release.whitening import Whitening
-
-FORMAT = "dpconvex release"
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a file says beside its arrays."""
-
-    format: str
-    version: int
-    names: tuple[str, ...]
-    certificate: Certificate | BoundCertificate | None
-    spent: Privacy | None
-    not_private_because: str
-    source: tuple[str, dict[str, Any]] | None
-    table: Schema | None
-    whitening: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,6 +63,9 @@ class Release(Released, Mapping[str, Array]):
     array([-1.])
     """
 
+    form = "dpconvex release"
+    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "whitening")
+
     parameters: Mapping[str, Array]
     certificate: Certificate | BoundCertificate | None = None
     spent: Privacy | None = None
@@ -95,10 +81,10 @@ class Release(Released, Mapping[str, Array]):
         if not isinstance(self.parameters, Mapping):
             raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
         self.check_paid()
-        frozen = {name: freeze(name, value) for name, value in self.parameters.items()}
-        if not frozen:
+        copied = {name: finite(name, value) for name, value in self.parameters.items()}
+        if not copied:
             raise TemplateError("Release: there is no parameter to release.")
-        object.__setattr__(self, "parameters", frozen)
+        object.__setattr__(self, "parameters", copied)
         if self.schema is not None and not isinstance(self.schema, Schema):
             raise TemplateError(f"Release: the schema must be a Schema, not {self.schema!r}.")
         object.__setattr__(self, "source", plain(self.source))
@@ -123,11 +109,8 @@ class Release(Released, Mapping[str, Array]):
     def _repr_html_(self) -> str:
         rows = [(name, " x ".join(map(str, value.shape)) or "a number") for name, value in self.items()]
         proof = "" if self.certificate is None else details("certificate", self.certificate._repr_html_())
-        return (
-            paragraph("Release", f", {self.status}", not self.private)
-            + aligned(["parameter", "shape"], rows, numbers=())
-            + proof
-        )
+        head = paragraph("Release", f", {self.status}", not self.private)
+        return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
         """Apply the template's prediction to a batch of features; it costs no privacy, however often it is done.
@@ -222,32 +205,18 @@ class Release(Released, Mapping[str, Array]):
         name: str | os.PathLike[str] = "a saved release",
     ) -> Release:
         """Read the bytes of a saved release; arguments and errors are those of `load`."""
-
-        def build(header: Header, members: dict[str, NDArray[Any]]) -> Release:
-            names, arrays = header.names, list(members.values())
-            if list(members) != members_of(len(set(names)) + (header.whitening is not None)):
-                raise ValueError("names and arrays do not match")
-            return cls(
-                dict(zip(names, arrays, strict=False)),
-                header.certificate,
-                header.spent,
-                header.not_private_because,
-                header.source,
-                schema=header.table,
-                predictor=predict,
-                whitening=header.whitening and Whitening(*header.whitening, arrays[-1]),
-            )
-
-        release = unpacked(content, name, FORMAT, Header, build)
-        return release if template is None else release._with(template)
-
-    def _with(self, template: Template | Callable[..., Template]) -> Release:
-        """Return the same release with the prediction function of a template that fits it."""
+        release = replace(cls._read(content, name), predictor=predict)
+        if template is None:
+            return release
         if callable(template):
-            if self.source is None:
-                raise TemplateError(f"Release: no shipped problem is known that declared it. {self._remedy()}")
-            name, options = self.source
+            if release.source is None:
+                raise TemplateError(f"Release: no shipped problem is known that declared it. {release._remedy()}")
+            name, options = release.source
             template = template(name, **options)
+        return release._with(template)
+
+    def _with(self, template: Template) -> Release:
+        """Return the same release with the functions of a template that fits it."""
         if not isinstance(template, Template):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
         known = plain(template.source)
@@ -274,41 +243,21 @@ class Release(Released, Mapping[str, Array]):
             "problem file of your own is never run on its own account: load it with dpconvex.load('your_file.py', ...)."
         )
 
-    def to_bytes(self) -> bytes:
-        names = ("certificate", "spent", "not_private_because", "source")
-        header = {"names": list(self), **{name: getattr(self, name) for name in names}, "table": self.schema}
-        arrays = list(self.values())
-        if self.whitening is not None:
-            header["whitening"] = [self.whitening.field, self.whitening.radius]
-            arrays.append(self.whitening.matrix)
-        return packed(FORMAT, header, dict(zip(members_of(len(arrays)), arrays, strict=True)))
-
-
-def members_of(count: int) -> list[str]:
-    """Name arrays in the archive; variable names can be anything, so they are in the header."""
-    return [f"parameter_{index}" for index in range(count)]
-
 
 def functions_of(template: Template) -> dict[str, Any]:
     """Return what a release takes from its template, to predict with."""
-    return {
-        "source": template.source,
-        "predictor": template.predict,
-        "decision": template.decision,
-        "probabilities": template.probabilities,
-    }
+    named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
+    return {"source": template.source, **named}
 
 
-def freeze(name: object, value: ArrayLike) -> Array:
+def finite(name: object, value: ArrayLike) -> Array:
     """Copy an array of finite numbers into memory of its own that cannot be written to."""
     if not isinstance(name, str) or not name:
         raise TemplateError(f"Release: the name of a parameter must be a text, not {name!r}.")
     array = np.asarray(value)
-    if array.dtype.kind not in "fiu":
-        raise TemplateError(f"Release: the parameter {name!r} is not an array of real numbers.")
-    if not np.isfinite(array).all():
-        raise TemplateError(f"Release: the parameter {name!r} has entries that are NaN or infinite.")
-    # Not a view: that would keep the whole of the array that it looks into, and that one might hold anything.
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise TemplateError(f"Release: the parameter {name!r} must be an array of finite real numbers.")
+    # A copy: a view would keep the whole of the array that it looks into, and that one might hold anything.
     return frozen(array.astype(np.float64))
 
 
@@ -323,7 +272,7 @@ def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, 
     if not name.isidentifier():
         return None  # a path, for instance
     try:
-        values = json.loads(json.dumps(dict(options), default=plain_value, allow_nan=False))
+        text = json.dumps(dict(options), default=lambda value: np.asarray(value).tolist(), allow_nan=False)
     except (TypeError, ValueError):
         return None
-    return name, values
+    return name, json.loads(text)

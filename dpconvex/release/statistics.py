@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss, turned_parameters
+from dpconvex.calculus.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
 from dpconvex.core.arrays import Array
 from dpconvex.core.markup import paragraph
 from dpconvex.core.plain_data import is_real
@@ -21,38 +19,14 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL
-from dpconvex.release.files import Released, content_of, packed, unpacked
+from dpconvex.release.files import Released, content_of
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 
-FORMAT = "dpconvex statistics"
 # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
 WHITENED_RIDGE = 0.5
-
-
-@dataclass(frozen=True)
-class KindFields:
-    """A kind of moments, but for its arrays."""
-
-    bases: tuple[int, ...]
-    scale: float
-    weights: int = 0
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a file says beside its arrays."""
-
-    format: str
-    version: int
-    fields: str
-    kinds: tuple[KindFields, ...]
-    certificate: Certificate
-    spent: Privacy | None
-    not_private_because: str
-    whitening: tuple[str, float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,6 +47,9 @@ class Statistics(Released):
         What records were turned and weighted by first; the statistics are those of what it made of them.
     """
 
+    form = "dpconvex statistics"
+    kept = ("values", "moments", "fields", "certificate", "spent", "not_private_because", "whitening")
+
     values: Array
     moments: Moments
     fields: str
@@ -86,6 +63,10 @@ class Statistics(Released):
         values = np.asarray(self.values, dtype=float)
         if values.shape != (self.moments.count,) or not np.isfinite(values).all():
             raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
+        if not all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in self.moments.kinds):
+            raise TemplateError("Statistics: the moments have no scale.")
+        if not 0 <= self.deviation < np.inf or not 0 < self.certificate.size < 2**53:
+            raise TemplateError("Statistics: the certificate is about no noise, or no records.")
         self.check_paid()
         object.__setattr__(self, "values", frozen(values.copy()))
 
@@ -164,21 +145,6 @@ class Statistics(Released):
             self.whitening.check(chosen)
         return chosen
 
-    def to_bytes(self) -> bytes:
-        kinds = self.moments.kinds
-        header: dict[str, Any] = {
-            "fields": self.fields,
-            "kinds": [{"bases": list(kind.bases), "scale": kind.scale, "weights": kind.weights} for kind in kinds],
-            **{name: getattr(self, name) for name in ("certificate", "spent", "not_private_because")},
-        }
-        arrays: dict[str, Any] = {"values": self.values}
-        if self.whitening is not None:
-            header["whitening"] = [self.whitening.field, self.whitening.radius, self.whitening.least]
-            arrays["whitening"] = self.whitening.matrix
-        for k, kind in enumerate(kinds):
-            arrays |= {f"monomials_{k}": kind.monomials, f"patterns_{k}": kind.patterns}
-        return packed(FORMAT, header, arrays)
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
         """Read saved statistics, for `template` to be what `fit` fits; errors are those of `Release.load`."""
@@ -189,35 +155,7 @@ class Statistics(Released):
         cls, content: bytes, template: Template | None = None, *, name: str | os.PathLike[str] = "saved statistics"
     ) -> Statistics:
         """Read the bytes of saved statistics; arguments and errors are those of `load`."""
-
-        def build(header: Header, members: dict[str, NDArray[Any]]) -> Statistics:
-            kinds = tuple(
-                Kind(part.bases, members[f"monomials_{k}"], members[f"patterns_{k}"], part.scale, part.weights)
-                for k, part in enumerate(header.kinds)
-            )
-            if not all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in kinds):
-                raise ValueError("its moments have no scale")
-            if any(kind.monomials.dtype.kind != "i" or kind.patterns.dtype.kind != "f" for kind in kinds):
-                raise ValueError("its moments are no numbers")
-            whitening = None
-            if header.whitening is not None:
-                field, radius, least = header.whitening
-                whitening = Whitening(field, radius, members["whitening"], least)
-            found = cls(
-                members["values"],
-                Moments(kinds),
-                header.fields,
-                header.certificate,
-                header.spent,
-                header.not_private_because,
-                template,
-                whitening,
-            )
-            if not 0 <= found.deviation < np.inf or not 0 < found.certificate.size < 2**53:
-                raise ValueError("its certificate is about no noise, or no records")
-            return found
-
-        found = unpacked(content, name, FORMAT, Header, build)
+        found = replace(cls._read(content, name), template=template)
         if template is not None:
             found.matching(template)
         return found

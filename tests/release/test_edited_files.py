@@ -125,7 +125,7 @@ def test_every_edit_of_saved_centres_is_refused_or_means_something() -> None:
             continue
 
 
-@pytest.mark.parametrize("name", ["header.npy", "parameter_0.npy"])
+@pytest.mark.parametrize("name", ["header.npy", "0.npy"])
 def test_a_member_that_is_there_twice_is_refused(name: str) -> None:
     content, use = made("plain")
     buffer = io.BytesIO(content)
