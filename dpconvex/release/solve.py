@@ -1,14 +1,13 @@
 """The private fit, and the private release of sums: data enter after the certificate is fixed and paid for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
@@ -20,7 +19,7 @@ from dpconvex.language.record import Record, check_clip, counted, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
-from dpconvex.mechanisms.grid import IntegerNoise, perturb
+from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover, bound_on_count, confirm, for_count
@@ -30,10 +29,8 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.engine import DataEngine, check_place, resolved
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
-from dpconvex.release.verify import Method, Proved, analyse, check_solvable, check_template, form_of, sums_of
+from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
 from dpconvex.release.whitening import Whitening, batch_moment, whitened_batch
-
-Outcome = TypeVar("Outcome", Release, Statistics)
 
 
 @quietly
@@ -150,7 +147,9 @@ def statistics(
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     fit = Fit(data, privacy, [template], Method(chosen, cover, whitening), None, size, clip, budget, label, seed)
-    return released_statistics(fit.proved_and_paid(), fit.data, fit.source, clip)
+    found = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip)
+    assert isinstance(found, Statistics)
+    return found
 
 
 @dataclass
@@ -171,7 +170,6 @@ class Fit:
     record: Any = None
 
     def __post_init__(self) -> None:
-        check_privacy("solve", self.privacy)
         for template in self.templates:
             check_template(template)
         self.data = settled(self.data)
@@ -191,7 +189,9 @@ class Fit:
         """Refuse, before anything is paid, what would fail whatever the values are."""
         self.record.check_form(self.data, empty=self.protected)
         for fit in fits:
-            check_solvable(fit.template, fit.mechanism)
+            obstacle = analyse(fit.template, fit.mechanism).obstacle
+            if obstacle is not None:
+                raise obstacle
             confirm(fit.certificate)
 
     def pay(self, event: Event | None = None) -> None:
@@ -208,121 +208,84 @@ class Fit:
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None) -> int:
-    """Return the public number of records, or refuse to take it from data that protect it."""
+    """Return the public number of records, or refuse to take it from settled data that protect it."""
     check_privacy("solve", privacy)
     if size is not None and not is_whole(size, 1):
         raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
-    if privacy.adjacency == "add-remove":
-        if size is None:
-            raise NotPrivate(
-                "under add-remove adjacency the number of records is private, and the regularization scales with it",
-                template.regularizer,
-                "pass a public nominal number of records as `size`, one that was not counted from these data",
+    if privacy.adjacency == "replace-one":
+        records = counted(data)
+        if size not in (None, records):
+            raise TemplateError(
+                f"solve: size is {size}, but there are {records} records; under replace-one adjacency the number is public "
+                "and exact."
             )
-        return size
-    records = counted(settled(data))
-    if size is not None and size != records:
-        raise TemplateError(
-            f"solve: size is {size}, but there are {records} records; under replace-one adjacency the number is public "
-            "and exact."
+        return max(records, 1)
+    if size is None:
+        raise NotPrivate(
+            "under add-remove adjacency the number of records is private, and the regularization scales with it",
+            template.regularizer,
+            "pass a public nominal number of records as `size`, one that was not counted from these data",
         )
-    return max(records, 1)
+    return size
 
 
 def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
     """Do what was proved, once; the promise must have been paid for."""
-    if isinstance(fit.certificate, StatisticsCertificate):
-        return released_statistics(fit, data, source, clip).fit()
-
-    def answer(certificate: Certificate, batch: Batch) -> Release:
-        return perturbed_answer(fit, certificate, batch, backend, source)
-
-    return in_stages(fit, data, source, clip, answer)
+    found = released(fit, data, backend, source, clip)
+    return found.fit() if isinstance(found, Statistics) else found
 
 
-def released_statistics(fit: Proved, data: Any, source: NoiseSource, clip: bool) -> Statistics:
-    """Release sums, of whitened records if that was proved; the promise must have been paid for."""
-
-    def sums(certificate: Certificate, batch: Batch) -> Statistics:
-        return noisy_sums(fit, certificate, batch, source)
-
-    return in_stages(fit, data, source, clip, sums)
-
-
-def in_stages(
-    fit: Proved, data: Any, source: NoiseSource, clip: bool, second: Callable[[Certificate, Batch], Outcome]
-) -> Outcome:
+def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool) -> Release | Statistics:
     """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
-    batch, stages = valid_records(fit, data, clip), fit.stages
-    if stages is None:
-        return second(fit.certificate, batch)
-    noise = stages.noise
-    moment = stages.released(batch_moment(batch, noise), source.apart())
-    matrix, directions = whitened_matrix(moment, noise.sigma)
-    whitening, certificate = Whitening(noise.field, noise.radius, matrix), stages.fit
-    if isinstance(certificate, StatisticsCertificate):
-        least = usual_length(moment, whitening.matrix, noise.radius, certificate.size)
-        whitening = replace(whitening, least=least)
-    else:
-        certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
-    found = second(certificate, whitened_batch(fit.template.record, batch, whitening))
-    assert isinstance(found.certificate, Certificate)
-    whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
-    return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
-
-
-def perturbed_answer(fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource) -> Release:
-    analysis = analyse(fit.template, fit.mechanism)
-    certificate, cover = counted_noise(fit.mechanism, analysis, certificate, batch, source)
-    engine = DataEngine(analysis, batch, certificate.size, backend)
-    theta = fit.mechanism.run(analysis, certificate, engine, source.rng)
-    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
-    theta = analysis.form.feasible.project(perturb(theta, cover, source.seeded))
-    return Release(
-        parameters=analysis.form.space.unpack(theta),
-        certificate=certificate,
-        **source.spending(certificate.privacy),
-        **functions_of(fit.template),
-    )
-
-
-def noisy_sums(fit: Proved, certificate: Certificate, batch: Batch, source: NoiseSource) -> Statistics:
-    form = form_of(fit.template)
-    mechanism = mechanism_of(certificate, form)
-    certificate, cover = counted_noise(mechanism, sums_of(fit.template), certificate, batch, source)
-    moments = mechanism.moments(form, certificate.privacy.adjacency)
-    sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
-    if not np.isfinite(sums).all():
-        raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
-    return Statistics(
-        values=perturb(sums, cover, source.seeded),
-        moments=moments,
-        fields=fields_of(form.template),
-        certificate=certificate,
-        **source.spending(certificate.privacy),
-        template=form.template,
-    )
-
-
-def counted_noise(
-    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, batch: Batch, source: NoiseSource
-) -> tuple[Certificate, IntegerNoise]:
-    """Return the certificate and the residual noise; where the noise depends on a bound on the records, count them privately."""
-    if certificate.cover is not None and certificate.cover.counting:
-        bound = bound_on_count(certificate.cover, batch.size, source.apart())
-        certificate = for_count(mechanism, analysis, certificate, bound)
-    assert certificate.cover is not None
-    return certificate, certificate.cover
-
-
-def valid_records(fit: Proved, data: Any, clip: bool) -> Batch:
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     protected = fit.certificate.privacy.adjacency == "add-remove"
-    batch = fit.template.record.validate(data, clip=clip, empty=protected)
+    batch, stages = fit.template.record.validate(data, clip=clip, empty=protected), fit.stages
     if not protected and batch.size != fit.certificate.size:
         anew = " Partitions know their sizes from when they were made: make them anew for files that were written anew."
         raise DomainError(
             f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made; nothing is "
             f"released. Data must not change during a fit.{anew if isinstance(batch, PartitionedBatch) else ''}"
         )
-    return batch
+    if stages is None:
+        return covered(fit, fit.certificate, batch, backend, source)
+    noise, certificate, least = stages.noise, stages.fit, 0.0
+    moment = stages.released(batch_moment(batch, noise), source.apart())
+    matrix, directions = whitened_matrix(moment, noise.sigma)
+    whitening = Whitening(noise.field, noise.radius, matrix)
+    if isinstance(certificate, StatisticsCertificate):
+        least = usual_length(moment, whitening.matrix, noise.radius, certificate.size)
+        whitening = replace(whitening, least=least)
+    else:
+        certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
+    found = covered(fit, certificate, whitened_batch(fit.template.record, batch, whitening), backend, source)
+    whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
+    return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
+
+
+def covered(
+    fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource
+) -> Release | Statistics:
+    """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
+    template, mechanism, cover = fit.template, fit.mechanism, certificate.cover
+    if isinstance(certificate, StatisticsCertificate):
+        mechanism = mechanism_of(certificate, form_of(template))
+    analysis = analyse(template, mechanism)
+    if cover is not None and cover.counting:  # noise depends on a bound on the records, which are counted privately
+        bound = bound_on_count(cover, batch.size, source.apart())
+        certificate = for_count(mechanism, analysis, certificate, bound)
+        cover = certificate.cover
+    assert cover is not None
+    proof = {"certificate": certificate, **source.spending(certificate.privacy)}
+    if isinstance(mechanism, SufficientStatistics):
+        moments = mechanism.moments(analysis.form, certificate.privacy.adjacency)
+        noisy = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
+        if not np.isfinite(noisy).all():
+            raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
+        return Statistics(
+            perturb(noisy, cover, source.seeded), moments, fields_of(template), template=template, **proof
+        )
+    engine = DataEngine(analysis, batch, certificate.size, backend)
+    noisy = mechanism.run(analysis, certificate, engine, source.rng)
+    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
+    theta = analysis.form.feasible.project(perturb(noisy, cover, source.seeded))
+    return Release(analysis.form.space.unpack(theta), **proof, **functions_of(template))

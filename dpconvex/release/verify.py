@@ -5,6 +5,7 @@ No data are needed, and none are touched.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,6 +36,8 @@ def check_template(template: object) -> None:
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     check_template(template)
+    if isinstance(mechanism, SufficientStatistics):
+        return analysed(template, "nothing about it is asked")
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
@@ -46,14 +49,14 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
 @once
 def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
-    form, obstacle = read(template) if convex else read(template, False)  # remembered by its arguments
+    form, obstacle = read(template, convex)
     found = Analysis(form, unbounded=DPConvexError(why) if why else None)
     found.obstacle = obstacle
     return found
 
 
 @once
-def read(template: Template, convex: bool = True) -> tuple[LossForm, DPConvexError | None]:
+def read(template: Template, convex: bool) -> tuple[LossForm, DPConvexError | None]:
     """Return the parts of a template, compared with its expressions, and why its program cannot be run, if it cannot."""
     form = LossForm(template, convex)
     return form, check_translation(form)
@@ -62,12 +65,7 @@ def read(template: Template, convex: bool = True) -> tuple[LossForm, DPConvexErr
 def form_of(template: Template) -> LossForm:
     """Return the parts of a template, of which nothing is bounded yet."""
     check_template(template)
-    return read(template)[0]
-
-
-def sums_of(template: Template) -> Analysis:
-    """Return the analysis of a template whose losses need no bounds, for their sums are released."""
-    return analysed(template, "nothing about it is asked")
+    return read(template, True)[0]
 
 
 @quietly
@@ -161,10 +159,8 @@ class Method:
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         *better, last = ways(self.whitening, self.mechanism, *known, privacy, size)
         for way in better:
-            try:
+            with suppress(DPConvexError, OverflowError):
                 return certified(template, privacy, size, *way, self.cover or Cover()), way
-            except (DPConvexError, OverflowError):
-                continue
         return None, last
 
 
@@ -172,31 +168,26 @@ def certified(
     template: Template, privacy: Privacy, size: int, mechanism: Mechanism, first: PrivateWhitening | None, cover: Cover
 ) -> Proved:
     """Certify one mechanism, after a first stage or without."""
-    sums = isinstance(mechanism, SufficientStatistics)
     try:
-        analysis = sums_of(template) if sums else analyse(template, mechanism)
+        analysis = analyse(template, mechanism)
     except NotPrivate:
-        if not isinstance(mechanism, Automatic) or first is not None:
-            raise
-        try:  # of a quadratic loss, gradients need not be bounded
-            found = certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
-            return replace(found, mechanism=mechanism)
-        except DPConvexError:
-            pass  # the first reason is the one to know
+        if isinstance(mechanism, Automatic) and first is None:
+            with suppress(
+                DPConvexError
+            ):  # of a quadratic loss, gradients need not be bounded; else the first reason is said
+                return certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
         raise
     try:
         with computable(privacy):
-            if first is None:
-                found = Proved(template, cover.certify(mechanism, analysis, privacy, size), mechanism)
-            else:
-                stages = first.plan(cover, mechanism, analysis, privacy, size)
-                found = Proved(template, stages.whole(), mechanism, stages)
+            stages = first and first.plan(cover, mechanism, analysis, privacy, size)
+            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
-    return found if sums else found.advised(outlook(analysis))
+    found = Proved(template, certificate, mechanism, stages)
+    return found if isinstance(mechanism, SufficientStatistics) else found.advised(outlook(analysis))
 
 
 def check_records_matter(template: Template) -> None:
@@ -217,14 +208,6 @@ def outlook(analysis: Analysis) -> str:
         return f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}"
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return "" if analysis.form.feasible.has_projection else conic
-
-
-def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
-    """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    free = getattr(mechanism, "bounds_gradients", False)
-    obstacle = analyse(template, mechanism).obstacle if free else read(template)[1]
-    if obstacle is not None:
-        raise obstacle
 
 
 def is_private(
