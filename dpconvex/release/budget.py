@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -77,16 +79,17 @@ class Budget:
         self._process = self._locking = this_process()
         if self.path is not None:
             chosen = {} if isinstance(self._rule, Basic) else {"accounting": self._rule.name}
-            ledger.create(self.path, {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen})
-            with ledger.locked(self.path) as descriptor:
-                self._refresh(descriptor)
+            head = {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen}
+            ledger.create(self.path, ledger.line_of(head))
+            with self._opened():
+                pass
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Budget:
         """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
-            rule, _ = parsed(ledger.read(descriptor, file), file)
+            rule, _ = parsed(ledger.read(descriptor), file)
         return cls(rule.total, file)
 
     @staticmethod
@@ -99,16 +102,13 @@ class Budget:
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
-            parsed(ledger.read(descriptor, file), file)
+            parsed(ledger.read(descriptor), file)
         return fragment
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """What was spent so far, in order."""
-        with self._alone():
-            if self.path is not None:
-                with ledger.locked(self.path) as descriptor:
-                    self._refresh(descriptor)
+        with self._alone(), self._opened():
             return tuple(self._seen)
 
     @property
@@ -173,17 +173,15 @@ class Budget:
                 "budget in memory could be spent in full. Keep it in a file that all processes share: "
                 "dp.Budget(..., path=...). Nothing was spent."
             )
+        fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
+        line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
         with self._alone():
-            if self.path is None:
+            with self._opened() as descriptor:
                 self._check(item)
-            else:
-                with ledger.locked(self.path) as descriptor:
-                    self._refresh(descriptor)
-                    self._check(item)
-                    fields: dict[str, Any] = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
-                    fields |= {} if event is None else {"event": event.to_dict()}
-                    line = ledger.append(descriptor, fields, self.path)
-                self._content += line
+                if descriptor is not None and self.path is not None:
+                    ledger.append(descriptor, line, self.path)
+            # Of a file that nobody replaced meanwhile.
+            self._content += line
             self._seen.append(item)
 
     def _alone(self) -> threading.Lock:
@@ -245,25 +243,32 @@ class Budget:
                 f"{none} is left{self._rule.refusal(self._seen, item)}. Nothing was spent."
             )
 
-    def _refresh(self, descriptor: int) -> None:
-        """Read the file, unless it is what was read before."""
-        assert self.path is not None
-        content = ledger.read(descriptor, self.path)
-        if content == self._content:
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """Hold the file alone, if there is one, and read it, unless it is what was read before."""
+        if self.path is None:
+            yield None
             return
-        rule, entries = parsed(content, self.path)
+        with ledger.locked(self.path) as descriptor:
+            content = ledger.read(descriptor)
+            if not content or content != self._content:
+                self._take(content, self.path)
+            yield descriptor
+
+    def _take(self, content: bytes, path: Path) -> None:
+        rule, entries = parsed(content, path)
         if rule.total != self.privacy:
             raise TemplateError(
-                f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
+                f"{path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
                 "keep a budget for other people, or under another adjacency, in a file of its own."
             )
         if self._asked is not None and rule.name != self._asked:
             raise TemplateError(
-                f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
+                f"{path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
                 "leave it out, or make another ledger for other people."
             )
         if entries[: len(self._seen)] != self._seen:
-            raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
+            raise DPConvexError(f"{path}: spends that were in this ledger are gone; restore the file.")
         self._rule, self._seen, self._content = rule, entries, content
 
 

@@ -1,7 +1,7 @@
-"""A file of JSON lines that several processes append to and that loses nothing it has confirmed.
+"""A file of JSON lines that several processes append to and that loses nothing it has confirmed; `Budget` keeps its spends here.
 
 Every line is written under an exclusive lock and forced to the disk before `append` returns.  A process that dies in
-the middle of a write leaves a torn last line, which `read` refuses and `mend` repairs.  `Budget` keeps its spends here.
+the middle of a write leaves a torn last line, which `parse` refuses and `mend` repairs.
 """
 
 import json
@@ -9,35 +9,29 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.release.files import distinct, draft_of, force_name
+from dpconvex.release.files import distinct, draft_of, force_name, write_whole
 
 
-def create(path: Path, first: Mapping[str, Any]) -> None:
+def line_of(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
+def create(path: Path, first: bytes) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
-    file_locks()
     draft = draft_of(path)
     try:
-        if path.exists():
-            return
-        if path.is_symlink():
-            raise DPConvexError(f"{path}: this is a link to {os.readlink(path)}, which is not there; name a file.")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            append(descriptor, first, draft)
-        finally:
-            os.close(descriptor)
-        os.link(draft, path)
-        force_name(path)
-    except FileExistsError:
-        return  # another process was first
-    except (OSError, ValueError) as error:
-        raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
+        if not path.exists():
+            write_whole(draft, first)
+            with suppress(FileExistsError):  # another process was first
+                os.link(draft, path)
+            force_name(path)
+    except OSError as error:
+        raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
     finally:
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             draft.unlink(missing_ok=True)
 
 
@@ -48,19 +42,22 @@ def locked(path: Path) -> Iterator[int]:
     A ledger that is not there is an error and not a new ledger: that would forget what it held.  Whoever waits for the lock may
     find that the file was replaced meanwhile, and that the lock is on one that nobody will read again: then it begins anew.
     """
-    fcntl = file_locks()
+    try:
+        import fcntl
+    except ImportError as error:
+        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             remedy = "; restore it, or state a total to make a new one" if isinstance(error, FileNotFoundError) else ""
-            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}){remedy}.") from error
+            raise DPConvexError(f"{path}: the ledger cannot be opened ({error.strerror}){remedy}.") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 raise DPConvexError(
-                    f"{path}: the ledger cannot be locked ({reason(error)}); keep it on a disk of this machine."
+                    f"{path}: the ledger cannot be locked ({error.strerror}); keep it on a disk of this machine."
                 ) from error
             if not is_at(descriptor, path):
                 continue
@@ -77,19 +74,6 @@ def locked(path: Path) -> Iterator[int]:
             os.close(descriptor)
 
 
-def file_locks() -> ModuleType:
-    try:
-        import fcntl
-    except ImportError as error:
-        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
-    return fcntl
-
-
-def reason(error: Exception) -> str:
-    """Say in words what the operating system said."""
-    return str(getattr(error, "strerror", None) or error)
-
-
 def is_at(descriptor: int, path: Path) -> bool:
     """Whether an open file is still the one that a path leads to."""
     try:
@@ -98,20 +82,13 @@ def is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> bytes:
-    """Write one line at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
-    line = json.dumps(fields).encode("ascii") + b"\n"
-    write(descriptor, line, path)
-    return line
-
-
-def write(descriptor: int, data: bytes, path: Path) -> None:
-    """Write bytes at the end of an open file and force them to the disk."""
+def append(descriptor: int, data: bytes, path: Path) -> None:
+    """Write at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
     size, problem = os.fstat(descriptor).st_size, "the disk is full"
     try:
         whole = os.write(descriptor, data) == len(data)
     except OSError as error:
-        whole, problem = False, reason(error)
+        whole, problem = False, error.strerror
     if not whole:
         os.ftruncate(descriptor, size)
         raise DPConvexError(
@@ -121,19 +98,8 @@ def write(descriptor: int, data: bytes, path: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         raise DPConvexError(
-            f"{path}: a line is written but perhaps not on the disk ({reason(error)}); it counts, but release nothing."
+            f"{path}: a line is written but perhaps not on the disk ({error.strerror}); it counts, but release nothing."
         ) from error
-
-
-def read(descriptor: int, path: Path) -> bytes:
-    """Return the lines of an open ledger, all of which are whole."""
-    content = content_of(descriptor, path)
-    if not content.endswith(b"\n"):
-        raise DPConvexError(
-            f"{path}: the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened, "
-            "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
-        )
-    return content
 
 
 def mend(descriptor: int, path: Path) -> str:
@@ -141,8 +107,8 @@ def mend(descriptor: int, path: Path) -> str:
 
     A line that is whole but for its end stays (no proper part of a JSON object is itself JSON); a fragment goes.
     """
-    whole, _, tail = content_of(descriptor, path).rpartition(b"\n")
-    parse(whole + b"\n", path)
+    whole, _, tail = read(descriptor).rpartition(b"\n")
+    parse(whole + b"\n" * bool(whole), path)
     if not tail:
         return ""
     try:
@@ -151,24 +117,30 @@ def mend(descriptor: int, path: Path) -> str:
         os.ftruncate(descriptor, len(whole) + 1)
         os.fsync(descriptor)
         return tail.decode("utf-8", errors="backslashreplace")
-    write(descriptor, b"\n", path)
+    append(descriptor, b"\n", path)
     return ""
 
 
-def content_of(descriptor: int, path: Path) -> bytes:
+def read(descriptor: int) -> bytes:
     """Read an open file from its beginning to its end."""
     content = b""
     while part := os.pread(descriptor, 2**30, len(content)):
         content += part
-    if b"\n" not in content:
-        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
     return content
 
 
 def parse(content: bytes, path: Path) -> list[Any]:
-    """Return the values in whole lines, or say which of them is wrong."""
+    """Return the values in the lines of a ledger, all of which must be whole, or say which of them is wrong."""
+    *lines, tail = content.split(b"\n")
+    if not lines:
+        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
+    if tail:
+        raise DPConvexError(
+            f"{path}: the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened, "
+            "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
+        )
     values = []
-    for position, line in enumerate(content.split(b"\n")[:-1], start=1):
+    for position, line in enumerate(lines, start=1):
         try:
             values.append(decoded(line))
         except ValueError as error:
