@@ -41,7 +41,7 @@ def verify_bounded(
         If the promise has no delta; if a bound stands in the objective, in an equation, or where lowering it might allow more; or
         if the problem has no answer with all bounds at their minimum.
     """
-    return certified(checked(problem, bounds, privacy), privacy, solver)
+    return proved(problem, bounds, privacy, solver)[1]
 
 
 @quietly
@@ -87,19 +87,9 @@ def solve_bounded(
         raise TemplateError(
             "solve_bounded: values must map PrivateBounds to numbers, such as {capacity: [60.0, 80.0]}."
         )
-    program = checked(problem, list(values), privacy)
+    program, certificate = proved(problem, list(values), privacy, solver)
     for bound in program.bounds:
-        given, shape = values[bound], np.shape(values[bound])
-        if shape != bound.shape:
-            raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
-        # Types alone are looked at, and of what is no array nor a list, nothing.
-        typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
-        kind = getattr(getattr(typed, "dtype", None), "kind", "O")
-        objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()
-        masked = isinstance(given, np.ma.MaskedArray)
-        if kind not in "biufO" or masked or any(isinstance(value, DURATIONS) for value in objects):
-            raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {given!r}.")
-    certificate = certified(program, privacy, solver)
+        check_types(bound, values[bound])
     source = NoiseSource(seed)
     pay(budget, privacy, label)
     true = {bound: in_domain(bound, values[bound]) for bound in program.bounds}
@@ -112,22 +102,33 @@ def solve_bounded(
     )
 
 
-def checked(problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy) -> BoundedProgram:
-    """Return the problem with its bounds, or refuse it; nothing is solved."""
+def proved(
+    problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, solver: str | None
+) -> tuple[BoundedProgram, BoundCertificate]:
+    """Check where bounds stand, calibrate the noise, and solve the problem at the minimum."""
     check_privacy("solve_bounded", privacy)
     program = BoundedProgram(problem, bounds)
     program.check_signs()
-    return program
-
-
-def certified(program: BoundedProgram, privacy: Privacy, solver: str | None) -> BoundCertificate:
-    """Calibrate the noise, and solve the problem at the minimum."""
     facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}
     texts = [str(constraint) for constraint in program.constraints if program.mentioned(constraint)]
     with computable(privacy):
         bound_certificate(privacy, facts, texts, 0.0)  # a refusal comes before the solver
     program.prepare(solver)
-    return bound_certificate(privacy, facts, texts, program.allowed)
+    return program, bound_certificate(privacy, facts, texts, program.allowed)
+
+
+def check_types(bound: PrivateBound, given: Any) -> None:
+    """Refuse what shapes and types tell to be no values; of what is no array nor a list, nothing more is looked at."""
+    if np.shape(given) != bound.shape:
+        raise TemplateError(
+            f"solve_bounded: the values of {bound.name!r} have shape {np.shape(given)}, not {bound.shape}."
+        )
+    typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
+    kind = getattr(getattr(typed, "dtype", None), "kind", "O")
+    objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()
+    masked = isinstance(given, np.ma.MaskedArray)
+    if kind not in "biufO" or masked or any(isinstance(value, DURATIONS) for value in objects):
+        raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {given!r}.")
 
 
 def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from dpconvex.evaluation.batch_loss import BatchedLoss
 
 
+@dataclass(eq=False)
 class DataEngine:
     """See `dpconvex.mechanisms.base.Engine`."""
 
-    def __init__(self, analysis: Analysis, batch: Batch, size: int, backend: Any) -> None:
-        self.analysis = analysis
-        self.batch = batch
-        self.size = size
-        self.backend = backend
+    analysis: Analysis
+    batch: Batch
+    size: int
+    backend: Any
 
     def problem(
         self, strong_convexity: float, linear: Array | None = None, added: float = 0.0, smoothing: float = 0.0
@@ -125,11 +125,8 @@ def resolved(backend: Any, *templates: Template) -> Any:
     from dpconvex.evaluation.devices import current
     from dpconvex.solvers import backend as backends
 
-    widths = [
-        sum(int(np.prod(domain.shape, dtype=np.int64)) for domain in template.record.continuous.values())
-        for template in templates
-    ]
-    current().check(max(widths, default=0))
+    records = [template.record.continuous.values() for template in templates]
+    current().check(max((sum(math.prod(domain.shape) for domain in record) for record in records), default=0))
     return backends.resolve_backend(backend)
 
 

@@ -257,7 +257,7 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
         whitening = replace(whitening, least=least)
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
-    found = covered(fit, certificate, whitened_batch(fit.template.record, batch, whitening), backend, source)
+    found = covered(fit, certificate, whitened_batch(batch, whitening), backend, source)
     whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 

@@ -19,9 +19,7 @@ from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Pieces, Stored, blocks
-from dpconvex.language.record import Record
 from dpconvex.language.template import Template
-from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
 
 # Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
@@ -68,32 +66,25 @@ class Whitening:
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
-        found = [np.zeros((0, d))]
-        for block in self._blocks(column):
-            turned, lengths, least = self._turned(block)
-            longest = np.maximum(lengths, least)
-            found.append(turned * (self.radius * INSIDE / np.where(longest > 0, longest, 1.0))[:, None])
-        return np.concatenate(found)
+        return np.concatenate([np.zeros((0, d)), *(turned for turned, _ in self._blocks(column))])
 
     def weights(self, column: Any) -> Array:
         """Return the weights of records, shape (n,), between 0 and 1."""
-        found = [np.zeros(0)]
-        for block in self._blocks(column):
-            _, lengths, least = self._turned(block)
-            found.append(np.where(lengths > least, least / np.where(lengths > 0, lengths, 1.0), 1.0))
-        return np.concatenate(found)
+        return np.concatenate([np.zeros(0), *(weights for _, weights in self._blocks(column))])
 
-    def _blocks(self, column: Any) -> Iterator[Any]:
-        """Yield blocks of records; sparse ones of any format as rows."""
-        return blocks(sp.csr_array(column) if sp.issparse(column) else column, max(BLOCK // len(self.matrix), 1))
-
-    def _turned(self, block: Any) -> tuple[Array, Array, Array]:
-        """Return A x in whole levels, how long that is, and the least length in these levels."""
-        largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
-        # What is too small to be divided by counts as nothing.
-        scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
-        turned = np.asarray(in_levels(block, scale) @ (self.matrix.T * FINE))
-        return turned, np.sqrt(np.einsum("ij,ij->i", turned, turned)), self.least * FINE * scale
+    def _blocks(self, column: Any) -> Iterator[tuple[Array, Array]]:
+        """Yield whitened records and their weights, in blocks; of sparse records of any format, as rows."""
+        rows = sp.csr_array(column) if sp.issparse(column) else column
+        for block in blocks(rows, max(BLOCK // len(self.matrix), 1)):
+            largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
+            # What is too small to be divided by counts as nothing.
+            scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
+            turned = np.asarray(in_levels(block, scale) @ (self.matrix.T * FINE))
+            least = self.least * FINE * scale
+            longest = np.maximum(np.sqrt(np.einsum("ij,ij->i", turned, turned)), least)
+            nothing = longest == 0
+            longest[nothing] = 1.0
+            yield turned * (self.radius * INSIDE / longest)[:, None], np.where(nothing, 1.0, least / longest)
 
 
 def in_levels(block: Any, scale: Any) -> Any:
@@ -126,26 +117,20 @@ def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
         return batch_moment(batch, noise)
 
 
-def whitened_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
+def whitened_batch(batch: Batch, whitening: Whitening) -> Batch:
     """Return the records with one field whitened, and with weights as a further column where there are any."""
-    if isinstance(batch, PartitionedBatch):
-        return batch.mapped(whitened, (record, whitening))
-    return whitened(batch, (record, whitening))
+    return batch.mapped(whitened, whitening) if isinstance(batch, PartitionedBatch) else whitened(batch, whitening)
 
 
-def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
-    """Return the records in one place, whitened: block by block, whenever they are read, if they are not in memory."""
-    record, whitening = made
-    name, column = whitening.field, batch.fields[whitening.field]
-    gate = Gate(name, record.continuous[name], False)
-    shape = tuple(column.shape)
-    turned: Any = Stored(Stored(column, whitening, shape), gate, shape)
-    if not whitening.least:
-        if isinstance(column, np.ndarray) or sp.issparse(column):
-            with one_blas_thread():
-                turned = check_column(name, record.continuous[name], whitening(column), False)
-        return Batch({**batch.fields, name: turned}, batch.group)
+def whitened(batch: Batch, whitening: Whitening) -> Batch:
+    """Return the records in one place, whitened: block by block, whenever they are read, if they are not read again and again."""
+    column = batch.fields[whitening.field]
+    turned: Any = Stored(column, whitening, tuple(column.shape))
     weights: Any = Stored(column, whitening.weights, (batch.size,))
-    if isinstance(column, Pieces):  # can only be read from front to back
-        turned, weights = whitening(column), whitening.weights(column)
-    return Batch({**batch.fields, name: turned, WEIGHTS: weights}, batch.group)
+    # Steps read records again and again, and pieces can only be read from front to back.
+    if isinstance(column, Pieces) or (not whitening.least and (isinstance(column, np.ndarray) or sp.issparse(column))):
+        with one_blas_thread():
+            turned, weights = whitening(column), whitening.weights(column) if whitening.least else None
+    return Batch(
+        {**batch.fields, whitening.field: turned} | ({WEIGHTS: weights} if whitening.least else {}), batch.group
+    )
