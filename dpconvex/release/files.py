@@ -115,8 +115,8 @@ class Released:
 
             return taken
 
-        readers = {Schema: Schema.from_dict, Event: event_of, Array: of_kind("f"), Indices: of_kind("i")}
-        found: Self = built(cls, fields, readers)
+        readers: dict[Any, Callable[[Any], Any]] = {Schema: Schema.from_dict, Event: event_of}
+        found: Self = built(cls, fields, {**readers, Array: of_kind("f"), Indices: of_kind("i")})
         if arrays or not set(fields) <= set(cls.kept):
             raise ValueError("there are arrays or fields of nothing")
         if found.certificate is not None:

@@ -4,6 +4,7 @@ Every line is written under an exclusive lock and forced to the disk before `app
 the middle of a write leaves a torn last line, which `parse` refuses and `mend` repairs.
 """
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -84,16 +85,15 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 def append(descriptor: int, data: bytes, path: Path) -> None:
     """Write at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
-    size, problem = os.fstat(descriptor).st_size, "the disk is full"
+    size = os.fstat(descriptor).st_size
     try:
-        whole = os.write(descriptor, data) == len(data)
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, "the disk is full")
     except OSError as error:
-        whole, problem = False, error.strerror
-    if not whole:
         os.ftruncate(descriptor, size)
         raise DPConvexError(
-            f"{path}: nothing could be recorded ({problem}); what was written is undone; release nothing."
-        )
+            f"{path}: nothing could be recorded ({error.strerror}); what was written is undone; release nothing."
+        ) from error
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -258,6 +258,7 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
     found = covered(fit, certificate, whitened_batch(batch, whitening), backend, source)
+    assert isinstance(found.certificate, Certificate)
     whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 

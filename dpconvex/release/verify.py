@@ -179,7 +179,7 @@ def certified(
         raise
     try:
         with computable(privacy):
-            stages = first and first.plan(cover, mechanism, analysis, privacy, size)
+            stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
             certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
