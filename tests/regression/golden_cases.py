@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn import datasets
@@ -21,8 +21,6 @@ from dpconvex.mechanisms.base import Mechanism
 
 Find = Callable[[str], Path]
 
-# Every third record is for testing; the sets that are sorted by class keep their mix that way.
-TEST_EVERY = 3
 Data = Mapping[str, Any]
 
 PURE = dp.Privacy(1.0)
@@ -30,18 +28,12 @@ APPROXIMATE = dp.Privacy(1.0, 1e-6)
 ADD_REMOVE = dp.Privacy(1.0, 1e-6, "add-remove")
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(NamedTuple):
     """Records in the unit ball, shape (n, d), numbers of their classes, and the columns in their own units."""
 
     x: np.ndarray
     y: np.ndarray
     raw: np.ndarray
-
-    @property
-    def test(self) -> np.ndarray:
-        """Which records are for testing, shape (n,)."""
-        return np.arange(len(self.y)) % TEST_EVERY == TEST_EVERY - 1
 
 
 def iris(find: Find) -> Dataset:
@@ -64,12 +56,7 @@ def adult(find: Find) -> Dataset:
 
 def thinned(data: Callable[[Find], Dataset], step: int) -> Callable[[Find], Dataset]:
     """Take each `step`-th record, for tests that have little time."""
-
-    def some(find: Find) -> Dataset:
-        found = data(find)
-        return Dataset(found.x[::step], found.y[::step], found.raw[::step])
-
-    return some
+    return lambda find: Dataset(*(column[::step] for column in data(find)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +129,11 @@ MATRIX = Fit(dp.Privacy(10.0, adjacency="add-remove"), dp.ObjectivePerturbation(
 THREE: dict[str, Any] = {"classes": 3, "regularization": 0.01}
 SOFT = THREE | {"competitors": "soft"}
 BOTH = (WEAK, WEAK_GAUSSIAN)
+LESS = {"regularization": 1e-3}
 
 on_iris = partial(Case, "iris", iris, fits=(WEAK,))
 on_original = partial(Case, "breast_cancer", breast_cancer)
+on_fourth = partial(Case, "breast_cancer", thinned(breast_cancer, 4))
 on_adult = partial(Case, "adult", adult, shared=True, oracle=False, slow=True)
 
 CASES: tuple[Case, ...] = (
@@ -161,18 +150,10 @@ CASES: tuple[Case, ...] = (
     on_original("logistic", "logistic_regression", signs, fits=(Fit(), OUTPUT, GAUSSIAN)),
     on_original("Huber machine", "huber_svm", signs, fits=(Fit(), Fit(ADD_REMOVE))),
     on_original("hinge machine", "hinge_svm", signs, fits=(OUTPUT, DESCENT)),
-    on_original(
-        "large-margin Gaussians", "large_margin_gaussian", classes, {"regularization": 1e-3}, fits=(Fit(), GAUSSIAN)
-    ),
+    on_original("large-margin Gaussians", "large_margin_gaussian", classes, LESS, fits=(Fit(), GAUSSIAN)),
     on_original("elastic net", "elastic_net_logistic", signs),
     on_original("smooth hinge machine", "smooth_hinge_svm", signs, oracle=False),
-    Case(
-        "breast_cancer",
-        thinned(breast_cancer, 4),
-        "large-margin mixture, every fourth",
-        "large_margin_gaussian_mixture",
-        components,
-    ),
+    on_fourth("large-margin mixture, every fourth", "large_margin_gaussian_mixture", components),
     Case("adult", thinned(adult, 10), "logistic, every tenth", "logistic_regression", signs, shared=True),
     on_adult("logistic", "logistic_regression", signs, fits=(TENTH, Fit(ADD_REMOVE))),
     on_adult("Huber machine", "huber_svm", signs, fits=(TENTH,)),

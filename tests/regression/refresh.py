@@ -20,77 +20,50 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from golden_cases import CASES, GALLERY
-from golden_measures import Measured, certificates, draws
+from golden_measures import Measured, Numbers, certificates, draws
 
 from benchmarks import public_data as loaders
 from dpconvex.errors import DomainError
 
 FOLDER = Path(__file__).parent / "golden"
 CERTIFICATES = "gallery/"
-DERIVED = 1e-9
-CHOSEN = 1e-5
-DRAWN = 1e-7
-# Of the conic solver's objective, at its default settings.
-ORACLE = 1e-6
+# Relative differences; the last is that of the conic solver's objective, at its default settings.
+DERIVED, CHOSEN, DRAWN, ORACLE = 1e-9, 1e-5, 1e-7, 1e-6
 DIGITS = 11
 
 # What is calibrated to the added quadratic.
 CALIBRATED = {
-    *("strong_convexity", "jacobian_epsilon", "noise_epsilon", "noise_scale", "expected_noise", "predicted_risk"),
-    *("tolerance", "smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
+    *("added", "strong_convexity", "jacobian_epsilon", "noise_epsilon", "noise_scale", "expected_noise", "tolerance"),
+    *("predicted_risk", "smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
 }
-Golden = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A number that is not where it was, None if there is or was none, and the largest difference that would mean nothing."""
-
-    place: str
-    old: Any
-    new: Any
-    allowed: float
-
-    def __str__(self) -> str:
-        if isinstance(self.old, float | int) and isinstance(self.new, float | int):
-            change = abs(self.new - self.old)
-            return f"{self.place}: {self.old:.12g} -> {self.new:.12g} (by {change:.2g}; {self.allowed:.2g} is allowed)"
-        if isinstance(self.old, dict) or isinstance(self.new, dict):
-            return f"{self.place}: {'new' if self.old is None else 'gone' if self.new is None else 'another kind'}"
-        return f"{self.place}: {self.old!r} -> {self.new!r}"
+# A place, and what was and is there, None for nothing.
+Moved = tuple[str, Any, Any]
 
 
 def allowed(name: str, old: float, around: Mapping[str, Any]) -> float:
     """Return how far a number may be from the golden one, in the golden group that it belongs to."""
+    certificate = around.get("certificate")
     if name == "test_mistakes":
         return 1.0 + around["test_records"] // 10_000
     if isinstance(old, int):
         return 0.0
-    if "certificate" in around or "records" in around:  # a fit, private or not
-        return of_a_fit(name, old, around)
-    if name in ("added", *CALIBRATED) and around.get("added", 0.0) > 0 and not around.get("given", False):
-        unit = {"added": around["strong_convexity"], "jacobian_epsilon": 1.0, "noise_epsilon": 1.0}
-        return CHOSEN * max(abs(old), unit.get(name, 0.0))
-    unit = {"jacobian_epsilon": 1.0, "noise_epsilon": 1.0, "derivation_logarithms": around.get("derivation_steps", 0)}
-    return DERIVED * max(abs(old), unit.get(name, 0.0))
-
-
-def of_a_fit(name: str, old: float, around: Mapping[str, Any]) -> float:
-    """Return how far a number that describes fitted parameters may move."""
-    certificate = around.get("certificate")
-    if certificate is None:
+    if certificate is not None:  # a private fit
+        # The slope of the mean objective: one record's, and the regularizer's.
+        slope = certificate["gradient_bound"] + 1 if name == "objective" else 1.0
+        drawn = (CHOSEN if certificate["added"] > 0 else DRAWN) * max(1.0, around["norm"])
+        return slope * (2 * certificate["tolerance"] + 2 * certificate.get("cover_size", 0.0) + drawn)
+    if "records" in around:
         if name == "objective":
             return (DERIVED if "norm" in around else ORACLE) * abs(old)
         return 2 * around["distance"] + DERIVED * abs(old)
-    # The slope of the mean objective: one record's, and the regularizer's.
-    slope = certificate["gradient_bound"] + 1 if name == "objective" else 1.0
-    drawn = (CHOSEN if certificate["added"] > 0 else DRAWN) * max(1.0, around["norm"])
-    return slope * (2 * certificate["tolerance"] + 2 * certificate.get("cover_size", 0.0) + drawn)
+    unit = {"jacobian_epsilon": 1.0, "noise_epsilon": 1.0, "derivation_logarithms": around.get("derivation_steps", 0)}
+    if name in CALIBRATED and around.get("added", 0.0) > 0 and not around.get("given", False):
+        return CHOSEN * max(abs(old), around["strong_convexity"] if name == "added" else unit.get(name, 0.0))
+    return DERIVED * max(abs(old), unit.get(name, 0.0))
 
 
 def compare(old: Any, new: Any, place: str = "", around: Mapping[str, Any] | None = None) -> Iterator[Moved]:
@@ -106,7 +79,13 @@ def compare(old: Any, new: Any, place: str = "", around: Mapping[str, Any] | Non
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
     far = allowed(place.split(": ")[-1].rstrip("0123456789 "), old, around or {}) if numbers else 0.0
     if not (abs(new - old) <= far if numbers else old == new):  # NaN is nowhere near
-        yield Moved(place, old, new, far)
+        yield place, old, new
+
+
+def told(old: Any, new: Any) -> str:
+    """Say what moved, one line each; of whole groups only that they are there."""
+    moved = [(place, *("..." if isinstance(v, dict) else v for v in pair)) for place, *pair in compare(old, new)]
+    return "\n".join(f"{place}: {before} -> {after}" for place, before, after in moved)
 
 
 def merge(old: Any, new: Any, around: Mapping[str, Any] | None = None, name: str = "") -> Any:
@@ -116,24 +95,13 @@ def merge(old: Any, new: Any, around: Mapping[str, Any] | None = None, name: str
     return new if list(compare(old, new, name, around)) else old
 
 
-def expected(name: str) -> list[str] | None:
-    """List what a golden file of cases should hold; None for the other files, which are measured as a whole."""
-    return [case.name for case in CASES if case.golden == name] or None
-
-
-def load(name: str) -> Golden:
+def load(name: str) -> Numbers:
     """Read a golden file; one that does not exist is empty."""
     file = FOLDER / f"{name}.json"
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
-def save(name: str, golden: Golden) -> None:
-    file = FOLDER / f"{name}.json"
-    file.write_text(json.dumps(rounded(golden), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def rounded(value: Any) -> Any:
-    """Keep `DIGITS` digits of every number."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -141,50 +109,26 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def measured(name: str, quick: bool) -> Golden:
-    """Measure one golden file; what is left out is missing."""
+def measured(name: str, old: Numbers, quick: bool) -> Numbers:
+    """Measure one golden file; what is left out stays as it was."""
     if name == "draws":
         return draws()
     if name.startswith(CERTIFICATES):
         return certificates(name.removeprefix(CERTIFICATES))
     found = {}
     for case in CASES:
-        if case.golden != name or (quick and case.slow):
+        if case.golden != name:
             continue
-        try:
-            data = case.data(loaders.find)
-        except DomainError:
-            print(f"  {case.name}: left out, its data are not here", file=sys.stderr)
+        if case.name in old:
+            found[case.name] = old[case.name]
+        if quick and case.slow:
             continue
         print(f"  {case.name}", file=sys.stderr, flush=True)
-        found[case.name] = Measured(case, data).everything()
+        try:
+            found[case.name] = Measured(case, case.data(loaders.find)).everything()
+        except DomainError:
+            print("    left out, its data are not here", file=sys.stderr)
     return found
-
-
-def refresh(name: str, write: bool, quick: bool) -> int:
-    """Compare one golden file with what is measured now; returns how many numbers moved."""
-    old, new = load(name), measured(name, quick)
-    cases = expected(name)
-    if cases is not None:  # what was left out stays as it is
-        new = {case: new.get(case, old.get(case)) for case in cases if case in new or case in old}
-    moved = list(compare(old, new))
-    print("\n  ".join([f"{name}: {len(moved) or 'nothing'} moved", *map(str, moved)]))
-    if write and moved:
-        save(name, merge(old, new))
-    return len(moved)
-
-
-def against(folder: Path) -> int:
-    """Print which certificates have another noise than in an older checkout, as ratios; returns how many."""
-    moved = 0
-    for file in sorted((folder / "tests" / "regression" / "golden" / "gallery").glob("*.json")):
-        old, new = json.loads(file.read_text(encoding="utf-8")), load(f"gallery/{file.stem}")
-        for case in sorted(old.keys() & new.keys()):
-            before, after = (side[case].get("noise_scale") for side in (old, new))
-            if before and after and abs(after / before - 1) > 1e-6:
-                moved += 1
-                print(f"{file.stem}, {case}: noise x {after / before:.4f}")
-    return moved
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,15 +137,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="name", help="golden file without .json; by default all")
     parser.add_argument("--write", action="store_true", help="write what moved")
     parser.add_argument("--quick", action="store_true", help="leave out what takes long")
-    parser.add_argument("--against", type=Path, metavar="DIR", help="an older checkout: only compare noise")
     options = parser.parse_args(arguments)
-    if options.against is not None:
-        return int(bool(against(options.against)))
     names = ["draws", *(CERTIFICATES + name for name in GALLERY), *dict.fromkeys(case.golden for case in CASES)]
     if unknown := set(options.names) - set(names):
         parser.error(f"no golden file is called {', '.join(sorted(unknown))}")
-    moved = sum(refresh(name, options.write, options.quick) for name in options.names or names)
-    return int(bool(moved) and not options.write)
+    any_moved = False
+    for name in options.names or names:
+        old = load(name)
+        new = measured(name, old, options.quick)
+        moved = told(old, new)
+        print(f"{name}: nothing moved" if not moved else f"{name}:\n{moved}")
+        any_moved |= bool(moved)
+        if options.write and moved:
+            text = json.dumps(rounded(merge(old, new)), indent=1, ensure_ascii=False)
+            (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    return int(any_moved and not options.write)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from golden_cases import CASES, GALLERY, Case
 from golden_measures import Measured, certificates, draws
-from refresh import CALIBRATED, CERTIFICATES, ORACLE, compare, expected, load
+from refresh import CALIBRATED, CERTIFICATES, ORACLE, compare, load, told
 
 import dpconvex as dp
-from dpconvex.calculus import analysis
-from dpconvex.noise import samplers
 from dpconvex.solvers import backend as backends
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do about it."
@@ -20,30 +18,10 @@ OTHER_DRAWS = "this version of NumPy draws other numbers from a seed than the on
 Find = Callable[[str], Path]
 
 
-def moved(old: Any, new: Any) -> str:
-    return "\n".join(str(change) for change in compare(old, new))
-
-
 @pytest.mark.parametrize("name", GALLERY)
-def test_no_certificate_has_moved(name: str) -> None:
-    change = moved(load(CERTIFICATES + name), certificates(name))
+def test_no_certificate_has_told(name: str) -> None:
+    change = told(load(CERTIFICATES + name), certificates(name))
     assert not change, change + REMEDY
-
-
-def test_a_looser_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "ROUNDING_SLACK", 1e-6)
-    changes = compare(load(CERTIFICATES + "huber_svm"), certificates("huber_svm"))
-    found = {change.place.split(": ")[-1] for change in changes}
-    assert {"gradient_bound", "sensitivity", "noise_scale", "derivation_logarithms"} <= found
-
-
-@pytest.mark.parametrize("name", sorted({case.golden for case in CASES}))
-def test_a_file_holds_its_cases(name: str) -> None:
-    golden = load(name)
-    assert list(golden) == expected(name)
-    for case in CASES:
-        if case.golden == name:
-            assert set(golden[case.name]) == {"minimum", *(fit.name for fit in case.fits)}
 
 
 def test_a_constant_that_moves_by_a_millionth_is_found() -> None:
@@ -52,9 +30,9 @@ def test_a_constant_that_moves_by_a_millionth_is_found() -> None:
     for group in golden.values():
         given = group.get("given", False) or not group.get("added")
         for constant, value in group.items():
-            if isinstance(value, float) and abs(value) > 0.1 and (given or constant not in {"added", *CALIBRATED}):
+            if isinstance(value, float) and abs(value) > 0.1 and (given or constant not in CALIBRATED):
                 found = list(compare({"": group}, {"": group | {constant: value * (1 + 1e-6)}}))
-                assert [change.new for change in found] == [value * (1 + 1e-6)], f"{constant} = {value}"
+                assert [new for _, _, new in found] == [value * (1 + 1e-6)], f"{constant} = {value}"
                 checked += 1
     assert checked > 50
 
@@ -67,29 +45,17 @@ def marked(case: Case) -> Any:
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_fits_are_where_they_were(case: Case, shared_data: Find) -> None:
     golden, case_now = load(case.golden)[case.name], Measured(case, case.data(shared_data))
-    change = moved(golden["minimum"], case_now.minimum())
+    change = told(golden["minimum"], case_now.minimum())
     assert not change, change + REMEDY
     if case.oracle and not case_now.kinked:
         assert case_now.oracle() == pytest.approx(golden["minimum"]["objective"], rel=ORACLE)
-    same = not moved(load("draws"), draws())
+    same = not told(load("draws"), draws())
     for fit in case.fits:
         old, now = golden[fit.name], case_now.fit(fit)
-        change = moved(old, now) if same else moved(old["certificate"], now["certificate"])
+        change = told(old, now) if same else told(old["certificate"], now["certificate"])
         assert not change, f"{fit.name}\n{change}{REMEDY}"
     if not same:
         pytest.skip(OTHER_DRAWS)
-
-
-def test_noise_of_the_wrong_sign_is_found(shared_data: Find, monkeypatch: pytest.MonkeyPatch) -> None:
-    if moved(load("draws"), draws()):
-        pytest.skip(OTHER_DRAWS)
-    case = next(case for case in CASES if case.name == "logistic, virginica")
-    right = samplers.gamma_direction
-    monkeypatch.setattr(samplers, "gamma_direction", lambda *arguments: -right(*arguments))
-    golden = load(case.golden)[case.name][case.fits[0].name]
-    found = Measured(case, case.data(shared_data)).fit(case.fits[0])
-    assert not moved(golden["certificate"], found["certificate"])
-    assert "probes 0" in moved(golden, found)
 
 
 # Passes over the records of `dp.minimize`, and of `dp.solve` (epsilon 1, delta 1e-6, seed 0): a change may lower these numbers,
