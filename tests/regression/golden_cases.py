@@ -77,7 +77,7 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A learner on a data set, whose fields `columns` makes; the conic backend is asked for the objective, too."""
+    """A learner on a data set, whose fields `columns` makes."""
 
     golden: str
     data: Callable[[Find], Dataset]
@@ -86,7 +86,6 @@ class Case:
     columns: Callable[[Dataset], Data]
     options: Mapping[str, Any] = field(default_factory=dict)
     fits: tuple[Fit, ...] = (Fit(),)
-    oracle: bool = True
     slow: bool = False
     shared: bool = False
 
@@ -134,7 +133,7 @@ LESS = {"regularization": 1e-3}
 on_iris = partial(Case, "iris", iris, fits=(WEAK,))
 on_original = partial(Case, "breast_cancer", breast_cancer)
 on_fourth = partial(Case, "breast_cancer", thinned(breast_cancer, 4))
-on_adult = partial(Case, "adult", adult, shared=True, oracle=False, slow=True)
+on_adult = partial(Case, "adult", adult, shared=True, slow=True)
 
 CASES: tuple[Case, ...] = (
     on_iris("softmax", "softmax_regression", classes, THREE, fits=(*BOTH, MATRIX)),
@@ -152,7 +151,7 @@ CASES: tuple[Case, ...] = (
     on_original("hinge machine", "hinge_svm", signs, fits=(OUTPUT, DESCENT)),
     on_original("large-margin Gaussians", "large_margin_gaussian", classes, LESS, fits=(Fit(), GAUSSIAN)),
     on_original("elastic net", "elastic_net_logistic", signs),
-    on_original("smooth hinge machine", "smooth_hinge_svm", signs, oracle=False),
+    on_original("smooth hinge machine", "smooth_hinge_svm", signs),
     on_fourth("large-margin mixture, every fourth", "large_margin_gaussian_mixture", components),
     Case("adult", thinned(adult, 10), "logistic, every tenth", "logistic_regression", signs, shared=True),
     on_adult("logistic", "logistic_regression", signs, fits=(TENTH, Fit(ADD_REMOVE))),
