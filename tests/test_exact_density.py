@@ -6,12 +6,9 @@ so u has the density ``nu(b(u)) det(sum of Hessians + r''(u))`` by change of var
 
 Everything here is written out by hand, for records on the line, and shares no code with the toolkit: logistic and Huber losses
 (p = 1), softmax with three classes (p = 2), and large-margin Gaussians with two classes (p = 3), where theta is a pair of 2 x 2
-matrices ``((Omega + Psi), (Omega - Psi)) / sqrt 2`` and u = svec(Psi).  For the latter the public part comes in two forms:
-
-- symmetric matrices without a constraint: ``mu/2 ||u||^2``;
-- positive semidefinite ones.  The best v for given Psi is ``Omega = |Psi|``: in an eigenbasis of Psi, a feasible Omega has the
-  diagonal ``Omega_ii >= |psi_i|``.  So ``r(u) = mu ||u||^2``, twice as curved, and the constraint is active at every u: noise in
-  U never pushes Omega away from zero, so there is no interior case.
+matrices ``((Omega + Psi), (Omega - Psi)) / sqrt 2``, positive semidefinite, and u = svec(Psi).  There the best v for given Psi is
+``Omega = |Psi|``: in an eigenbasis of Psi, a feasible Omega has the diagonal ``Omega_ii >= |psi_i|``.  So ``r(u) = mu ||u||^2``,
+twice as curved, and the constraint is active at every u: noise in U never pushes Omega away from zero.
 """
 
 from __future__ import annotations
@@ -19,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import root
 
 import dpconvex as dp
 
@@ -32,7 +29,7 @@ Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
 WIDTH = 0.5
 # Dimensions of the sensitive subspaces.
-DIMENSIONS = {"logistic_regression": 1, "huber_svm": 1, "softmax": 2, "symmetric": 3, "semidefinite": 3}
+DIMENSIONS = {"logistic_regression": 1, "huber_svm": 1, "softmax": 2, "semidefinite": 3}
 SMOOTH = ("logistic_regression", "softmax")
 # Orthonormal basis of the vectors with sum zero, shape (3, 2).
 CENTRED = np.array([[1, 1], [-1, 1], [0, -2]]) / np.sqrt([2, 6])
@@ -104,8 +101,6 @@ class Learner:
     def template(self) -> dp.Template:
         if self.problem == "softmax":
             return dp.load("softmax_regression", features=1, classes=3, regularization=self.regularization)
-        if self.problem == "symmetric":
-            return symmetric_template(self.regularization / 2)
         if self.problem == "semidefinite":
             return dp.load("large_margin_gaussian", features=1, regularization=self.regularization / 2, trace=0.0)
         return dp.load(self.problem, features=1, regularization=self.regularization, labels=(0, 1))
@@ -140,16 +135,12 @@ class Learner:
         return of_scores(u, self.rows(records), self.problem == "logistic_regression")
 
     def release(self, noise: Array, records: Records) -> Array:
-        """Return points u that noise b leads to, shape (m, p): damped Newton steps on the gradient."""
-        u, mu = np.zeros_like(noise), self.curvature
-        for _ in range(40):
-            g, h = self.losses(u, records)
-            step = np.linalg.solve(h + mu * np.eye(u.shape[1]), (g + mu * u + noise)[..., None])[..., 0]
-            trials = u[None] - 0.5 ** np.arange(0, 12, 1)[:, None, None] * step
-            left = [self.losses(t, records)[0] + mu * t + noise for t in trials]
-            best = np.argmin(np.linalg.norm(left, axis=2), axis=0)
-            u = trials[best, np.arange(len(u))]
-        return u
+        """Return points u that noise b leads to, shape (m, p)."""
+
+        def gradient(u: Array, b: Array) -> Array:
+            return np.asarray(self.losses(u[None], records)[0][0] + self.curvature * u + b)
+
+        return np.array([root(gradient, np.zeros(len(b)), b).x for b in noise])
 
     def log_density(self, u: Array, records: Records, times: float) -> Array:
         """Return the log density of the release at points, up to a constant of the noise, of so many times the scale."""
@@ -162,21 +153,6 @@ class Learner:
         """Return the absolute log ratio at the points."""
         first, second = (self.log_density(u, records, times) for records in pair)
         return np.abs(first - second)
-
-
-def symmetric_template(regularization: float) -> dp.Template:
-    """Return large-margin Gaussians without their constraint."""
-    Phi = [cp.Variable((2, 2), symmetric=True, name=f"Phi_{c}") for c in range(2)]
-
-    def loss(x: Any, y: int) -> Any:
-        z = cp.hstack([x, 1]) / np.sqrt(2)
-        return dp.huber_hinge(1 + z @ (Phi[y] - Phi[1 - y]) @ z, width=WIDTH)
-
-    return dp.Template(
-        record=dp.Record(x=dp.Ball(1), y=dp.Choice([0, 1])),
-        loss=loss,
-        regularizer=regularization * sum(cp.sum_squares(P) for P in Phi),
-    )
 
 
 def climb(learner: Learner, u: Array, pair: tuple[Records, Records], rounds: int) -> float:
@@ -255,11 +231,8 @@ def test_two_hundred_random_neighbours_stay_within_epsilon(problem: str, adjacen
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("problem", DIMENSIONS)
 @pytest.mark.parametrize(
-    ("epsilon", "size", "regularization"),  # in some, the mechanism has to add strong convexity of its own
-    [
-        (1.0, 12, 0.05),
-        *(pytest.param(*s, marks=pytest.mark.slow) for s in ((0.1, 40, 0.5), (1, 5, 1e-3), (10, 20, 0.01))),
-    ],
+    ("epsilon", "size", "regularization"),  # in the second, the mechanism has to add strong convexity of its own
+    [(1.0, 12, 0.05), pytest.param(1, 5, 1e-3, marks=pytest.mark.slow)],
 )
 def test_extreme_neighbours_stay_within_epsilon_at_the_worst_release(
     problem: str, adjacency: str, epsilon: float, size: int, regularization: float
@@ -290,8 +263,12 @@ def worst_case(learner: Learner) -> tuple[tuple[Records, Records], Array]:
 
 # Least share of epsilon that is spent.  A constrained objective is up to twice as curved in U as is certified; and records on
 # the line cannot be nearly opposite with all scores alike, which is what a softmax replacement would take.
-SPENT = {"logistic_regression": (0.49, 0.9), "huber_svm": (0.99, 0.99), "softmax": (0.7, 0.99)}
-SPENT |= {"symmetric": (0.999, 0.999), "semidefinite": (0.8, 0.8)}
+SPENT = {
+    "logistic_regression": (0.49, 0.9),
+    "huber_svm": (0.99, 0.99),
+    "softmax": (0.7, 0.99),
+    "semidefinite": (0.8, 0.8),
+}
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -302,7 +279,7 @@ def test_the_worst_case_spends_most_of_epsilon(problem: str, adjacency: str) -> 
     worst = float(learner.ratio(u, pair).max())
     assert SPENT[problem][ADJACENCIES.index(adjacency)] * learner.share <= worst <= learner.share * (1 + 1e-9)
     # The test has power: less than half of the noise, or where all of epsilon is spent a tenth less, would not be private.
-    assert learner.ratio(u, pair, 0.9 if problem in ("huber_svm", "symmetric") else 0.4).max() > learner.privacy.epsilon
+    assert learner.ratio(u, pair, 0.9 if problem == "huber_svm" else 0.4).max() > learner.privacy.epsilon
 
 
 # The densities are those of the release.
