@@ -27,6 +27,7 @@ LABELLED = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
 UNIT = dp.Record(x=dp.Box(0.0, 1.0))
 SIGNED = dp.Record(x=dp.Box(-1.0, 1.0))
 FEATURES = dp.Record(x=dp.Ball(3))
+THEIR_X = FEATURES.parameters["x"]
 MATRIX = dp.ObjectivePerturbation("matrix")
 
 Loss = Callable[..., Any]
@@ -82,33 +83,6 @@ def of_a_matrix(loss: Loss, regularizer: Loss = cp.sum_squares, **attributes: An
     return run
 
 
-def intercept_without_regularizer() -> None:
-    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
-    dp.verify(dp.Template(FEATURES, lambda x: cp.logistic(x @ w + b), ridge(w)), PROMISE, size=100)
-
-
-def regularizer_of_the_record() -> None:
-    w = cp.Variable(3, name="w")
-    x = FEATURES.parameters["x"]
-    dp.verify(dp.Template(FEATURES, lambda x: cp.logistic(x @ w), ridge(w) + x @ w), PROMISE, size=100)
-
-
-def constraint_of_the_record() -> None:
-    w = cp.Variable(3, name="w")
-    x = FEATURES.parameters["x"]
-    dp.verify(dp.Template(FEATURES, lambda x: cp.logistic(x @ w), ridge(w), [x @ w <= 1]), PROMISE, size=100)
-
-
-def private_count() -> None:
-    template = dp.load("logistic_regression", features=3)
-    dp.solve(template, {"x": np.zeros((5, 3)), "y": np.ones(5)}, dp.Privacy(1.0, adjacency="add-remove"))
-
-
-def curvature_beyond_epsilon() -> None:
-    template = dp.load("logistic_regression", features=3, regularization=1e-4)
-    dp.verify(template, dp.Privacy(0.1), size=10, mechanism=dp.ObjectivePerturbation(added=0.0))
-
-
 def declared(function: Callable[[Any], Any], slope: tuple[float, float], curvature: float) -> Callable[[], Any]:
     atom = dp.Atom("mine", function, slope=slope, curvature=curvature)
     return verified(lambda w, x, y: atom(x @ w))
@@ -118,8 +92,8 @@ def softplus(m: Any) -> Any:
     return np.logaddexp(m, 0.0)
 
 
-def shipped() -> dp.Template:
-    return dp.load("logistic_regression", features=2)
+def shipped(features: int = 2, **options: float) -> dp.Template:
+    return dp.load("logistic_regression", features=features, **options)
 
 
 def flat(x: object) -> object:
@@ -184,14 +158,16 @@ REFUSED: dict[str, Callable[[], Any]] = {
         lambda P, x: dp.huber_hinge(1 - x @ P @ x, 0.5), lambda P: 0.1 * cp.trace(P), PSD=True
     ),
     "a norm alone": verified(logistic, FEATURES, lambda w: 0.1 * cp.norm1(w)),
-    "one variable without a quadratic": intercept_without_regularizer,
-    "a regularizer that mentions the record": regularizer_of_the_record,
+    "one variable without a quadratic": verified(lambda w, x: cp.logistic(x @ w + cp.Variable(name="b")), FEATURES),
+    "a regularizer that mentions the record": verified(logistic, FEATURES, lambda w: ridge(w) + THEIR_X @ w),
     "a regularizer that is not convex": verified(logistic, FEATURES, lambda w: -cp.sum_squares(w)),
     "an infinite regularizer": verified(logistic, FEATURES, lambda w: np.inf * cp.sum_squares(w)),
-    "a constraint that mentions the record": constraint_of_the_record,
+    "a constraint that mentions the record": verified(logistic, FEATURES, constraints=lambda w: [THEIR_X @ w <= 1]),
     "a constraint that is not convex": verified(logistic, FEATURES, constraints=lambda w: [cp.norm(w, 2) >= 1]),
-    "curvature that costs more than epsilon": curvature_beyond_epsilon,
-    "the private number of records": private_count,
+    "curvature that costs more than epsilon": lambda: dp.verify(
+        shipped(3, regularization=1e-4), dp.Privacy(0.1), 10, dp.ObjectivePerturbation(added=0.0)
+    ),
+    "the private number of records": lambda: dp.solve(shipped(), {"x": X, "y": Y}, dp.Privacy(1.0, 0.0, "add-remove")),
     "a kink that output perturbation cannot round off": verified(
         lambda w, x, y: cp.pnorm(w - x, 1.5), mechanism=dp.OutputPerturbation()
     ),
