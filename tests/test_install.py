@@ -25,42 +25,27 @@ def run(command: list[str | Path], cwd: Path) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Build the source archive, and from it the wheel, from a copy of the checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    copy = folder / "checkout"
-    copy.mkdir()
-    for file in ROOT.iterdir():
-        if file.is_file():
-            shutil.copy(file, copy)
-    for name in ("dpconvex", "problems", "tests"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, copy], folder)
-    (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
-    return source, wheel
-
-
 @pytest.mark.slow
-def test_archives_hold_all_that_is_shipped(archives: tuple[Path, Path]) -> None:
-    names = set(zipfile.ZipFile(archives[1]).namelist())
+def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_path: Path) -> None:
+    """Built from a copy of the checkout, by way of the source archive; its dependencies are those of this interpreter."""
+    copy = tmp_path / "checkout"
+    kept = shutil.ignore_patterns(".*", "__pycache__", "docs", "benchmarks", "notebooks")
+    shutil.copytree(ROOT, copy, ignore=kept)
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, copy], tmp_path)
+    (archive,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
     problems = {f"problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
     expected = {f.relative_to(ROOT).as_posix() for f in (ROOT / "dpconvex").rglob("*.py")}
     data = ("py.typed", "__init__.pyi", "data/breast_cancer_wisconsin.csv")
     assert expected | {f"dpconvex/{name}" for name in (*problems, *data)} <= names
     assert {n.split("/")[0] for n in names} == {"dpconvex", f"dpconvex-{dpconvex.__version__}.dist-info"}
-    with tarfile.open(archives[0]) as source:
+    with tarfile.open(archive) as source:
         names = {n.partition("/")[2] for n in source.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "tests/conftest.py", *problems} <= names
-
-
-@pytest.mark.slow
-def test_the_wheel_works_outside_the_checkout(archives: tuple[Path, Path], tmp_path: Path) -> None:
-    """Install the wheel alone; its dependencies are those of this interpreter, found behind it."""
     run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path)
     scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", scripts / "python"]
-    run([*pip, "install", "--no-deps", archives[1]], tmp_path)
+    run([*pip, "install", "--no-deps", wheel], tmp_path)
     site = run([scripts / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).strip()
     ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     Path(site, "borrowed.pth").write_text("\n".join(ours) + "\n", encoding="utf-8")
