@@ -18,33 +18,22 @@ FIRST = ["huber_svm", "large_margin_gaussian", "logistic_regression"]
 PROMISE = dp.Privacy(epsilon=1.0)
 
 
-def drawn(template: dp.Template, size: int) -> dict[str, Any]:
-    """Draw records from the domain that a template declares."""
-    record = template.record
-    batch = record.sample(size, np.random.default_rng(2))
-    data: dict[str, Any] = dict(batch.fields)
-    for name in record.discrete:
-        data[name] = [record.combinations[group][name] for group in batch.group]
-    return data
-
-
 @pytest.mark.parametrize("problem", sorted(dp.problems()))
 def test_every_option_but_the_number_of_features_has_a_default(problem: str) -> None:
     found = options(problem)
     assert [name for name, option in found.items() if option.default is option.empty] == ["features"]
     assert all(option.kind is option.KEYWORD_ONLY for option in found.values())
-    module = execute(locate(problem))
+    told = execute(locate(problem)).template.__doc__ or ""
     for name in found:
-        documented = re.search(
-            rf"^    (\w+, )*{name}(, \w+)*( : |$)", module.template.__doc__ or "", flags=re.MULTILINE
-        )
-        assert documented, f"{name} is not documented"
+        assert re.search(rf"^    (\w+, )*{name}(, \w+)*( : |$)", told, flags=re.MULTILINE), f"{name} is not documented"
 
 
 @pytest.mark.parametrize("problem", PROVED)
 def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem: str) -> None:
     template = dp.load(problem, features=3)
-    data = drawn(template, 60)
+    batch = template.record.sample(60, np.random.default_rng(2))
+    discrete = {name: template.record.values(batch, name) for name in template.record.discrete}
+    data: dict[str, Any] = {**batch.fields, **discrete}
     release = dp.solve(template, data, PROMISE)
     assert release.private
     certificate = release.certificate

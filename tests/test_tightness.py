@@ -14,17 +14,8 @@ GRADIENT, HESSIAN, SENSITIVITY = 0.95, 0.9, 0.5
 # A line with a bend and a softmax; all others are slow.
 SMALL = {"huber_svm", "softmax_regression-3"}
 STATISTICS = {"least_squares_classifier", "linear_regression"}  # no gradient bounds: tests/calculus/test_moments.py
-TWO_CLASSES = {
-    *(
-        "elastic_net_logistic",
-        "fair_logistic_regression",
-        "hinge_svm",
-        "huber_svm",
-        "kernel_svm",
-        "logistic_regression",
-    ),
-    *("multi_task_logistic", "smooth_hinge_svm"),
-}
+TWO_CLASSES = {"elastic_net_logistic", "fair_logistic_regression", "hinge_svm", "huber_svm", "kernel_svm"}
+TWO_CLASSES |= {"logistic_regression", "multi_task_logistic", "smooth_hinge_svm"}
 
 
 def variants(features: int) -> list[Any]:

@@ -130,8 +130,7 @@ LEARNERS: dict[str, Callable[[], dp.Template]] = {
 def drawn(template: dp.Template) -> dict[str, Any]:
     """Draw records of the domain."""
     batch = template.record.sample(SIZE, np.random.default_rng(4))
-    groups = [template.record.combinations[group] for group in batch.group]
-    return {**batch.fields, **{name: [group[name] for group in groups] for name in template.record.discrete}}
+    return {**batch.fields, **{name: template.record.values(batch, name) for name in template.record.discrete}}
 
 
 def reference(template: dp.Template, data: dict[str, Any], noise: dict[str, Array], added: float) -> dict[str, Array]:
