@@ -107,7 +107,7 @@ class Components(Released):
             wrong = f"centres for {len(centers)} classes, but the classes are {self.classes!r}"
         elif np.linalg.norm(centers - middle, axis=2).max() > FARTHEST * self.radius + step * math.sqrt(features[0]):
             wrong = f"a centre lies farther from the middle than {FARTHEST:g} times the radius, {self.radius:g}"
-        elif (self.spent is not None) + bool(self.not_private_because) != (self.noise is not None):
+        elif (self.spent is not None) + (str(self.not_private_because) != "") != (self.noise is not None):
             wrong = "centres that were learnt say how, and either what they cost or why they are not private"
         if wrong:
             raise TemplateError(f"Components: {wrong}.")
