@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -119,7 +120,10 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
-def test_whatever_is_wrong_is_said_in_words(call: Callable[..., Any]) -> None:
+def test_whatever_is_wrong_is_said_in_words(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # ledgers are files
     named = {name for name, option in inspect.signature(call).parameters.items() if option.kind != option.VAR_KEYWORD}
     for option, bad in product(sorted(named | set(CALLS[call])), BAD):
         try:
