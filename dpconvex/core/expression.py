@@ -58,9 +58,6 @@ class Expression:
     def __reduce__(self) -> tuple[Any, ...]:
         return node, (self.atom, self.args, self.options, self.shape)
 
-    def __copy__(self) -> Expression:
-        return self
-
     def __deepcopy__(self, memo: object) -> Expression:
         return self
 
@@ -98,12 +95,8 @@ class Expression:
         """Number of parts when it is written, where shared ones are written again."""
         return 1.0 + sum(argument.weight for argument in self.args)
 
-    @cached_property
-    def _text(self) -> str:
-        return leveled(self)[0]
-
     def __str__(self) -> str:
-        return self._text
+        return leveled(self)[0]
 
     def __repr__(self) -> str:
         return f"<{self}, shape {self.shape}>"
@@ -150,9 +143,8 @@ class Variable(Expression):
     def of(cls, shape: Shape, name: str, key: int, attributes: Mapping[str, Any] | None = None) -> Variable:
         kept = {k: v for k, v in (attributes or {}).items() if v is not None and v is not False}
         identity = ("variable", key, name, shape, repr(sorted((k, _bounds_key(v)) for k, v in kept.items())))
-        made = _interned(identity, lambda: cls(shape=tuple(shape), key=key, name=name, attributes=kept))
+        made: Variable = _interned(identity, lambda: cls(shape=tuple(shape), key=key, name=name, attributes=kept))
         made.__dict__["variables"] = frozenset({made})
-        assert isinstance(made, cls)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -168,11 +160,9 @@ class Field(Expression):
 
     @classmethod
     def of(cls, shape: Shape, name: str, key: Hashable = None, sign: int = 0) -> Field:
-        made = _interned(
-            ("field", name, key, shape, sign), lambda: cls(shape=tuple(shape), name=name, sign=sign, key=key)
-        )
+        identity = ("field", name, key, shape, sign)
+        made: Field = _interned(identity, lambda: cls(shape=tuple(shape), name=name, sign=sign, key=key))
         made.__dict__["fields"] = frozenset({made})
-        assert isinstance(made, cls)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -188,16 +178,12 @@ def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
 
 def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
     def build() -> Expression:
-        affine = all(argument.is_affine for argument in args) and atom.keeps_affine(args)
-        return Expression(
-            atom=atom,
-            args=tuple(args),
-            options=options,
-            shape=shape,
-            variables=frozenset().union(*(argument.variables for argument in args)),
-            fields=frozenset().union(*(argument.fields for argument in args)),
-            is_affine=affine or not any(argument.variables for argument in args),
+        variables, fields = (
+            frozenset().union(*found) for found in zip(*((a.variables, a.fields) for a in args), strict=True)
         )
+        affine = not variables or (all(argument.is_affine for argument in args) and atom.keeps_affine(args))
+        parts = {"atom": atom, "args": tuple(args), "options": options, "shape": shape, "is_affine": affine}
+        return Expression(**parts, variables=variables, fields=fields)
 
     made: Expression = _interned((atom.name, tuple(map(id, args)), options, shape), build)
     return made

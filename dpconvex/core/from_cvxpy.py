@@ -31,12 +31,8 @@ for _atom in ATOMS.values():
     else:
         READERS.update(_atom.reads)
 # A real array is its own real part and conjugate; what wrappers assert is decided anew.
-ITSELF = (
-    "affine.real.real",
-    "affine.conj.conj",
-    *(f"affine.wraps.{k}_wrap" for k in ("nonneg", "nonpos", "psd", "nsd", "symmetric")),
-)
-ITSELF = tuple(f"cvxpy.atoms.{name}" for name in ITSELF)
+WRAPS = [f"wraps.{name}_wrap" for name in ("nonneg", "nonpos", "psd", "nsd", "symmetric")]
+ITSELF = [f"cvxpy.atoms.affine.{name}" for name in ("real.real", "conj.conj", *WRAPS)]
 
 # Options of atoms that may be expressions.
 OPTIONS = {"p": "the exponent of a power", "M": "the threshold of huber"}
@@ -65,10 +61,9 @@ class Reader:
         return self._memory[id(node)][1]
 
     def _known(self, node: Any) -> Expression:
-        known = self._memory.get(id(node))
-        if known is None:
-            known = self._memory[id(node)] = (node, self._read(node))
-        return known[1]
+        if id(node) not in self._memory:
+            self._memory[id(node)] = (node, self._read(node))
+        return self._memory[id(node)][1]
 
     def _read(self, node: Any) -> Expression:
         if isinstance(node, cp.Variable):
@@ -89,20 +84,16 @@ class Reader:
 
     def _atom(self, node: Any, arguments: list[Expression]) -> Expression:
         kind = f"{type(node).__module__}.{type(node).__qualname__}"
+        if kind in ITSELF:
+            return arguments[0]
+        if kind == "cvxpy.atoms.quad_form.QuadForm":
+            return quadratic_form(node, arguments[0], arguments[1], self._what)
+        if kind not in READERS:
+            raise MissingRule(f"there is no rule for the atom {type(node).__name__}", node, REWRITE)
         try:
-            if kind in ITSELF:
-                return arguments[0]
-            if kind == "cvxpy.atoms.quad_form.QuadForm":
-                inner, matrix = arguments
-                return quadratic_form(node, inner, matrix, self._what)
-            if kind in READERS:
-                return READERS[kind](node, arguments)
-        except NotPrivate:
-            raise
+            return READERS[kind](node, arguments)
         except ValueError as error:
             raise MissingRule(str(error), node, REWRITE) from error
-        name = type(node).__name__
-        raise MissingRule(f"there is no rule for the atom {name}", node, REWRITE)
 
     def _public(self, node: cp.Parameter) -> Expression:
         """Read a parameter that is no field of the record: a public number, as it is now."""
@@ -126,29 +117,22 @@ class Reader:
         except (TypeError, ValueError) as error:
             raise TemplateError(f"{self._what} contains a constant that is not made of numbers ({error}).") from error
         if not np.isfinite(array.data if sp.issparse(array) else array).all():
-            remedy = "use finite constants; check where it came from"
-            raise NotPrivate(f"{self._what} contains a number that is not finite", node, remedy)
+            raise NotPrivate(f"{self._what} contains a number that is not finite", node, "use finite constants")
         return constant(array)
 
     def constraint(self, node: Any) -> Constraint:
         self._what, self._root = "a constraint", node
         name = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
         if name not in CONSTRAINTS:
-            raise NotPrivate(
-                f"{type(node).__name__} is not a constraint that is known to make a closed convex set",
-                node,
-                "state it by equations, inequalities between convex and concave expressions, cones or semidefinite bounds",
-            )
+            why = f"{type(node).__name__} is not a constraint that is known to make a closed convex set"
+            remedy = "state it by equations, inequalities between convex and concave expressions, cones or semidefinite bounds"
+            raise NotPrivate(why, node, remedy)
         kind, arguments = CONSTRAINTS[name], [self._known(argument) for argument in node.args]
         if kind in ("equality", "inequality"):  # with zero, if there is one argument
             sides = arguments if len(arguments) == 2 else [*arguments, constant(0.0)]
             return Constraint(kind, tuple(together(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))
-        options: tuple[Any, ...] = ()
-        if kind == "second-order cone":
-            options = (int(node.axis),)
-        if kind == "power cone":
-            options = tuple(np.asarray(node.alpha.value, dtype=float).ravel().tolist())
-        return Constraint(kind, tuple(arguments), options)
+        options = np.ravel(node.alpha.value).tolist() if kind == "power cone" else []
+        return Constraint(kind, tuple(arguments), (int(node.axis),) if kind == "second-order cone" else tuple(options))
 
 
 # Constraints whose meaning is a closed convex set for convex (concave, affine) arguments.
@@ -214,11 +198,11 @@ def square_root(matrix: Array) -> tuple[int, Array] | None:
 
     None if it has eigenvalues of both signs, however small the numbers in it are.
     """
-    diagonal = np.diag(matrix)
-    apart = bool((matrix == np.diag(diagonal)).all())
-    values, vectors = (diagonal, np.eye(len(diagonal))) if apart else np.linalg.eigh(matrix / 2 + matrix.T / 2)
+    values, vectors, rounding = np.diag(matrix), np.eye(len(matrix)), 0.0
+    if (matrix != np.diag(values)).any():
+        values, vectors = np.linalg.eigh(matrix / 2 + matrix.T / 2)
+        rounding = 8 * len(values) * UNIT * float(np.abs(values).max())
     sign = 1 if values.max(initial=0.0) >= -values.min(initial=0.0) else -1
-    rounding = 0.0 if apart else 8 * len(values) * UNIT * float(np.abs(values).max(initial=0.0))
     if (sign * values < -rounding).any():
         return None
     kept = sign * values > 0

@@ -2,10 +2,11 @@
 
 import math
 import sys
-import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
+from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -29,40 +30,37 @@ def is_whole(value: object, least: int) -> bool:
 
 def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
     """Return what a type hint asks for, or raise `TemplateError`; `readers` read types that have a form of their own."""
-    readers = readers or {}
-    if kind in readers:
+
+    def part(one: Any, item: Any, place: object) -> Any:
+        return built(one, item, readers, f"{where}{place}".lstrip("."))
+
+    if readers and kind in readers:
         return readers[kind](value)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
+    origin, arguments, name = get_origin(kind), get_args(kind), where or "it"
+    if kind is Any or (value is None and NoneType in arguments):
         return value
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        refusals = []
-        for one in arguments:
-            if one is not type(None):
-                try:
-                    return built(one, value, readers, where)
-                except TemplateError as error:
-                    refusals.append(error)
-        raise refusals[0]
+    if origin in (Union, UnionType):
+        *others, last = (one for one in arguments if one is not NoneType)
+        for one in others:
+            with suppress(TemplateError):
+                return part(one, value, "")
+        return part(last, value, "")
     if is_dataclass(kind):
-        return object_of(kind, value, readers, where)  # type: ignore[arg-type]
+        cls: Any = kind
+        needed = {item.name for item in fields(cls) if item.default is MISSING and item.default_factory is MISSING}
+        if not isinstance(value, Mapping):
+            raise TemplateError(f"{name} must hold the fields of a {cls.__name__}, not {value!r:.60}")
+        if not needed <= set(value) <= {item.name for item in fields(cls)}:
+            raise TemplateError(f"{name} has other fields than a {cls.__name__}: {sorted(map(str, value))}")
+        hints = hints_of(cls)
+        return cls(**{key: part(hints[key], item, f".{key}") for key, item in value.items()})
     if origin is tuple and isinstance(value, list | tuple):
-        if arguments[-1] is ...:
-            return tuple(built(arguments[0], item, readers, f"{where}[{k}]") for k, item in enumerate(value))
-        if len(value) == len(arguments):
-            return tuple(
-                built(one, item, readers, f"{where}[{k}]")
-                for k, (one, item) in enumerate(zip(arguments, value, strict=True))
-            )
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        if len(value) == len(kinds):
+            return tuple(part(one, item, f"[{k}]") for k, (one, item) in enumerate(zip(kinds, value, strict=True)))
     if origin in (dict, Mapping) and isinstance(value, Mapping):
-        return {
-            built(arguments[0], key, readers, f"a name in {where}"): built(
-                arguments[1], item, readers, f"{where}.{key}"
-            )
-            for key, item in value.items()
-        }
+        key_kind, item_kind = arguments
+        return {part(key_kind, key, ""): part(item_kind, item, f".{key}") for key, item in value.items()}
     number = value.item() if isinstance(value, np.generic) else value
     if kind is int and type(number) is int:
         return number
@@ -71,19 +69,7 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
         return float(number)
     if kind in (bool, str) and type(value) is kind:
         return value
-    raise TemplateError(f"{where or 'it'} must be {getattr(kind, '__name__', kind)}, not {value!r:.60}")
-
-
-def object_of(kind: type, value: Any, readers: Readers, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise TemplateError(f"{where or 'it'} must hold the fields of a {kind.__name__}, not {value!r:.60}")
-    needed = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
-    if not needed <= set(value) <= {item.name for item in fields(kind)}:
-        raise TemplateError(f"{where or 'it'} has other fields than a {kind.__name__}: {sorted(map(str, value))}")
-    hints = hints_of(kind)
-    return kind(
-        **{name: built(hints[name], item, readers, f"{where}.{name}".lstrip(".")) for name, item in value.items()}
-    )
+    raise TemplateError(f"{name} must be {getattr(kind, '__name__', kind)}, not {value!r:.60}")
 
 
 hints_of = lru_cache(get_type_hints)

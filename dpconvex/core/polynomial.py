@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -73,22 +74,20 @@ class Polynomial:
     @classmethod
     def scalars(cls, shape: tuple[int, ...], first: int) -> Polynomial:
         """Return the array of consecutive record scalars that starts with scalar number `first`."""
-        size = int(np.prod(shape, dtype=np.int64))
-        index = np.arange(size)
-        return cls(shape, index, np.full(size, -1), (first + index)[:, None], np.ones(size))
+        index = np.arange(math.prod(shape))
+        return cls(shape, index, np.full(index.size, -1), (first + index)[:, None], np.ones(index.size))
 
     @classmethod
     def coordinates(cls, shape: tuple[int, ...], start: int, lift: sp.csr_array) -> Polynomial:
-        table = lift.tocoo()
-        entry, coordinate = table.coords
-        numbers, nothing = np.asarray(table.data, dtype=float), np.empty((len(entry), 0), dtype=np.int64)
+        entry, coordinate, numbers = sp.find(lift)
+        nothing = np.empty((len(entry), 0), dtype=np.int64)
         return cls(shape, entry.astype(np.int64), coordinate.astype(np.int64) + start, nothing, numbers)
 
     def reshaped(self, shape: tuple[int, ...]) -> Polynomial:
         return replace(self, shape=shape)
 
     def scaled(self, factor: float) -> Polynomial:
-        product, error = rounded_product(self.coefficient, np.full(len(self.coefficient), float(factor)))
+        product, error = rounded_product(self.coefficient, np.array(float(factor)))
         return replace(self, coefficient=product, error=error + abs(factor) * self.error)
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -101,9 +100,10 @@ class Polynomial:
         i, j = join(self.entry, column)
         factor = np.asarray(table.data[j], dtype=float)
         product, error = rounded_product(self.coefficient[i], factor)
-        error = error + np.abs(factor) * self.error[i]
-        entry = row[j].astype(np.int64)
-        return Polynomial(shape, entry, self.coordinate[i], self.monomial[i], product, error).collected()
+        error += np.abs(factor) * self.error[i]
+        return Polynomial(
+            shape, row[j].astype(np.int64), self.coordinate[i], self.monomial[i], product, error
+        ).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
         """Return the array whose entries are those of this one at `index`: entry numbers."""
@@ -137,10 +137,7 @@ class Polynomial:
         return self.product(other, pairs, self.entry[pairs[0]], self.shape)
 
     def power(self, exponent: int) -> Polynomial:
-        result = self
-        for _ in range(exponent - 1):
-            result = result.times(self)
-        return result
+        return reduce(Polynomial.times, [self] * exponent)
 
     def matmul(self, other: Polynomial, shape: tuple[int, ...]) -> Polynomial:
         rows = 1 if len(self.shape) == 1 else self.shape[0]
@@ -162,19 +159,15 @@ class Polynomial:
             return replace(self, monomial=monomial)
         keys = [*monomial.T, self.coordinate, self.entry]
         order = np.lexsort(keys)
-        new = np.zeros(len(order), dtype=bool)
-        new[0] = True
-        for key in keys:
-            new[1:] |= np.diff(key[order]) != 0
+        new = np.append(True, np.any([np.diff(key[order]) != 0 for key in keys], axis=0))
         total, error = rounded_sums(self.coefficient[order], np.flatnonzero(new))
         error += np.bincount(np.cumsum(new) - 1, weights=self.error[order])
         vanished = (total == 0) & (error > 0)
         total, error = np.where(vanished, error, total), np.where(vanished, 2 * error, error)
         keep = total != 0
         first = order[new][keep]
-        return Polynomial(
-            self.shape, self.entry[first], self.coordinate[first], monomial[first], total[keep], error[keep]
-        )
+        places = self.entry[first], self.coordinate[first], monomial[first]
+        return Polynomial(self.shape, *places, total[keep], error[keep])
 
     @property
     def touched(self) -> Indices:
@@ -183,14 +176,8 @@ class Polynomial:
     def part(self, with_theta: bool) -> Polynomial:
         """Return the terms that contain a coordinate of theta, or those that do not."""
         keep = (self.coordinate >= 0) == with_theta
-        return Polynomial(
-            self.shape,
-            self.entry[keep],
-            self.coordinate[keep],
-            self.monomial[keep],
-            self.coefficient[keep],
-            self.error[keep],
-        )
+        columns = (self.entry, self.coordinate, self.monomial, self.coefficient, self.error)
+        return Polynomial(self.shape, *(column[keep] for column in columns))
 
     @property
     def is_symmetric(self) -> bool:
@@ -208,10 +195,8 @@ class Polynomial:
 def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Indices]) -> Polynomial:
     """Put the terms of several arrays into one, each with the entry numbers given for it."""
     degree = max((part.monomial.shape[1] for part in parts), default=0)
-    padded = [
-        np.pad(part.monomial, ((0, 0), (degree - part.monomial.shape[1], 0)), constant_values=-1) for part in parts
-    ]
-    columns = [(part.coordinate, wide, part.coefficient, part.error) for part, wide in zip(parts, padded, strict=True)]
+    wide = [np.pad(p.monomial, ((0, 0), (degree - p.monomial.shape[1], 0)), constant_values=-1) for p in parts]
+    columns = [(p.coordinate, table, p.coefficient, p.error) for p, table in zip(parts, wide, strict=True)]
     return Polynomial(shape, np.concatenate(entries), *map(np.concatenate, zip(*columns, strict=True)))
 
 
@@ -230,8 +215,7 @@ def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
     """Return products and bounds on their rounding, 0 where they are exact."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         product = a * b
-        halves = [(np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF), x) for x in (a, b) for m, e in [np.frexp(x)]]
-        (a0, _), (b0, _) = halves
+        a0, b0 = (np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF) for m, e in (np.frexp(a), np.frexp(b)))
         # The product of two halves of the digits is exact, so this is the error (Dekker 1971), itself without rounding.
         error = np.abs(((a0 * b0 - product) + a0 * (b - b0) + (a - a0) * b0) + (a - a0) * (b - b0))
         tiny = (np.abs(product) < SMALLEST) & (a != 0) & (b != 0)

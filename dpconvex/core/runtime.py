@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -39,14 +40,8 @@ def double_precision() -> Iterator[None]:
     try:
         import jax
     except ImportError as error:
-        raise TemplateError(
-            "this needs JAX: install dpconvex with the extra 'fast' (pip install dpconvex[fast])."
-        ) from error
-    wide: Any = getattr(jax, "enable_x64", None)
-    if wide is None:  # in older releases
-        from jax import experimental
-
-        wide = getattr(experimental, "enable_x64")  # noqa: B009  (newer releases have none)
+        raise TemplateError("this needs JAX: pip install dpconvex[fast].") from error
+    wide = getattr(jax, "enable_x64", None) or import_module("jax.experimental").enable_x64  # of older releases
     with ExitStack() as stack:
         stack.enter_context(wide(True))
         for name, value in CONTEXTS.items():

@@ -49,17 +49,13 @@ class Pairwise:
 
     def add(self, term: Any) -> None:
         self.count += 1
-        left = self.count
-        while left % 2 == 0:
+        for _ in range((self.count & -self.count).bit_length() - 1):  # as often as two divides the count
             term = self.waiting.pop() + term
-            left //= 2
         self.waiting.append(term)
 
     @property
     def value(self) -> Any:
-        if not self.waiting:
-            return self.zero
-        return reduce(lambda total, part: part + total, reversed(self.waiting))
+        return reduce(lambda total, part: part + total, reversed(self.waiting)) if self.waiting else self.zero
 
 
 def summed(terms: Iterable[Any]) -> Any:

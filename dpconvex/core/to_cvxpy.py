@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,16 @@ from dpconvex.core.atoms.arrangement import repeated, reshape
 from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
+
+# What writes each kind of constraint, from its arguments and options.
+KINDS: dict[str, Callable[..., cp.Constraint]] = {
+    "equality": operator.eq,
+    "inequality": operator.le,
+    "semidefinite": lambda matrix: matrix >> 0,
+    "second-order cone": cp.SOC,
+    "exponential cone": cp.ExpCone,
+    "power cone": lambda x, y, z, *exponents: cp.PowCone3D(x, y, z, np.array(exponents)),
+}
 
 
 @dataclass
@@ -35,30 +46,18 @@ class Writer:
             return cp.Constant(node.value)
         if isinstance(node, Variable | Field):
             if node not in self.leaves:
-                made = variable_like(node) if isinstance(node, Variable) else cp.Parameter(node.shape, name=node.name)
-                self.leaves[node] = made
+                new = variable_like(node) if isinstance(node, Variable) else cp.Parameter(node.shape, name=node.name)
+                self.leaves[node] = new
             return self.leaves[node]
         atom = node.atom
         assert atom is not None
         if atom.writes is None:
-            remedy = "solve with the first-order backend, which needs none"
-            raise MissingRule(f"{atom.name} has no conic form", node, remedy)
+            raise MissingRule(f"{atom.name} has no conic form", node, "use the first-order backend, which needs none")
         return atom.writes(cp, node, [self.expression(argument) for argument in node.args])
 
     def constraint(self, constraint: Constraint) -> cp.Constraint:
         parts = [self.expression(argument) for argument in constraint.args]
-        kind = constraint.kind
-        if kind == "equality":
-            return parts[0] == parts[1]
-        if kind == "inequality":
-            return parts[0] <= parts[1]
-        if kind == "semidefinite":
-            return parts[0] >> 0
-        if kind == "second-order cone":
-            return cp.SOC(parts[0], parts[1], axis=constraint.options[0])
-        if kind == "exponential cone":
-            return cp.ExpCone(*parts)
-        return cp.PowCone3D(*parts, np.array(constraint.options))
+        return KINDS[constraint.kind](*parts, *constraint.options)
 
 
 def variable_like(variable: Variable) -> cp.Variable:

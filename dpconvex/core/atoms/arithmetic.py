@@ -51,7 +51,6 @@ ADD = Atom(
     rule=lambda e, arguments: [rules.added_up(terms) for terms in zip(*arguments, strict=True)],
 )
 
-
 NEGATE = Atom(
     name="negate",
     affine="linear",
@@ -65,7 +64,6 @@ NEGATE = Atom(
     expand=lambda expander, e: expander.expand(e.args[0]).scaled(-1.0),
     rule=lambda e, arguments: [entry.scaled(rules.MINUS) for entry in arguments[0]],
 )
-
 
 SUMMED = rules.reduction(
     "sum",

@@ -133,7 +133,6 @@ SELECT = rearrangement(
     text=select_text,
 )
 
-
 RESHAPE = rearrangement(
     name="reshape",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else refused("the reshaping of", inner, shape),
@@ -152,7 +151,6 @@ RESHAPE = rearrangement(
         else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
 )
-
 
 TRANSPOSE = rearrangement(
     name="transpose",

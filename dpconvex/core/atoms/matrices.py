@@ -20,7 +20,7 @@ def of_matrix(shape: Shape) -> Shape:
 
 
 def of_square(shape: Shape) -> Shape:
-    return () if len(shape) == 2 and shape[0] == shape[1] else rules.refused("functions of a square matrix for", shape)
+    return of_matrix(shape) if len(set(shape)) == 1 else rules.refused("functions of a square matrix for", shape)
 
 
 def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:
@@ -95,12 +95,9 @@ def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     low, high = rules.entry_ends(entries)
     values = eigenvalue_range(shape, low, high)
     if not values.low > 0:
-        raise NotPrivate(
-            "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries "
-            f"allow an eigenvalue of {values.low:.4g}",
-            None,
-            "add a multiple of the identity, or bound the parameters so that all eigenvalues have a positive lower bound",
-        )
+        why = "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries"
+        remedy = "add a multiple of the identity, or bound the parameters so that all eigenvalues have a positive lower bound"
+        raise NotPrivate(f"{why} allow an eigenvalue of {values.low:.4g}", None, remedy)
     diagonal = np.log(np.minimum(high.reshape(shape, order="F").diagonal(), values.high))
     value = Interval(shape[0] * float(np.log(values.low)), float(diagonal.sum()))
     rows = rules.affine_rows(entries, "a log-determinant")
@@ -115,9 +112,9 @@ def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     return np.full(expression.args[0].size, -weights[0] / reach.norm**2) if known else None
 
 
-def records_first(a: Any) -> Any:
-    """Return matrices as a stack.  Decompositions are held fixed where derivatives are carried along."""
-    return np.moveaxis(a.real, -1, 0)
+def eigenpairs(a: Any) -> Any:
+    """Return eigenvalues and eigenvectors, records first.  They are held fixed where derivatives are carried along."""
+    return np.linalg.eigh(symmetric(np, np.moveaxis(a.real, -1, 0)))
 
 
 def outer(vectors: Any, others: Any) -> Any:
@@ -126,20 +123,20 @@ def outer(vectors: Any, others: Any) -> Any:
 
 
 def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    vectors = np.linalg.eigh(symmetric(np, records_first(a)))[1][..., -1:]
+    vectors = eigenpairs(a)[1][..., -1:]
     return [slope * outer(vectors, vectors)]
 
 
 def singular_pairs(a: Any, largest: bool = False) -> Any:
     """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest."""
-    left, values, right = np.linalg.svd(records_first(a), full_matrices=False)
+    left, values, right = np.linalg.svd(np.moveaxis(a.real, -1, 0), full_matrices=False)
     kept = values > 1e-12 * values[..., :1]
     kept[..., 1 if largest else kept.shape[-1] :] = False
     return outer(left * kept[:, None, :], np.swapaxes(right, -1, -2))
 
 
 def inverse(a: Any) -> Any:
-    values, vectors = np.linalg.eigh(symmetric(np, records_first(a)))
+    values, vectors = eigenpairs(a)
     found = outer(vectors / values[:, None, :], vectors)
     return found - 1j * np.einsum("ijz,jkz,klz->ilz", found, a.imag, found) if np.iscomplexobj(a) else found
 
@@ -157,7 +154,6 @@ LAMBDA_MAX = Atom(
     smooth=never_smooth,
 )
 
-
 SIGMA_MAX = Atom(
     name="sigma_max",
     shape=of_matrix,
@@ -170,7 +166,6 @@ SIGMA_MAX = Atom(
     rule=spectral_rule(always(1.0), TIE),
     smooth=never_smooth,
 )
-
 
 NORM_NUC = Atom(
     name="norm_nuc",
@@ -187,7 +182,6 @@ NORM_NUC = Atom(
     ),
     smooth=never_smooth,
 )
-
 
 LOG_DET = Atom(
     name="log_det",
