@@ -61,11 +61,6 @@ class Losses:
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.probabilities), dtype=float)
 
-    @property
-    def largest(self) -> float:
-        """The largest size of a loss."""
-        return float(np.abs(self.values[[0, -1]]).max())
-
     def tilted(self, theta: float) -> tuple[Array, float, float, float]:
         """Return probabilities times ``exp(theta loss)``, scaled to 1, the scale's logarithm, and their mean and variance."""
         logs = self.logs + theta * self.values
@@ -132,9 +127,9 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
 
 def rounding_of(parts: Counted, found: Sequence[tuple[Any, ...]], theta: float) -> float:
     """Bound the rounding of the logarithms of all scales together."""
+    pairs = zip(parts, found, strict=True)
     each = (
-        count * (theta * item.largest + abs(log_mass) + 10)
-        for (item, count), (_, log_mass, *_) in zip(parts, found, strict=True)
+        n * (theta * float(np.abs(item.values[[0, -1]]).max()) + abs(mass) + 10) for (item, n), (_, mass, *_) in pairs
     )
     return ROUNDING * sum(each)
 
@@ -156,10 +151,8 @@ def tilt(parts: Counted, mean: float) -> float:
 def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]:
     """Raise to a power by repeated squares: rounding is at most that many times the one of a product."""
     result = np.ones_like(values)
-    while power:
-        if power & 1:
-            result = result * values
-        values, power = values * values, power >> 1
+    for bit in f"{power:b}":
+        result = result * result * (values if bit == "1" else 1.0)
     return result
 
 

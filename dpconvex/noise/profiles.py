@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, logsumexp, ndtr
+from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, logsumexp, ndtr, xlogy
 
 from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
@@ -76,15 +76,13 @@ def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array
 
 def profile_epsilon(shift: float, delta: float) -> float:
     """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
-    if not shift < LARGEST_LOG:
+    ends = np.append(0.0, 2.0 ** np.arange(20))
+    enough = np.flatnonzero(gaussian_delta(ends, shift) <= delta)
+    if not shift < LARGEST_LOG or not len(enough):
         return math.inf
-    if float(gaussian_delta(0.0, shift)) <= delta:
+    if enough[0] == 0:
         return 0.0
-    low, high = 0.0, 1.0
-    while float(gaussian_delta(high, shift)) > delta:
-        low, high = high, 2 * high
-        if high > 1e6:
-            return math.inf
+    low, high = ends[enough[0] - 1 : enough[0] + 1].tolist()
     return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
 
 
@@ -103,11 +101,8 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     points = np.linspace(start, end, CELLS + 1)
     survival = gammaincc(half, points**2 / 2)
     left, width = points[:-1], np.diff(points)
-    with np.errstate(divide="ignore"):
-        logarithm = (dimension - 1) * np.log(left) if dimension > 1 else np.zeros(CELLS)
-        density = np.exp(logarithm - left**2 / 2 - (half - 1) * math.log(2) - gammaln(half))
-    hazard = density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
-    rate = a + hazard
+    density = np.exp(xlogy(dimension - 1, left) - left**2 / 2 - (half - 1) * math.log(2) - gammaln(half))
+    rate = a + density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
     cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
     total = float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))
     return min(total * (1 + 1e-9), 1.0)
@@ -188,26 +183,17 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     >>> round(gaussian_sigma(1.0, 1e-6, 1.0), 3)
     4.225
     """
-
-    def delta_of(sigma: float) -> float:
-        return float(gaussian_delta(epsilon, sensitivity / sigma))
-
-    found = smallest_scale(delta_of, delta, sensitivity, reach=math.inf)
+    found = smallest_scale(
+        lambda s: float(gaussian_delta(epsilon, sensitivity / s)), delta, sensitivity, reach=math.inf
+    )
     if found is None:
-        raise NotPrivate(
-            "no Gaussian noise that a floating-point number describes keeps the promise",
-            f"epsilon = {epsilon:g}, delta = {delta:g}",
-            "promise a larger epsilon or delta",
-        )
+        why = "no Gaussian noise that a floating-point number describes keeps the promise"
+        raise NotPrivate(why, f"epsilon = {epsilon:g}, delta = {delta:g}", "promise a larger epsilon or delta")
     return found
 
 
 def on_integers(sigma: float) -> float:
-    """Return the scale of integer noise that is as private as normal noise of this deviation.
-
-    >>> on_integers(4.0) >= 5.0
-    True
-    """
+    """Return the scale of integer noise that is as private as normal noise of this deviation."""
     return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
 
 
@@ -244,16 +230,15 @@ class Profile:
         back, mirrored = 1 / ratios[rising][::-1], (-np.expm1(-self.losses) + others / ratios)[rising][::-1]
         x = np.concatenate([[0.0], back, ratios])
         y = np.minimum(np.concatenate([[1.0], mirrored, self.deltas]), 1.0)
-        kept: list[tuple[float, float]] = []
-        for a, bound in zip(x.tolist(), y.tolist(), strict=True):
-            while len(kept) > 1:  # leaving out a point keeps the chords valid, so rounding cannot hurt
-                (before, start), (last, middle) = kept[-2:]
-                if (middle - start) * (a - before) < (bound - start) * (last - before):
+        kept: list[int] = []
+        for k in range(len(x)):  # leaving out a point keeps the chords valid, so rounding cannot hurt
+            while len(kept) > 1:
+                i, j = kept[-2:]
+                if (y[j] - y[i]) * (x[k] - x[i]) < (y[k] - y[i]) * (x[j] - x[i]):
                     break
                 kept.pop()
-            kept.append((a, bound))
-        found = np.array(kept)
-        return found[:, 0], found[:, 1]
+            kept.append(k)
+        return x[kept], y[kept]
 
     @cached_property
     def masses(self) -> tuple[Array, Array]:
@@ -282,15 +267,14 @@ class Profile:
         if start < first:
             middle[0] = 0.0
 
-        def holds(log_mu: float) -> bool:
+        def fails(log_mu: float) -> bool:
+            """Whether a tangent of the Gaussian's curve lies below an end of a piece."""
             mu = math.exp(log_mu)
             value, slope = gaussian_delta(middle, mu, -1), -ndtr(-mu / 2 - middle / mu) * (1 + SLACK)
-            left = value + slope * (np.exp(ends[:-1]) - np.exp(middle))
-            right = value + slope * (np.exp(ends[1:]) - np.exp(middle))
-            return bool((left >= bounds[:-1]).all() and (right >= bounds[1:]).all())
+            sides = ((ends[:-1], bounds[:-1]), (ends[1:], bounds[1:]))
+            return not all((value + slope * (np.exp(e) - np.exp(middle)) >= bound).all() for e, bound in sides)
 
-        low, high = -20.0, 5.0
-        return math.exp(bisect(lambda log_mu: not holds(log_mu), low, high, 60)[1]) if holds(high) else math.inf
+        return math.inf if fails(5.0) else math.exp(bisect(fails, -20.0, 5.0, 60)[1])
 
 
 def table(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale: float = 1.0) -> Profile:

@@ -46,15 +46,12 @@ class SystemChaCha(ChaCha):
     def __reduce__(self) -> NoReturn:
         raise DPConvexError(
             "a generator of privacy noise cannot be copied, pickled or sent to a worker: its copy would draw the same "
-            "noise again. Draw where the generator was made, or make a new one with system_generator()."
+            "noise again. Draw where the generator was made."
         )
 
 
 def system_generator() -> np.random.Generator:
-    """Return a fresh generator for one release: ChaCha20 under a 256-bit key from the operating system.
-
-    Make a new one for every release, in the process that draws from it: a fork copies it, and noise is refused in the copy.
-    """
+    """Return a fresh generator for one release, in the process that draws from it: in a fork's copy noise is refused."""
     return np.random.Generator(SystemChaCha())
 
 
@@ -94,9 +91,9 @@ class NoiseSource:
         return NoiseSource(None if self.seeded is None else int(self.rng.integers(2**63)))
 
     def spending(self, privacy: Privacy) -> dict[str, Any]:
-        if self.seeded is None:
-            return {"spent": privacy, "not_private_because": ""}
-        return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
+        seeded = self.seeded is not None
+        why = f"the noise was drawn with the seed {self.seed}" if seeded else ""
+        return {"spent": None if seeded else privacy, "not_private_because": why}
 
 
 def below(limit: int, rng: np.random.Generator | None) -> int:
@@ -183,37 +180,42 @@ def in_subspace(basis: Any, b: Array) -> Array:
     return result
 
 
-class Gamma:
-    """Density proportional to ``exp(-||b||/scale)``; rounds add up plainly."""
+class Law:
+    """A law of noise without a preferred direction, in p dimensions."""
 
-    name, symbol = "Gamma", "1/beta"
+    norm: Any  # SciPy's law of its norm, in units of the scale
+
+    def mean(self, p: int, scale: float) -> float:
+        return float(self.norm.mean(p)) * scale if p else 0.0
+
+    def quantile(self, p: int, scale: float, probability: float) -> float:
+        """Return what the norm exceeds with this probability."""
+        return float(self.norm.isf(probability, p)) * scale * SLACK if p else 0.0
+
+
+class Gamma(Law):
+    """Density proportional to ``exp(-||b||/scale)``, whose logarithm is Lipschitz; rounds add up plainly."""
+
+    name, symbol, norm = "Gamma", "1/beta", gamma
+    draw = staticmethod(gamma_direction)
 
     def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        """Return the scale that makes a sum private whose neighbours are so far apart: the log density is Lipschitz."""
+        """Return the scale that makes a sum private whose neighbours are so far apart."""
         return sensitivity / epsilon
 
     def composed(self, sensitivity: float, rounds: int) -> float:
         """Return the sensitivity of several adaptive releases together."""
         return sensitivity * rounds
 
-    def mean(self, p: int, scale: float) -> float:
-        return p * scale
-
     def square(self, p: int, scale: float) -> float:
         return p * (p + 1) * scale**2
 
-    def quantile(self, p: int, scale: float, probability: float) -> float:
-        """Return what the norm exceeds with this probability."""
-        return float(gamma.isf(probability, p)) * scale * SLACK if p else 0.0
 
-    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
-        return gamma_direction(p, scale, rng)
-
-
-class Gaussian:
+class Gaussian(Law):
     """Independent normal coordinates; rounds add up in squares (Dong, Roth & Su 2022, corollary 3.3)."""
 
-    name, symbol = "Gaussian", "sigma"
+    name, symbol, norm = "Gaussian", "sigma", chi
+    draw = staticmethod(gaussian)
 
     def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
         return gaussian_sigma(epsilon, delta, sensitivity)
@@ -221,19 +223,9 @@ class Gaussian:
     def composed(self, sensitivity: float, rounds: int) -> float:
         return sensitivity * math.sqrt(rounds)
 
-    def mean(self, p: int, scale: float) -> float:
-        return float(chi.mean(p)) * scale if p else 0.0
-
     def square(self, p: int, scale: float) -> float:
         return p * scale**2
 
-    def quantile(self, p: int, scale: float, probability: float) -> float:
-        return float(chi.isf(probability, p)) * scale * SLACK if p else 0.0
 
-    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
-        return gaussian(p, scale, rng)
-
-
-# Laws of noise without a preferred direction, in p dimensions.
 Spherical = Gamma | Gaussian
 SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": Gaussian()}
