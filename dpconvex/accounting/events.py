@@ -1,7 +1,6 @@
 """Events: what a release is for accounting, in numbers that are public and fixed before any data are read.
 
-Each kind of event says what its privacy loss can be (`profile`), and may know that better as a Rényi divergence or as the
-shift of a Gaussian mechanism.  `event_of` reads fields strictly: an event that says too little would cost too little.
+An event that says too little would cost too little: `event_of` reads fields strictly.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -97,8 +97,7 @@ class Promise(Event):
         if self.epsilon > LARGEST_LOSS:
             return math.inf, self.delta
         target, high = -math.log1p(math.exp(-self.epsilon)), 1.0 + math.sqrt(2 * self.epsilon) + self.epsilon
-        half = bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1]
-        return 2 * half * (1 + SLACK), self.delta
+        return 2 * bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1] * (1 + SLACK), self.delta
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
         """That of randomised response, which is at most ``order epsilon^2/2`` and at most epsilon."""
@@ -230,27 +229,26 @@ class Hull:
     behind: tuple[float, ...] | None = None
 
     def delta(self, epsilon: float) -> tuple[float, str]:
-        left = epsilon - self.curvature
-        best, how = 1.0, "no bound"
+        left, found = epsilon - self.curvature, [(1.0, "no bound")]
         if left >= 0 and self.dimension > 0:
-            best, how = chi_delta(left, self.dimension, self.length), f"chi law in {self.dimension} dimensions"
-        if self.lengths is None or self.counts is None:
-            return min(best * (1 + 1e-12), 1.0), how
-        counts, lengths = np.array(self.counts), np.array(self.lengths)
-        if left >= 0 or not len(lengths):
+            law = chi_delta(left, self.dimension, self.length)
+            found.append((law, f"chi law in {self.dimension} dimensions"))
+        counts, lengths = np.array(self.counts or ()), np.array(self.lengths or ())
+        known = self.lengths is not None
+        if known and (left >= 0 or not len(lengths)):
             total = float((counts * gaussian_delta(max(left, 0.0), lengths)).sum())
-            if total < best:
-                best, how = total, f"{int(counts.sum())} vertices"
-        if self.slopes is not None and self.behind is not None:
+            found.append((total, f"{int(counts.sum())} vertices"))
+        if known and self.slopes is not None and self.behind is not None:
             up, down, flattest, ratio = self.slopes
-            total = float((counts * gaussian_delta(epsilon, lengths)).sum())
-            ends, times = np.unique(self.behind, return_counts=True)
-            for steepest in (up, down):
-                for end, count in zip(ends.tolist(), times.tolist(), strict=True):
-                    least = flattest if min(up, down) == 0 else 0.0
-                    total += count * swing(epsilon, steepest, least, self.curvature, ratio, end)
-            if total < best:
-                best, how = total, "one margin, curved where its slope moves"
+            least, ends = flattest if min(up, down) == 0 else 0.0, Counter(self.behind)
+            falls = [
+                count * swing(epsilon, steepest, least, self.curvature, ratio, end)
+                for steepest in (up, down)
+                for end, count in sorted(ends.items())
+            ]
+            total = float((counts * gaussian_delta(epsilon, lengths)).sum()) + sum(falls)
+            found.append((total, "one margin, curved where its slope moves"))
+        best, how = min(found, key=lambda item: item[0])
         return min(best * (1 + 1e-12), 1.0), how
 
 
@@ -265,13 +263,12 @@ class Perturbation(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         for hull in self.kinds:
-            lengths, counts = hull.lengths or (), hull.counts or ()
-            numbers = (hull.length, hull.curvature, *lengths, *counts, *(hull.slopes or ()), *(hull.behind or ()))
-            paired = (hull.lengths is None) == (hull.counts is None) and len(lengths) == len(counts)
-            if not (all(map(is_amount, numbers)) and paired and hull.dimension >= 0):
-                raise TemplateError(
-                    "an event of objective perturbation: numbers are finite and at least 0, and each length has a count"
-                )
+            several = [part or () for part in (hull.lengths, hull.counts, hull.slopes, hull.behind)]
+            numbers = (hull.dimension, hull.length, hull.curvature, *chain(*several))
+            paired = (hull.lengths is None) == (hull.counts is None) and len(several[0]) == len(several[1])
+            if not (all(map(is_amount, numbers)) and paired):
+                why = "numbers are finite and at least 0, and each length has a count"
+                raise TemplateError(f"an event of objective perturbation: {why}")
 
     def delta(self, epsilon: float) -> float:
         return max((hull.delta(epsilon)[0] for hull in self.kinds), default=0.0)
@@ -289,9 +286,9 @@ class Perturbation(Event):
 
 def event_of(values: Any, depth: int = 0) -> Event:
     """Rebuild an event from `to_dict`, or say what is wrong with it."""
-    kind = values.get("kind") if isinstance(values, Mapping) else values
-    if not (isinstance(values, Mapping) and isinstance(kind, str) and kind in Event.readable):
-        raise TemplateError(f"no event that this program knows: {kind!r}")
+    kind = values.get("kind") if isinstance(values, Mapping) else None
+    if not (isinstance(kind, str) and kind in Event.readable):
+        raise TemplateError(f"no event that this program knows: {values!r:.60}")
     if depth > DEEPEST:
         raise TemplateError("its compositions are nested too deeply")
     cls = Event.readable[kind]

@@ -1,12 +1,8 @@
 """What releases cost together (docs/theory.md, section 20): the smallest proved total of several, and the rules of ledgers.
 
 `totals` is for events that were *fixed beforehand*: which releases there are may not depend on what earlier ones showed, though
-their inputs may.  Whoever may stop, and choose the next mechanism by what was seen, may also choose which bound is to be the good
-one.  So a ledger has *one* rule, fixed when it is made, whose costs add up to a limit that was fixed with it:
-
-- *basic*: epsilons and deltas add up (Dwork & Roth 2014, theorem B.1);
-- *gaussian*: squares of Gaussian shifts add up, and so does the delta that is lost beside them;
-- *renyi*: Rényi divergences of one order add up, and so does the delta that is lost beside them.
+their inputs may.  Whoever may choose the next mechanism by what was seen may also choose which bound is to be the good one.  So
+a ledger has *one* rule, fixed when it is made, whose costs add up to a limit that was fixed with it.
 """
 
 import math
@@ -107,15 +103,15 @@ def converted(order: float, delta: float) -> float:
 
 def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -> float | None:
     """Return the epsilon of the sum of all privacy losses, or None; `reach` is a known bound on it, which sets the grid."""
-    counted = {leaf: count for leaf, count in leaves.items() if not isinstance(leaf, Tail)}
+    counted = [(known(leaf), count) for leaf, count in leaves.items() if not isinstance(leaf, Tail)]
     if not (0 < len(counted) <= MOST and 0 < reach < LARGEST_LOSS):
         return None
     step, parts = reach / STEPS, []
-    for leaf, count in counted.items():
-        losses, masses = known(leaf).masses
-        if known(leaf).lost >= delta or not len(losses) or np.abs(losses).max() > LARGEST_GRID * step:
+    for profile, count in counted:
+        losses, masses = profile.masses
+        if profile.lost >= delta or not len(losses) or np.abs(losses).max() > LARGEST_GRID * step:
             return None
-        parts.append((on_grid(losses, masses, step, known(leaf).lost), count))
+        parts.append((on_grid(losses, masses, step, profile.lost), count))
     return smallest_scale(lambda epsilon: composed_delta(parts, epsilon), delta, reach, reach=0.0)
 
 
@@ -136,10 +132,8 @@ class Entry:
 
     @property
     def known(self) -> Event:
-        if self.event is not None:
-            return self.event
         epsilon, delta = self.privacy.epsilon, self.privacy.delta
-        return Approximate(epsilon, delta) if delta else Pure(epsilon)
+        return self.event or (Approximate(epsilon, delta) if delta else Pure(epsilon))
 
 
 class Rule(ABC):
@@ -196,10 +190,10 @@ class Basic(Rule):
         return min(self._left(entries)) >= 0
 
     def spent(self, entries: Sequence[Entry]) -> Amount:
-        return Amount(*(float(amount) for amount in self.sums(entries)))
+        return Amount(*map(float, self.sums(entries)))
 
     def left(self, entries: Sequence[Entry]) -> Amount:
-        return Amount(*(floor(amount) for amount in self._left(entries)))
+        return Amount(*map(floor, self._left(entries)))
 
     def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
         epsilon, delta = self.sums(entries)
@@ -252,13 +246,13 @@ class Additive(Rule):
         cost, more = self._lost(self.price(item))
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
         left = self.share - self._lost(self.sums(entries))[1]
-        if more > left - GUARD * self.share:
-            said += (
-                f". Beside that it loses delta = {more:.3g}, and of the {self.share:.3g} that the ledger keeps for such losses, "
-                f"{max(left, 0.0):.3g} is left: the delta of a promise without an event is lost, and the probability of noise "
-                "beyond its cap counts 1 + exp(epsilon of the total) times. Basic accounting has more room for such losses"
-            )
-        return said
+        if more <= left - GUARD * self.share:
+            return said
+        return said + (
+            f". Beside that it loses delta = {more:.3g}, and of the {self.share:.3g} that the ledger keeps for such losses, "
+            f"{max(left, 0.0):.3g} is left: the delta of a promise without an event is lost, and the probability of noise "
+            "beyond its cap counts 1 + exp(epsilon of the total) times. Basic accounting has more room for such losses"
+        )
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums
@@ -272,14 +266,9 @@ class Gauss(Additive):
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
-
-        def within(mu: float) -> bool:
-            return float(gaussian_delta(total.epsilon, mu)) <= self.delta
-
-        high = 1.0
-        while within(high):
-            high *= 2
-        self.limit = bisect(within, 0.0, high, 60)[0] ** 2
+        shifts = 2.0 ** np.arange(64)
+        high = float(shifts[gaussian_delta(total.epsilon, shifts) > self.delta][0])
+        self.limit = bisect(lambda mu: float(gaussian_delta(total.epsilon, mu)) <= self.delta, 0.0, high, 60)[0] ** 2
 
     def cost(self, event: Event) -> tuple[float, float]:
         mu, lost = event.level()
@@ -297,10 +286,8 @@ class Renyi(Additive):
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
 
-        def gain(order: float) -> float:
-            return (total.epsilon - converted(order, self.delta)) / order
-
-        self.order = max((round(1 + 1.05**k, 4) for k in range(-80, 200)), key=gain)
+        orders = (round(1 + 1.05**k, 4) for k in range(-80, 200))
+        self.order = max(orders, key=lambda order: (total.epsilon - converted(order, self.delta)) / order)
         self.limit = total.epsilon - converted(self.order, self.delta)
         if self.limit <= 0:
             raise TemplateError(f"Budget: Rényi accounting of order {self.order:g} cannot keep {self.total}.")
@@ -317,8 +304,7 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Basic, Gauss, Renyi
 
 def rule_of(name: object, total: Privacy) -> Rule:
     if not isinstance(name, str) or name not in RULES:
-        known = ", ".join(map(repr, RULES))
-        raise TemplateError(f"Budget: accounting must be one of {known}, not {name!r}.")
+        raise TemplateError(f"Budget: accounting must be one of {', '.join(map(repr, RULES))}, not {name!r}.")
     return RULES[name](total)
 
 

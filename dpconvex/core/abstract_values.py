@@ -1,7 +1,7 @@
 """What the calculus knows about one scalar subexpression of a loss: its range, its gradients and its curvature.
 
-Each is a superset of what can happen over the record's domain and all parameters in K.  Gradients are sets in generator
-coordinates (see `gram`), so that sums of terms that share rows of `A_z` keep their exact geometry.
+Each is a superset of what can happen over the record's domain and K.  Gradients are sets in generator coordinates (see `gram`):
+sums of terms that share rows keep their geometry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the toolkit knows about one atom: one object, in one place.
+"""What the toolkit knows about one atom: one object, in one place, that every proof and every program asks.
 
-Every proof and every program asks the object.  A slot that is None means that the atom cannot do
-that, and whoever asks says so by the atom's name.
+A slot that is None means that the atom cannot do that, and whoever asks says so by the atom's name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A user's own atom: a function with declared constants, which what runs has by construction.
+"""A user's own atom: a function with declared constants, which what runs has by construction: no search could prove them.
 
-No search can prove such a claim, so the user's function is not what runs: its slopes are read off, by differences, at some
-thousand points, and what runs is the convex function whose slopes are linear between them.  Its constants are the declared ones,
-or it is refused; the certificate says so.
+Slopes are read off by differences, at some thousand points; what runs is the convex function whose slopes are linear between
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The language that everything after the reader speaks: immutable real arrays with explicit shapes, equal expressions one node.
+"""The language that everything after the reader speaks: immutable real arrays, equal expressions one node.
 
-An expression is a leaf (a constant, a variable, a field of the record) or an atom of expressions.  Nothing in it refers to
-CVXPY or to anything that can change, and two expressions that are written alike are the same object.
+Nothing in it refers to CVXPY or to anything that can change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Reads a user's CVXPY trees, once, into the core language.
+"""Reads a user's CVXPY trees, once, into the core language; the only file that looks into CVXPY's expressions.
 
-This is the only file that looks into CVXPY's expressions.  A class of CVXPY stands for itself, never for its subclasses, which
-compute other functions; numbers are copied, real and finite; arguments of entrywise atoms are repeated to one shape by nodes of
-their own; quadratic forms become sums of squares.  What CVXPY decides by an absolute tolerance (whether a matrix is semidefinite,
-whether a number is real) is decided here instead.  What cannot be read exactly is refused, by name.
+A class of CVXPY stands for itself, never for its subclasses, which compute other functions; what CVXPY decides by an absolute
+tolerance (whether a matrix is semidefinite, or a number real) is decided here instead.  What cannot be read exactly is refused,
+by name.
 """
 
 from collections.abc import Iterable, Mapping

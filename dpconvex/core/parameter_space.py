@@ -1,8 +1,7 @@
-"""The parameters as one vector, and the closed convex set K that they live in.
+"""The parameters as one vector, whose coordinates are orthonormal for the Frobenius inner product.
 
-Coordinates are orthonormal for the Frobenius inner product: a symmetric matrix becomes its `svec` (upper triangle,
-off-diagonal entries times the square root of two), so D x D symmetric means D(D+1)/2 coordinates, and every norm that a
-certificate speaks of is the Euclidean norm of this vector.
+A symmetric D x D matrix becomes its `svec`, D(D+1)/2 coordinates: the upper triangle, off-diagonal entries times the square
+root of two.
 """
 
 from collections.abc import Mapping, Sequence

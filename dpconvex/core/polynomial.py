@@ -1,11 +1,8 @@
-"""Arrays that are affine in the parameters and polynomial in one record.
+"""Arrays that are affine in the parameters and polynomial in one record, ``A_z theta + c_z``.
 
-Every leaf of a loss, ``A_z theta + c_z``, is such an array: its entries are sums of terms
+Entries are sums of terms
 
     coefficient * (a monomial in the record's scalars) * (one coordinate of theta, or 1).
-
-So `A_z` is exact, however it was written; its norms over the record's domain and the span of its rows are read off the
-coefficients.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Ranks of matrices whose rows and columns come in any units.
 
-A rank that is too large only adds noise; one that is too small drops a direction that the data can see.  So rows and columns
-are brought to one size first, and only what is smaller than rounding is dropped.
+A rank that is too large only adds noise; one that is too small drops a direction that the data can see.
 """
 
 import numpy as np

@@ -1,13 +1,7 @@
 """Functions rewritten: in one form that proofs see best, and as one record's part of a sum over all records.
 
-What is read is rewritten by identities that are exact in real arithmetic:
-
-    ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2
-    c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
-    c logistic(m) - c m = c logistic(-m),  0 m = 0
-
-In an objective over all records, where an atom treats each record alone (entry by entry, along other axes, times what all records
-share), its part is the same atom of arrays with one row, until a sum over the axis of the records ends it.  All else is refused.
+||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2,  c logistic(m) - c m = c logistic(-m),  0 m = 0
+c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,8 @@
-"""Privacy losses on a grid, and the law of the sum of many: Poisson samples, and releases that were fixed beforehand.
+"""Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of releases fixed beforehand.
 
-The privacy loss of one step is put on a grid such that no set of losses becomes less likely ("connect the dots": Doroshenko,
-Ghazi, Kamath, Kumar & Manurangsi 2022), and the law of the sum of all losses follows by Fourier transforms (Koskela, Jälkö &
-Honkela 2020).  Transforms err by a part of the *largest* probability, and what is looked for is among the smallest.  So
-probabilities are first multiplied by ``exp(theta loss)``, with the theta that makes the sum about epsilon on average, and divided
-by it afterwards: then rounding is a small part of the answer, and all of it is counted (docs/theory.md, section 8).
-
-In a Poisson sample each record takes part in each step or not, by a draw of its own; neighbours differ by one record that is
-added or taken away.  A shuffled batch is not such a sample, and has no proof here.  One step tells ``(1 - q) N(0, z^2) +
-q N(1, z^2)`` from ``N(0, z^2)``, and its exact profiles follow from the Gaussian mechanism's (Balle, Barthe & Gaboardi 2018).
+On the grid no set of losses is less likely ("connect the dots": Doroshenko et al. 2022).  Sums follow by Fourier transforms
+(Koskela, Jälkö & Honkela 2020) of probabilities times ``exp(theta loss)``: what is looked for is then among the largest, and
+rounding, all of which is counted, is a small part of it (docs/theory.md, section 8).
 """
 
 import math
@@ -193,7 +187,7 @@ def both_orders(multiplier: float, rate: float) -> list[Losses]:
 
 
 def removed(losses: Array, multiplier: float, rate: float) -> Array:
-    """Return the exact delta, rounded up, of a record that is there in the first data set."""
+    """Return the exact delta, rounded up, of a record in the first data set (Balle, Barthe & Gaboardi 2018)."""
     more = np.log1p(np.expm1(losses) / rate) * (1 - ROUNDING)
     return np.minimum(rate * gaussian_delta(more, 1 / multiplier) * (1 + ROUNDING), 1.0)
 

@@ -1,17 +1,8 @@
-"""Privacy profiles: the smallest delta for each epsilon, of Gaussian noise in closed form and of anything else as a table.
+"""Privacy profiles, the smallest delta for each epsilon: of Gaussian noise in closed form, of anything else as a table.
 
-A mechanism whose privacy loss is at most L(t) for a random t is (epsilon, delta)-private with
-``delta = E[(1 - exp(epsilon - L(t)))_+]``.  Each law of L is bounded from above, quadrature and rounding included:
-
-- *Gaussian*, when the difference of two neighbours is one fixed vector: the exact profile of the Gaussian mechanism
-  (Balle & Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8);
-- *chi*, when the difference depends on the noise but stays in a subspace of dimension s: L = a t + a^2/2 with t the norm of s
-  normal variates (for s = 1 the profile of Redberg, Koskela & Wang 2023);
-- *moving slopes*, when one record's gradient moves along one line, and curvature is the rate at which it does.
-
-A table rests on ``H(a) = sup_S P(S) - a Q(S)`` for two neighbours, in either order.  H is convex in a, H(0) = 1, and
-``H(1/a) = 1 - 1/a + H'(a)/a`` with H' for the other order.  So bounds at some points hold between them as chords, below 1 by that
-symmetry, and what is above the lowest convex curve may be cut off (docs/theory.md, section 20).
+With a privacy loss of at most L(t) for a random t, ``delta = E[(1 - exp(epsilon - L(t)))_+]``.  A table rests on ``H(a) = sup_S
+P(S) - a Q(S)`` for two neighbours, which is convex, with H(0) = 1 and ``H(1/a) = 1 - 1/a + H'(a)/a`` for H' in the other order:
+bounds at some points hold between them as chords, and below 1 by that symmetry (docs/theory.md, section 20).
 """
 
 import math
@@ -57,7 +48,7 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) 
 
 
 def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array:
-    """Return the exact delta of a Gaussian mechanism, rounded up, or with a sign of -1 down.
+    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up, or with a sign of -1 down.
 
     Examples
     --------
@@ -87,7 +78,10 @@ def profile_epsilon(shift: float, delta: float) -> float:
 
 
 def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
-    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates."""
+    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates.
+
+    The difference of two neighbours depends on the noise, in a subspace (in one dimension: Redberg, Koskela & Wang 2023).
+    """
     if shift <= 0:
         return -math.expm1(min(epsilon, 0.0))
     a, c, half = shift, epsilon - shift**2 / 2, dimension / 2

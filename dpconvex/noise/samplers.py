@@ -1,10 +1,8 @@
-"""The laws of the noise that privacy rests on, and its draws, from a cryptographic generator seeded by the operating system.
+"""The laws of the noise that privacy rests on, and its draws, which nobody can predict from others.
 
-The proof of privacy assumes noise that nobody can predict, and the state of NumPy's default generator follows from a few of its
-outputs.  Here the words come from ChaCha with its full 20 rounds and a 256-bit key fresh from the operating system (`secrets`),
-set directly: the usual seeding path would squeeze it through a pool of 128 bits.  NumPy's own samplers turn the words into normal
-and gamma variates, in double precision; the distance that rounding moves an answer is for the bound on exactness to cover.  A
-NumPy generator needs compiled code behind it, hence the library (`randomgen`, by a co-author of ``numpy.random``).
+Words come from ChaCha with its full 20 rounds and a 256-bit key fresh from the operating system (`secrets`), set directly: the
+usual seeding path would squeeze it through a pool of 128 bits.  NumPy's own samplers turn them into normal and gamma variates,
+in double precision; how far rounding moves an answer is for the bound on exactness to cover.
 """
 
 from __future__ import annotations
