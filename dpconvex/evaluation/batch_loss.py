@@ -118,10 +118,6 @@ class BatchedLoss:
         sums = self._blocks.moments(np.asarray(theta, dtype=float), records)
         return sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
 
-    def records(self, theta: Array) -> tuple[Array, Array]:
-        """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
-        return ClippedEngine(self.form, self.batch).records(np.asarray(theta, dtype=float))
-
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         """Return the regularizer, or a part of it, if it is quadratic."""
         lowered = self._losses.public(part or self._regularizer)

@@ -38,8 +38,6 @@ LEFT, MOST_NUMBERS = 1e-14, 2**24
 SLACK = 2.0**-50
 # So many numbers of gradients are written down at a time.
 WRITTEN = 2**21
-# So many records are turned at a time where their scalars lie side by side, and fewer forms one by one.
-TURNED, FEW_FORMS = 1024, 4
 
 
 def product_apart(weights: Array, rows: Any) -> Array:
@@ -49,13 +47,7 @@ def product_apart(weights: Array, rows: Any) -> Array:
     """
     if sp.issparse(rows):
         return np.stack([rows @ weight for weight in weights])
-    if len(weights) < FEW_FORMS:
-        return np.asarray(np.einsum("fj,nj->fn", weights, np.ascontiguousarray(rows)))
-    result = np.empty((len(weights), len(rows)))
-    for start in range(0, len(rows), TURNED):
-        columns = np.ascontiguousarray(rows[start : start + TURNED].T)
-        result[:, start : start + TURNED] = np.einsum("fj,jn->fn", weights, columns)
-    return result
+    return np.asarray(np.einsum("fj,nj->fn", weights, np.ascontiguousarray(rows, dtype=float)))
 
 
 def clipped(gradient: Array, squares: Array, clip: float) -> Array:

@@ -5,14 +5,12 @@ fits share them.  Blocks stay on their device as far as its limit allows; the ot
 before them are computed.  Where a block lies changes no bits: sums of blocks are added in pairs, in their order.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -86,17 +84,12 @@ class Placement:
 
     def limit(self, device: Any) -> float:
         """Return how many bytes of records may lie on a device."""
-        if self.memory is not None:
-            return self.memory
-        return SHARE * memory_of(device) if device.platform != "cpu" else float("inf")
+        return SHARE * memory_of(device) if self.memory is None else self.memory
 
 
 def memory_of(device: Any) -> float:
     """Return how many bytes a device has; infinity where nobody says so."""
-    if device.platform != "cpu":
-        return float((device.memory_stats() or {}).get("bytes_limit", np.inf))
-    known = hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= os.sysconf_names.keys()
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if known else np.inf
+    return float((device.memory_stats() or {}).get("bytes_limit", np.inf))
 
 
 _CURRENT: ContextVar[Placement | None] = ContextVar("devices", default=None)
@@ -156,21 +149,14 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
 def has_accelerator() -> bool:
     """Whether JAX finds a device with double precision besides the processor."""
     try:
-        if find_spec("jax") is None:
-            return False
-    except ImportError:  # somebody forbids it
+        import jax
+    except ImportError:
         return False
-    import jax
-
     return jax.default_backend() in EXACT[1:]
 
 
 def padded_size(count: int) -> int:
-    """Round a number of records up, by at most an eighth (at least to 8), so that few different sizes occur.
-
-    >>> [padded_size(n) for n in (1, 9, 100, 583, 20000)]
-    [8, 16, 104, 640, 20480]
-    """
+    """Round a number of records up, by at most an eighth (at least to 8), so that few different sizes occur."""
     step = max(8, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 

@@ -262,17 +262,6 @@ class Engine:
 
         return size / plan.size, self.design.table(block, plan.size), bends()
 
-    def records(self, theta: Array) -> tuple[Array, Array]:
-        """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
-        coefficients, dim = self.coefficients(theta), self.form.map.shape[1]
-
-        def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:
-            values, slopes = self.slopes(coefficients, block, plan)
-            return values, self.written_down(slopes, self.design.table(block, plan.size)).T
-
-        values, gradients = zip((np.zeros(0), np.zeros((0, dim))), *self.each(one), strict=True)
-        return np.concatenate(values), np.concatenate(gradients)
-
     def written_down(self, slopes: Array, table: Array) -> Array:
         """Return gradients of records, shape (dim, records), from those by the forms."""
         return np.asarray(self.form.map.T @ (slopes[:, None] * table.T[None]).reshape(-1, len(table)))

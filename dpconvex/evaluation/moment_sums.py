@@ -22,12 +22,10 @@ def moment_sums(moments: Moments, batch: Batch) -> Array:
         found = batch.added_up(moments_of, batch.place.share(moments))
         return np.zeros(moments.count) if found is None else np.asarray(found)
     adders = [Adder(kind) for kind in moments.kinds]
-    totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
     for scalars, group in scalar_blocks(batch):
-        for adder, total in zip(adders, totals, strict=True):
-            total += adder.sums(scalars, group)
-    scaled = [(total * kind.factors[:, None]).ravel() for total, kind in zip(totals, moments.kinds, strict=True)]
-    return np.concatenate([np.zeros(0), *scaled])
+        for adder in adders:
+            adder.add(scalars, group)
+    return np.concatenate([np.zeros(0), *((adder.total * adder.kind.factors[:, None]).ravel() for adder in adders)])
 
 
 def moments_of(batch: Batch, moments: Moments) -> Array:
@@ -68,31 +66,25 @@ class Adder:
     """Adds up the moments of a kind: each monomial as the product of one from a first and one from a second table."""
 
     def __init__(self, kind: Kind) -> None:
-        monomials = with_weights(kind)
+        self.kind, monomials = kind, with_weights(kind)
         half = monomials.shape[1] // 2
-        self.patterns = kind.patterns
         self.first, self.row = numbered_rows(monomials[:, :half])
         self.second, self.column = numbered_rows(monomials[:, half:])
+        self.total = np.zeros((len(monomials), kind.patterns.shape[1]))
 
-    def sums(self, scalars: Array, group: Indices) -> Array:
-        """Return the sums over a block, shape (monomials, patterns)."""
-        first, second = products(scalars, self.first), products(scalars, self.second)
-        if self.patterns.shape[1] == 1:
-            weights = self.patterns[group]
-            weighted = second if (weights == 1).all() else second * weights
-            return np.asarray((first.T @ weighted)[self.row, self.column][:, None])
-        result = np.zeros((len(self.row), self.patterns.shape[1]))
+    def add(self, scalars: Array, group: Indices) -> None:
+        first, second, patterns = products(scalars, self.first), products(scalars, self.second), self.kind.patterns
+        if patterns.shape[1] == 1:
+            self.total += (first.T @ (second * patterns[group]))[self.row, self.column][:, None]
+            return
         for y in np.unique(group):
             rows = group == y
-            result += (first[rows].T @ second[rows])[self.row, self.column][:, None] * self.patterns[y]
-        return result
+            self.total += (first[rows].T @ second[rows])[self.row, self.column][:, None] * patterns[y]
 
 
 def products(scalars: Array, monomials: Indices) -> Array:
     """Return monomials of all records, shape (records, monomials)."""
-    if monomials.shape[1] == 0:
-        return scalars[:, -1:]
-    result = scalars[:, monomials[:, 0]]
+    result = scalars[:, monomials[:, 0]] if monomials.shape[1] else scalars[:, -1:]
     for column in monomials.T[1:]:
         result = result * scalars[:, column]
     return np.asarray(result)

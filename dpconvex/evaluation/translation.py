@@ -4,6 +4,8 @@ Affine subexpressions are expanded into polynomials, and constraints are read as
 every template before anything is proved about it; a difference is an error.
 """
 
+import math
+
 import numpy as np
 
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
@@ -76,8 +78,8 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         values = space.unpack(theta)
         leaves: dict[Expression, Array] = {block.variable: values[name] for name, block in space.blocks.items()}
         found = evaluations(constraint.args, leaves)
-        excess = excess_of(constraint, [found[argument][0] for argument in constraint.args])
-        if excess is None or not np.isfinite(excess) or (attributes.excess(theta) > ROUNDING * space.dim).any():
+        excess = excess_of(constraint.kind, [found[argument][0] for argument in constraint.args])
+        if not np.isfinite(excess) or (attributes.excess(theta) > ROUNDING * space.dim).any():
             continue
         room = MARGIN * max(found[argument][1] for argument in constraint.args)
         missed = float(alone.excess(theta).max(initial=-np.inf))
@@ -89,15 +91,14 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
             )
 
 
-def excess_of(constraint: Constraint, values: list[Array]) -> float | None:
-    """By how much a constraint is missed (below 0 if it holds strictly); None for cones that have no simple measure."""
-    if constraint.kind == "inequality":
+def excess_of(kind: str, values: list[Array]) -> float:
+    """By how much a constraint is missed (below 0 if it holds strictly); NaN for cones that have no simple measure."""
+    if kind == "inequality":
         return float(np.max(values[0] - values[1], initial=-np.inf))
-    if constraint.kind == "equality":
+    if kind == "equality":
         return float(np.abs(values[0] - values[1]).max(initial=0.0))
-    if constraint.kind == "semidefinite":
-        symmetric = (values[0] + values[0].T) / 2
-        return float(-np.linalg.eigvalsh(symmetric)[0]) if np.isfinite(symmetric).all() else None
-    if constraint.kind == "second-order cone" and values[0].size == 1:
+    if kind == "semidefinite" and np.isfinite(values[0]).all():
+        return float(-np.linalg.eigvalsh((values[0] + values[0].T) / 2)[0])
+    if kind == "second-order cone" and values[0].size == 1:
         return float(np.linalg.norm(values[1]) - values[0].ravel()[0])
-    return None
+    return math.nan

@@ -82,7 +82,7 @@ def test_no_difference_is_longer_or_leaves_its_subspace(problem: str, options: d
         seen = []
         for _ in range(24):
             theta = rng.normal(size=analysis.form.space.dim) * rng.choice([0.3, 3.0, 30.0])
-            gradients = loss.records(theta)[1]
+            gradients = [loss.clipped_gradient(theta, np.inf, one) for one in np.eye(2, dtype=bool)]
             seen.append(gradients[0] - gradients[1] if adjacency == "replace-one" else gradients[0])
         table = np.array(seen)
         assert np.linalg.norm(table, axis=1).max() <= longest * (1 + 1e-9)

@@ -49,10 +49,11 @@ def check(template: Template, seed: int = 0, size: int = 13, smooth: bool = True
     theta, direction = rng.normal(size=(2, space.dim))
     direction /= np.linalg.norm(direction)
     expected = one_by_one(template, space, batch, theta)
-    assert np.allclose(loss.records(theta)[0], expected, rtol=1e-12, atol=1e-12)
+    alone = [BatchedLoss(template, space, batch.chosen(one), engine) for one in np.eye(size, dtype=bool)]
+    assert np.allclose([one.value(theta) for one in alone], expected, rtol=1e-12, atol=1e-12)
     value, gradient = loss.value_and_gradient(theta)
     assert value == pytest.approx(expected.sum(), rel=1e-12, abs=1e-12)
-    assert np.allclose(loss.records(theta)[1].sum(axis=0), gradient, rtol=1e-10, atol=1e-11)
+    assert np.allclose(sum(one.gradient(theta) for one in alone), gradient, rtol=1e-10, atol=1e-11)
     step = 1e-6
     slope = (loss.value(theta + step * direction) - loss.value(theta - step * direction)) / (2 * step)
     assert gradient @ direction == pytest.approx(slope, rel=1e-5, abs=1e-5 * (1 + abs(value)))
