@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from dpconvex.auditing import parts
-from dpconvex.auditing.objective import Effort, Objective
+from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.report import Attack, Audit, Place, written
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real, is_whole
@@ -113,21 +113,21 @@ def audit(
             raise TemplateError(f"audit: {said}, not {given!r}.")
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
-    rng, work = np.random.default_rng(seed), Effort.of(float(effort))
+    rng = np.random.default_rng(seed)
     rest = privacy if share is None else Plan(template, privacy, share=share).rest
     chosen, first = Method(mechanism, whitening=whitening).way(template, rest, int(size))
     if share is None:
         certificate = verify(template, privacy, int(size), chosen, cover, whitening=first)
     else:
         certificate = verify_mixture(template, privacy, size, mechanism, cover, share=share, whitening=whitening)
-    attacks = attack_certificate(template, certificate, chosen, work, rng)
+    attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:
         attacks.append(attack_runs(template, certificate, chosen, attacks[0], backend, int(runs)))
     return Audit(privacy, certificate.mechanism, tuple(attacks))
 
 
 def attack_certificate(
-    template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
+    template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack every part of one fit."""
     if isinstance(certificate, StatisticsCertificate):
@@ -135,11 +135,11 @@ def attack_certificate(
     else:
         analysis = analyse(template, mechanism)
         if isinstance(certificate, DescentCertificate):
-            found = [parts.attack_gradients(analysis, certificate, work, rng)]
+            found = [parts.attack_gradients(analysis, certificate, effort, rng)]
         elif isinstance(certificate, OutputCertificate):
-            found = [parts.attack_output(analysis, certificate, work, rng)]
+            found = [parts.attack_output(analysis, certificate, effort, rng)]
         else:
-            found = [Objective(analysis, certificate, work, rng).attack()]
+            found = [Objective(analysis, certificate, effort, rng).attack()]
         if certificate.noise_dimension and certificate.noise != "matrix":
             found.append(parts.attack_drawing(analysis, certificate, mechanism))
     if certificate.cover is not None:

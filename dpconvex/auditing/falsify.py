@@ -219,7 +219,7 @@ def observed(search: Search, claimed: Claims, starts: int, steps: int) -> dict[s
     best: dict[str, Finding] = {}
     (pair,) = search.pairs("replace-one")
     goals = [goal for _, goal in claimed.values()]
-    for constant, goal, found in zip(claimed, goals, search.found(goals, pair, POOL, steps, starts), strict=True):
+    for constant, goal, found in zip(claimed, goals, search.found(goals, pair, POOL[0], steps, starts), strict=True):
         one = found.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])
         if value == -np.inf:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from dpconvex.auditing.laws import Masses, grid, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import POOL, Candidates, Goal, Search, diagonal, leak, opposite, unit
+from dpconvex.auditing.search import Candidates, Goal, Search, diagonal, leak, opposite, scaled, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
@@ -31,21 +30,8 @@ LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ra
 INSIDE, RANK = 1e-6, 1e-9
 # Cells of the line, to compare rests of the data and at last.
 COARSE, FINE = 1200, 8000
-
-
-class Effort(NamedTuple):
-    """How hard an attack tries: candidates that are drawn, steps they take, those that are integrated, and how often."""
-
-    pool: int
-    steps: int
-    finalists: int
-    trials: int
-
-    @classmethod
-    def of(cls, level: float) -> Effort:
-        """Return the usual effort, multiplied."""
-        usual, least = (POOL, 40, 6, 24), (4, 8, 4, 6)
-        return cls(*(max(round(number * level), few) for number, few in zip(usual, least, strict=True)))
+# Candidates that are integrated, and how often, usually and at least.
+FINALISTS, TRIALS = (6, 4), (24, 6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +51,7 @@ class Restricted:
 class Objective:
     """An attack on one certified learner."""
 
-    def __init__(self, analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> None:
+    def __init__(self, analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> None:
         self.analysis, self.certificate, self.effort, self.rng = analysis, certificate, effort, rng
         self.form, moduli = analysis.form, diagonal(analysis, certificate.size, certificate.added)
         check_projection(analysis)
@@ -86,8 +72,8 @@ class Objective:
             goal = Goal(gaussian=(self.scale, self.epsilon))
         found: list[Restricted] = []
         for pair in self.search.pairs(self.certificate.privacy.adjacency):
-            best = self.search.found([goal], pair, self.effort.pool, self.effort.steps)[0]
-            some = [best.one(k) for k in range(self.effort.finalists)]
+            best = self.search.best(goal, pair, self.effort)
+            some = [best.one(k) for k in range(scaled(self.effort, *FINALISTS))]
             if self.gaussian and all(pair):  # opposite records move the answer along a line
                 some += [replace(one, sides=opposite(one.sides[0], self.search.domains)) for one in some]
             found.extend(self.restricted(one) for one in some)
@@ -146,7 +132,7 @@ class Objective:
         """Report the largest delta (for Gamma noise, epsilon) on the line."""
         masses = self.masses(case, COARSE)
         trials = [case.shift + step * case.noise for step in ALONG]
-        for k in range(len(ALONG) + self.effort.trials):  # first along the worst noise, then at random
+        for k in range(len(ALONG) + scaled(self.effort, *TRIALS)):  # first along the worst noise, then at random
             moved = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7) * self.rng.normal(size=1)
             trial = replace(case, shift=trials[k] if k < len(ALONG) else case.shift + moved)
             found = self.masses(trial, COARSE)

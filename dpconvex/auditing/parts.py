@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import chi2, gamma
 
 from dpconvex.auditing.laws import Masses
-from dpconvex.auditing.objective import Effort, check_projection
+from dpconvex.auditing.objective import check_projection
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal
 from dpconvex.calculus.analysis import Analysis
@@ -38,14 +38,14 @@ LARGEST_SCALE = 1e5
 DRAWS, ALARM = 8000, 1e-9
 
 
-def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
+def attack_output(analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> Attack:
     """Attack output perturbation by the largest distance of two exact minimisers that is found."""
     proof = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     check_projection(proof)
     search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
     cases = []
     for pair in search.pairs(certificate.privacy.adjacency):
-        found = search.found([Goal({"distance": 1.0})], pair, effort.pool, effort.steps)[0]
+        found = search.best(Goal({"distance": 1.0}), pair, effort)
         there, away = other_minimiser(search, found, certificate.noise_dimension)
         k = int(np.argmax(away))
         cases.append((float(away[k]), found.one(k), there[k]))
@@ -82,7 +82,7 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
 
 
 def attack_gradients(
-    analysis: Analysis, certificate: DescentCertificate, effort: Effort, rng: np.random.Generator
+    analysis: Analysis, certificate: DescentCertificate, effort: float, rng: np.random.Generator
 ) -> Attack:
     """Attack noisy gradient descent by the largest difference of two gradients, clipped if they are, seen in every step."""
     check_projection(analysis)
@@ -90,7 +90,7 @@ def attack_gradients(
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     cases, frame = [], np.eye(len(search.moduli))[None]
     for pair in search.pairs(certificate.privacy.adjacency):
-        one = search.found([Goal({"difference": 1.0})], pair, effort.pool, effort.steps)[0].one(0)
+        one = search.best(Goal({"difference": 1.0}), pair, effort).one(0)
         slopes = (side.slopes(one.theta, frame, curved=False)[0][0] for side in one.sides)
         first, second = (g * min(1.0, clip / max(float(np.linalg.norm(g)), 1e-300)) for g in slopes)
         cases.append((float(np.linalg.norm(first - second)), one))
@@ -115,7 +115,7 @@ class Statistics(Search):
 
     def farthest(self, adjacency: str) -> tuple[Candidates, float]:
         """Return two records (or one and none) whose statistics differ much, and by how much."""
-        one = self.found([Goal({"difference": 1.0})], self.pairs(adjacency)[0], POOL, CLIMB)[0].one(0)
+        one = self.found([Goal({"difference": 1.0})], self.pairs(adjacency)[0], POOL[0], CLIMB)[0].one(0)
         return one, float(self.measure(one, False)["difference"][0])
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:

@@ -31,8 +31,10 @@ Pair = tuple[bool, bool]
 
 # Candidates that climb at a time, and numbers of frames that are looked at at once.
 BATCH, AT_ONCE = 64, 2**22
-# Batches of candidates drawn for each pair of kinds, and projections on K and on the wanted values of the leaves.
-POOL, ROUNDS, FEWER = 16, 12, 3
+# Batches of candidates that are drawn for each pair of kinds, and steps that they take, usually and at least.
+POOL, STEPS = (16, 4), (40, 8)
+# Projections on K and on the wanted values of the leaves, of what is drawn and of what moves.
+ROUNDS, FEWER = 12, 3
 # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding.
 TOLERANCE = 1e-13
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
@@ -197,6 +199,10 @@ class Search:
         """Return what the two data sets have, in both orders."""
         return [(True, False), (False, True)] if adjacency == "add-remove" else [(True, True)]
 
+    def best(self, goal: Goal, pair: Pair, effort: float) -> Candidates:
+        """Return the best candidates, best first, with a multiple of the usual effort."""
+        return self.found([goal], pair, scaled(effort, *POOL), scaled(effort, *STEPS))[0]
+
     def found(self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH) -> list[Candidates]:
         """Return the best candidates for each goal, best first; `starts` is rounded up to whole batches."""
         count = -(-starts // BATCH) * BATCH
@@ -345,6 +351,10 @@ def promising(goal: Goal, parts: Mapping[str, Array]) -> NDArray[np.int64]:
     worths = [goal.worth(parts), *(parts[name] for name in goal.weights if len(goal.weights) > 1)]
     mixed = np.stack([np.argsort(-worth, kind="stable") for worth in worths], axis=1).ravel()
     return np.asarray(mixed[np.sort(np.unique(mixed, return_index=True)[1])])
+
+
+def scaled(effort: float, usual: int, least: int) -> int:
+    return max(round(effort * usual), least)
 
 
 def diagonal(analysis: Analysis, size: int, added: float) -> Array:
