@@ -27,7 +27,7 @@ Derivatives = Callable[[Array], tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class Loss:
-    """A convex function of the margin ``m = <x, theta>``, in CVXPY and as derivatives."""
+    """A convex function of the margin ``m = <x, theta>``, or of theta itself, in CVXPY and as derivatives."""
 
     name: str
     expression: Callable[[Any], Any]
@@ -93,7 +93,8 @@ class Promise:
     """A learner and what is promised about it.
 
     Features lie between `lower` and `upper`, there is a loss for each label, and the regularizer, in sum form, is
-    ``modulus/2 |theta - middle|^2 + absolute |theta|``; the parameter may have ends.
+    ``modulus/2 |theta - middle|^2 + absolute |theta|``; the parameter may have ends.  A loss that is tilted is a function of
+    theta minus a multiple of it: one direction, which several functions of a record see.
     """
 
     kinds: tuple[Loss, ...]
@@ -106,6 +107,7 @@ class Promise:
     noise: str
     privacy: dp.Privacy
     size: int
+    tilt: float = 0.0
 
     @property
     def template(self) -> dp.Template:
@@ -113,15 +115,21 @@ class Promise:
         regularizer = self.modulus / 2 * cp.sum_squares(theta - self.middle) + self.absolute * cp.norm1(theta)
         constraints: list[Any] = [] if self.ends is None else [theta >= self.ends[0], theta <= self.ends[1]]
         record = dp.Record(x=dp.Box([self.lower], [self.upper]), y=dp.Choice(range(len(self.kinds))))
-        return dp.Template(
-            record, lambda x, y: self.kinds[y].expression(x @ theta), regularizer / self.size, constraints
-        )
+
+        def loss(x: Any, y: int) -> Any:
+            expression = self.kinds[y].expression
+            return expression(theta[0]) - self.tilt * x @ theta if self.tilt else expression(x @ theta)
+
+        return dp.Template(record, loss, regularizer / self.size, constraints)
 
     def slopes(self, record: tuple[int, float] | None, theta: Array, rest: float = 0.0) -> tuple[Array, Array]:
         """Return slope and curvature of an objective with one record, or none, and a linear rest; off 0, where it has a kink."""
         gradient = self.modulus * (theta - self.middle) + self.absolute * np.sign(theta) + rest
         if record is None:
             return gradient, np.full_like(theta, self.modulus)
+        if self.tilt:
+            first, second = self.kinds[record[0]].derivatives(theta)
+            return gradient + first - self.tilt * record[1], self.modulus + second
         first, second = self.kinds[record[0]].derivatives(theta * record[1])
         return gradient + first * record[1], self.modulus + second * record[1] ** 2
 
@@ -137,16 +145,16 @@ class Promise:
 
 
 @st.composite
-def promises(draw: Any) -> Promise:
-    """Compose a learner and a promise."""
+def promises(draw: Any, tilted: bool = False) -> Promise:
+    """Compose a learner and a promise; tilted, with Gaussian noise on one direction where a record appears."""
     count = draw(st.sampled_from([1, 2, 2, 3]))
     kinds = tuple(draw(losses) for _ in range(count))
     ends = draw(st.sampled_from([None, None, (-0.3, 0.3), (-2.0, 2.0), (0.5, 1.5), (-1.0, 3.0)]))
     if ends is None and not all(kind.bounded for kind in kinds):
         ends = (-1.0, 1.0)
-    noise = draw(st.sampled_from(["gamma", "gaussian", "gaussian", "matrix"]))
+    noise = "gaussian" if tilted else draw(st.sampled_from(["gamma", "gaussian", "gaussian", "matrix"]))
     delta = draw(st.sampled_from([1e-6, 1e-3, 1e-2])) if noise == "gaussian" else 0.0
-    adjacency = draw(st.sampled_from(["replace-one", "add-remove"]))
+    adjacency = "add-remove" if tilted else draw(st.sampled_from(["replace-one", "add-remove"]))
     return Promise(
         kinds,
         draw(st.sampled_from([-1.0, -0.3, 0.999])),
@@ -158,6 +166,7 @@ def promises(draw: Any) -> Promise:
         noise,
         dp.Privacy(draw(st.sampled_from([0.3, 1.0, 3.0, 8.0])), delta, adjacency=adjacency),
         draw(st.sampled_from([1, 2, 50])),
+        draw(st.sampled_from([0.5, 2.0] if tilted else [0.0, 0.0, 0.5, 2.0])),
     )
 
 
@@ -229,6 +238,12 @@ def check(promise: Promise, most: int, places: int) -> None:
 @settings(max_examples=25)
 @given(promises())
 def test_promises_on_the_line(promise: Promise) -> None:
+    check(promise, 16, 2)
+
+
+@settings(max_examples=10)
+@given(promises(tilted=True))
+def test_promises_on_one_direction_that_several_functions_see(promise: Promise) -> None:
     check(promise, 16, 2)
 
 
