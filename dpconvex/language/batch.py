@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from sys import getsizeof
 from typing import Any, NoReturn
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.runtime import frozen
@@ -42,7 +40,8 @@ class Batch:
 
     def __sizeof__(self) -> int:
         """Bytes in memory, which decide where Dask moves what."""
-        return self.group.nbytes + sum(map(bytes_of, self.fields.values()))
+        held = (getattr(column, "data", None) for column in self.fields.values())  # of arrays, and of sparse ones
+        return self.group.nbytes + sum(getattr(numbers, "nbytes", 0) for numbers in held)
 
     @property
     def size(self) -> int:
@@ -59,12 +58,6 @@ class Batch:
         """Return some of the records; `rows` has an entry for each, shape (n,)."""
         index = np.flatnonzero(rows)
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
-
-
-def bytes_of(column: Any) -> int:
-    if sp.issparse(column):
-        return int(column.data.nbytes + column.indices.nbytes + column.indptr.nbytes)
-    return column.nbytes if isinstance(column, np.ndarray) else getsizeof(column)
 
 
 # Partitions
@@ -109,27 +102,24 @@ class Place:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Neighbouring partitions that one task reads: the number of the first, and what was seen of each, if it must stay so."""
+    """Neighbouring partitions that one task reads, by their numbers, and what was seen of each, if it must stay so."""
 
+    numbers: range
     task: Any
-    first: int
     held: bool = False
     seen: Sequence[Seen | None] = ()
-
-    @property
-    def numbers(self) -> range:
-        return range(self.first, self.first + len(self.seen))
 
 
 def bundles(place: Place, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Bundle]:
     """Return tasks that call a function with what neighbouring partitions are before they are read."""
-    step, shared = place.step(len(values)), place.share(function)
-    return [Bundle(place.task(called, k, shared, values[k : k + step]), k) for k in range(0, len(values), step)]
+    step, shared, every = place.step(len(values)), place.share(function), range(len(values))
+    numbers = [every[k : k + step] for k in every[::step]]
+    return [Bundle(n, place.task(called, n, shared, values[n.start : n.stop])) for n in numbers]
 
 
 def asked(place: Place, function: Callable[[Any], int], values: Sequence[Any]) -> list[int]:
     """Return a number of each partition, before any of them was checked."""
-    tasks = {bundle.first: bundle.task for bundle in bundles(place, function, values)}
+    tasks = {bundle.numbers[0]: bundle.task for bundle in bundles(place, function, values)}
     return [int(number) for found in place.results(tasks) for number in found]
 
 
@@ -141,7 +131,7 @@ class PartitionedBatch(Batch):
     """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
     fields = group = property(refused)
-    sizes: tuple[int, ...]
+    sizes: Sequence[int]
     place: Place
     bundles: Sequence[Bundle]
 
@@ -158,10 +148,10 @@ class PartitionedBatch(Batch):
         """Read all partitions once, and keep those that stay."""
         made = bundles(place, check, values)
         for k, bundle in enumerate(made):
-            if place.keeps(values[bundle.first], keep):
-                spread = None if is_lazy(values[bundle.first]) else k / len(made)  # Dask knows where it made something
+            if place.keeps(first := values[bundle.numbers[0]], keep):
+                spread = None if is_lazy(first) else k / len(made)  # Dask knows where it made something
                 made[k] = replace(bundle, task=place.held(bundle.task, spread), held=True)
-        found = place.results({bundle.first: place.task(seen_of, bundle.task) for bundle in made})
+        found = place.results({bundle.numbers[0]: place.task(seen_of, bundle.task) for bundle in made})
         made = [replace(bundle, seen=seen) for bundle, seen in zip(made, found, strict=True)]
         return cls([seen[0] for bundle in made for seen in bundle.seen if seen], place, made)
 
@@ -177,8 +167,7 @@ class PartitionedBatch(Batch):
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
         given = {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
-        some = [bundle for bundle in self.bundles if any(k in given for k in bundle.numbers)]
-        tasks = {bundle.first: self._applied(bundle, function, shared, given) for bundle in some}
+        tasks = {bundle.numbers[0]: task for bundle, task in self._tasks(function, shared, given)}
         return summed(part for found in self.place.results(tasks) for part in found) if tasks else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
@@ -196,17 +185,21 @@ class PartitionedBatch(Batch):
     def _changed(
         self, sizes: Sequence[int], function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]
     ) -> PartitionedBatch:
-        made = []
-        for old in self.bundles:
-            task = self._applied(old, function, shared, dict(enumerate(own)))
-            made.append(replace(old, task=self.place.held(task) if old.held else task, seen=[None] * len(old.seen)))
+        made = [
+            replace(old, task=self.place.held(task) if old.held else task, seen=[None] * len(old.seen))
+            for old, task in self._tasks(function, shared, dict(enumerate(own)))
+        ]
         return PartitionedBatch(sizes, self.place, made)
 
-    def _applied(
-        self, old: Bundle, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
-    ) -> Any:
-        mine = {k: own[k] for k in old.numbers if k in own}
-        return self.place.task(applied, old.task, old.first, old.seen, function, shared, mine)
+    def _tasks(
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[Bundle, Any]]:
+        """Yield bundles, and tasks that call a function with those of their partitions that have arguments of their own."""
+        for bundle in self.bundles:
+            mine = {k: own[k] for k in bundle.numbers if k in own}
+            if mine:
+                arguments = bundle.task, bundle.numbers, bundle.seen, function, shared, mine
+                yield bundle, self.place.task(applied, *arguments)
 
 
 def is_lazy(value: Any) -> bool:
@@ -217,37 +210,35 @@ def is_lazy(value: Any) -> bool:
 # What is done where partitions are
 
 
-def called(first: int, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    return [within(number, function, value) for number, value in enumerate(values, first)]
+def called(numbers: range, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    return [within(number, function, value) for number, value in zip(numbers, values, strict=True)]
 
 
 def seen_of(parts: Sequence[Batch]) -> list[Seen]:
     return [part.seen for part in parts]
 
 
+def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
+    return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
+
+
 def applied(
     parts: Sequence[Batch],
-    first: int,
+    numbers: range,
     seen: Sequence[Seen | None],
     function: Callable[..., Any],
     shared: Any,
     own: Mapping[int, tuple[Any, ...]],
 ) -> list[Any]:
     """Call a function with those partitions that have arguments of their own; all must be as they were."""
-    found = []
-    for number, (part, known) in enumerate(zip(parts, seen, strict=True), first):
+    for number, part, known in zip(numbers, parts, seen, strict=True):
         if known is not None and part.seen != known:
             raise DomainError(
                 f"partition {number} holds other records than when it was checked ({part.size}, and then {known[0]}); nothing is "
                 "released. Data must not change during a fit."
             )
-        if number in own:
-            found.append(within(number, function, part, shared, *own[number]))
-    return found
-
-
-def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
-    return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
+    mine = zip(numbers, parts, strict=True)
+    return [within(number, function, part, shared, *own[number]) for number, part in mine if number in own]
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,7 +1,4 @@
-"""What is publicly known about one record: its fields and their domains, over which constants of certificates are suprema.
-
-Data are checked against it before anything else happens: a record outside is an error, or is projected on request.
-"""
+"""What is publicly known about one record: its fields and their domains, over which constants of certificates are suprema."""
 
 from __future__ import annotations
 
@@ -79,16 +76,19 @@ class Record(Sealed):
         for name, domain in fields.items():
             if not isinstance(domain, Ball | Box | Choice):
                 raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
-        numbers = {name: domain for name, domain in fields.items() if not isinstance(domain, Choice)}
-        choices = {name: domain for name, domain in fields.items() if isinstance(domain, Choice)}
         self.fields: Mapping[str, Domain] = MappingProxyType(dict(fields))
-        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(numbers)
-        self.discrete: Mapping[str, Choice] = MappingProxyType(choices)
-        symbols = {name: symbol(name, domain) for name, domain in numbers.items()}
+        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(
+            {name: domain for name, domain in fields.items() if not isinstance(domain, Choice)}
+        )
+        self.discrete: Mapping[str, Choice] = MappingProxyType(
+            {name: domain for name, domain in fields.items() if isinstance(domain, Choice)}
+        )
+        symbols = {name: symbol(name, domain) for name, domain in self.continuous.items()}
         self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(symbols)
-        values = [d.values for d in self.discrete.values()]
-        made = (dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values))
-        self.combinations: tuple[dict[str, Hashable], ...] = tuple(made)
+        every = product(*(choice.values for choice in self.discrete.values()))
+        self.combinations: tuple[dict[str, Hashable], ...] = tuple(
+            dict(zip(self.discrete, values, strict=True)) for values in every
+        )
         self._sealed = True
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Record(Sealed):
             given = settled(data)
             self.check_names(given)
             batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip, copy)
-        if batch.size == 0 and not empty:
+        if not empty and batch.size == 0:
             raise DomainError(EMPTY)
         return batch
 
@@ -230,9 +230,7 @@ def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
         kind = type(data).__name__
-        raise DomainError(
-            f"the data must map each declared field to its column, as {{'x': X, 'y': y}}, not be a {kind}."
-        )
+        raise DomainError(f"the data must map each declared field to its column, as {{'x': X}}, not be a {kind}.")
     return data
 
 

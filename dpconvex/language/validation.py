@@ -17,9 +17,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, at_once, blocks
-
-Continuous = Ball | Box
+from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
@@ -30,47 +28,36 @@ ROUNDING = 1e-9
 SINGLE_ROUNDING = 1e-6
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
-# Below this size, and it alone, whole numbers are exact as floating-point numbers: none above it rounds to one below.
-EXACT = 2**53
 
 
 # What needs no values
 
 
-def check_array(
-    name: str, shape: tuple[int, ...], found: Sequence[int], kind: np.dtype[Any] | None = None, where: str = ""
-) -> None:
-    """Refuse records of another shape, or entries that are no real numbers; types of Python's objects are values."""
-    if len(found) != 1 + len(shape) or tuple(found[1:]) != shape:
+def check_array(name: str, shape: tuple[int, ...], column: Any, where: str = "", numeric: bool = True) -> int:
+    """Return the number of records, or refuse another shape, or entries of a type of no real numbers; objects are values."""
+    found = tuple(column.shape)
+    if len(found) != 1 + len(shape) or found[1:] != shape:
         expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
-        raise DomainError(f"field {name!r}: {where}expected shape {expected}, got {tuple(found)}.")
-    if kind is not None and kind.kind not in "biufO":
-        raise DomainError(f"field {name!r}: expected real numbers, got entries of type {kind}.")
-
-
-def check_chunks(name: str, shape: tuple[int, ...], column: Chunks, numeric: bool) -> int:
-    for number, (_, found, kind) in enumerate(column.forms):
-        if found is not None:
-            check_array(name, shape, found, kind if numeric else None, f"chunk {number}: ")
-    return len(column)
+        raise DomainError(f"field {name!r}: {where}expected shape {expected}, got {found}.")
+    if numeric and column.dtype.kind not in "biufO":
+        raise DomainError(f"field {name!r}: {where}expected real numbers, got entries of type {column.dtype}.")
+    return int(found[0])
 
 
 def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
     """Return the number of records of a continuous column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        return check_chunks(name, shape, column, numeric=True)
+        return sum(check_array(name, shape, form, f"chunk {k}: ") for k, form in enumerate(column.forms))
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
-        column = as_array(name, column)
-    if isinstance(column, np.ndarray) and column.shape == (0,):  # what no records look like, whatever their shape
-        return 0
-    check_array(name, shape, column.shape, column.dtype)
-    return int(column.shape[0])
+        column = array_of(f"field {name!r}", column)
+    # What no records look like, whatever their shape, is (0,).
+    return 0 if column.shape == (0,) else check_array(name, shape, column)
 
 
 def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> int:
     """Return the number of records of a discrete column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        return check_chunks(name, (), column, numeric=False)
+        return sum(check_array(name, (), form, f"chunk {k}: ", False) for k, form in enumerate(column.forms))
     kind = getattr(column, "dtype", None)
     shape = tuple(getattr(column, "shape", ())) if kind is not None else None
     wrong = sp.issparse(column) or isinstance(column, str | bytes | Mapping | set | frozenset)
@@ -88,39 +75,15 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     return len(column)
 
 
-# Numbers
-
-
-def as_array(name: str, column: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(column)
-    except Exception as error:  # what an object does when it is made an array is up to it
-        raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
-
-
-def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Return a column as an array of real numbers, of a shape, not copied if it was one, or raise `DomainError`."""
-    check_masked(name, column)
-    array = as_array(name, column)
-    if shape is not None and array.shape == (0,):  # what no records look like, whatever their shape
-        array = array.reshape(0, *shape)
-    found = (0, *array.shape[1:]) if shape is None else array.shape
-    check_array(name, array.shape[1:] if shape is None else shape, found, array.dtype)
-    if array.dtype.kind != "O":
-        return array
-    for place, entry in enumerate(array.ravel().tolist()):
-        if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | np.bool_)):
-            row, kind = place // max(int(np.prod(array.shape[1:])), 1), type(entry).__name__
-            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, a {kind}).")
-    try:
-        return np.array(array, dtype=float)  # None becomes NaN
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
-
-
-def check_masked(name: str, column: Any) -> None:
-    if has_masked(column):
-        raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
+def check_zeros(name: str, domain: Ball | Box, column: Any) -> None:
+    """Refuse a sparse matrix for a field that cannot be 0."""
+    lower, upper = domain.bounds
+    wrong = np.flatnonzero((lower > 0) | (upper < 0))
+    if sp.issparse(column) and len(wrong):
+        j = int(wrong[0])
+        raise DomainError(
+            f"field {name!r}: zeros of column {j} are outside its declared bounds, {lower[j]:g} to {upper[j]:g}; pass an array."
+        )
 
 
 def has_masked(column: Any) -> bool:
@@ -137,8 +100,32 @@ def has_masked(column: Any) -> bool:
     return False
 
 
-def is_single(kind: np.dtype[Any]) -> bool:
-    return kind.kind == "f" and kind.itemsize < 8
+def check_masked(name: str, column: Any) -> None:
+    if has_masked(column):
+        raise DomainError(f"field {name!r}: entries are masked; fill them in with public values.")
+
+
+# Numbers
+
+
+def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Return a column as an array of real numbers, of a shape, not copied if it was one, or raise `DomainError`."""
+    check_masked(name, column)
+    array = array_of(f"field {name!r}", column)
+    if shape is not None and array.shape == (0,):
+        array = array.reshape(0, *shape)
+    wanted = array.shape[1:] if shape is None else shape
+    check_array(name, wanted, np.atleast_1d(array) if shape is None else array)
+    if array.dtype.kind != "O":
+        return array
+    for place, entry in enumerate(array.ravel().tolist()):
+        if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | np.bool_)):
+            row, kind = place // max(int(np.prod(wanted)), 1), type(entry).__name__
+            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, a {kind}).")
+    try:
+        return np.array(array, dtype=float)  # None becomes NaN
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
@@ -147,7 +134,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
     SciPy does not look whether an index lies within the matrix, and adds duplicate entries up in their own type, in which small
     integers wrap around.
     """
-    check_array(name, shape, column.shape, column.dtype)
+    check_array(name, shape, column)
     try:
         if column.format in ("csr", "csc", "bsr"):
             kept = column.copy()
@@ -157,7 +144,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
                 raise ValueError("it has other numbers of indices than of entries")
             found = column.tocoo()
             kept = sp.coo_array((found.data, found.coords), shape=column.shape)
-        check_array(name, shape, kept.shape, kept.dtype)
+        check_array(name, shape, kept)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
             matrix = sp.csr_array(kept.astype(float))
             matrix.has_canonical_format = False
@@ -167,41 +154,31 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
     return matrix
 
 
-def check_zeros(name: str, domain: Continuous, column: Any) -> None:
-    """Refuse a sparse matrix for a field that cannot be 0."""
-    lower, upper = domain.bounds
-    wrong = np.flatnonzero((lower > 0) | (upper < 0))
-    if sp.issparse(column) and len(wrong):
-        j = int(wrong[0])
-        raise DomainError(
-            f"field {name!r}: zeros of column {j} are outside its declared bounds, {lower[j]:g} to {upper[j]:g}; pass an array."
-        )
-
-
-def check_column(name: str, domain: Continuous, column: Any, clip: bool, copy: bool = True) -> Any:
+def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: bool = True) -> Any:
+    """Return a continuous column inside its domain, or refuse it."""
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
-        check_zeros(name, domain, column)
-        return gate.sparse(trusted_rows(name, column, domain.shape), is_single(column.dtype))
+        return gate.sparse(column)
     if isinstance(column, Chunks):
         return Pieces(column, domain.shape, gate)
-    step = at_once(domain.shape)
-    if not isinstance(column, FileRows | Stored):
-        array = gate.opened(column)
-        if not isinstance(column, np.memmap) and array.nbytes <= LARGEST_COPY:
-            with np.errstate(over="ignore"):  # infinity is refused by its row
-                rows = array.astype(float, copy=False)
-                whole = frozen(rows) if copy else rows
-            single = is_single(array.dtype)
-            moved = [gate.outside(rows, k * step, single) is not None for k, rows in enumerate(blocks(whole, step))]
-            if not any(moved):
-                return whole
-            return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(whole, step)]))
-        column = array
-    gate.opened(column[:0])
-    for k, rows in enumerate(blocks(column, step)):
-        gate(rows, k * step)
-    return Stored(column, gate, (len(column), *domain.shape))
+    step, stays = at_once(domain.shape), isinstance(column, FileRows | Stored)
+    array = column if stays else gate.opened(column)
+    if stays or isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY:
+        gate.opened(array[:0])
+        for k, rows in enumerate(blocks(array, step)):
+            gate(rows, k * step)
+        return Stored(array, gate, (len(array), *domain.shape))
+    with np.errstate(over="ignore"):  # infinity is refused by its row
+        rows, single = array.astype(float, copy=False), is_single(array)
+    whole = frozen(rows) if copy else rows
+    outside = [gate.outside(rows, k * step, single) for k, rows in enumerate(blocks(whole, step))]
+    if all(rows is None for rows in outside):
+        return whole
+    return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(whole, step)]))
+
+
+def is_single(column: Any) -> bool:
+    return column.dtype.kind == "f" and column.dtype.itemsize < 8
 
 
 class Gate:
@@ -211,7 +188,7 @@ class Gate:
     depends on that record alone, to the last bit, and not on those beside it.
     """
 
-    def __init__(self, name: str, domain: Continuous, clip: bool) -> None:
+    def __init__(self, name: str, domain: Ball | Box, clip: bool) -> None:
         self.name, self.domain, self.clip = name, domain, clip
 
     def opened(self, values: Any) -> NDArray[Any]:
@@ -222,29 +199,33 @@ class Gate:
         array = self.opened(values)
         with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
             rows = np.array(array, dtype=float, order="C")
-        outside = self.outside(rows, first, is_single(array.dtype) if single is None else single)
+        outside = self.outside(rows, first, is_single(array) if single is None else single)
         if outside is not None:
             rows[outside] = self.domain.project(rows[outside])
         return rows
 
     def outside(self, rows: Array, first: int, single: bool) -> NDArray[np.bool_] | None:
         """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
-        excess = self.domain.excess(rows)
-        if not np.isfinite(excess.max(initial=-1.0)):
-            self._check_finite(rows.reshape(len(rows), -1), first)
-        return self._beyond(excess, first, single)
+        return self._beyond(self.domain.excess(rows), rows, first, single)
 
-    def sparse(self, matrix: sp.csr_array, single: bool) -> sp.csr_array:
-        if not np.isfinite(matrix.data).all():
-            self._check_finite(matrix, 0)
+    def sparse(self, column: Any) -> sp.csr_array:
+        check_zeros(self.name, self.domain, column)
+        matrix = trusted_rows(self.name, column, self.domain.shape)
         excess, projected = sparse_excess(self.domain, matrix)
-        outside, data = self._beyond(excess, 0, single), matrix.data
+        outside, data = self._beyond(excess, matrix, 0, is_single(column)), matrix.data
         if outside is not None:
             data = np.where(np.repeat(outside, np.diff(matrix.indptr)), projected, data)
         return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
 
-    def _beyond(self, excess: Array, first: int, single: bool) -> NDArray[np.bool_] | None:
+    def _beyond(self, excess: Array, rows: Any, first: int, single: bool) -> NDArray[np.bool_] | None:
         largest = float(excess.max(initial=-1.0))
+        if not np.isfinite(largest):
+            found = sp.coo_array(rows if sp.issparse(rows) else rows.reshape(len(rows), -1))
+            for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
+                raise DomainError(
+                    f"field {self.name!r}: row {first + found.row[k]}, column {found.col[k]} is {found.data[k]}; "
+                    "fill it in with a public value."
+                )
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
             raise DomainError(
@@ -254,34 +235,21 @@ class Gate:
             )
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None
 
-    def _check_finite(self, rows: Any, first: int) -> None:
-        found = sp.coo_array(rows)
-        for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
-            raise DomainError(
-                f"field {self.name!r}: row {first + found.row[k]}, column {found.col[k]} is {found.data[k]}; "
-                "remove such records or fill them in with public values."
-            )
 
-
-def sparse_excess(domain: Continuous, matrix: sp.csr_array) -> tuple[Array, Array]:
+def sparse_excess(domain: Ball | Box, matrix: sp.csr_array) -> tuple[Array, Array]:
     """By how much each row exceeds a domain that 0 is in, relative to its size, and the entries of the rows' projections."""
     places, owners = matrix.indices, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    if isinstance(domain, Box) or domain.norm == np.inf:
-        lower, upper = domain.bounds
-        over = np.maximum(lower[places] - matrix.data, matrix.data - upper[places])
-        size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
-        excess = np.full(matrix.shape[0], -1.0)
-        with np.errstate(over="ignore"):  # an infinite excess says what is meant
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+        if isinstance(domain, Box) or domain.norm == np.inf:
+            lower, upper = domain.bounds
+            over = np.maximum(lower[places] - matrix.data, matrix.data - upper[places])
+            size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
+            excess = np.full(matrix.shape[0], -1.0)
             np.maximum.at(excess, owners, over / size[places])
-        return excess, np.clip(matrix.data, lower[places], upper[places])
-    # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
-    scale = np.full(matrix.shape[0], float(domain.radius))
-    np.maximum.at(scale, owners, np.abs(matrix.data))
-    rows = matrix.data / scale[owners]
-    norms = np.bincount(owners, np.abs(rows) ** domain.norm, matrix.shape[0]) ** (1 / domain.norm)
-    shrunk = rows * (domain.radius / np.where(norms > 0, norms, 1.0))[owners]
-    with np.errstate(over="ignore"):
-        return norms * (scale / domain.radius) - 1.0, shrunk
+            return excess, np.clip(matrix.data, lower[places], upper[places])
+        powers = np.abs(matrix.data / domain.radius) ** domain.norm
+        norms = np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm)
+        return np.asarray(norms - 1.0), np.asarray(matrix.data / np.maximum(norms, 1.0)[owners])
 
 
 # Labels
@@ -325,7 +293,8 @@ def codes_of(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np
     """Return the index of each entry among the declared values, -1 for what is none of them."""
     length_of_labels(name, declared, column)
     plain = type(column) in (np.ndarray, np.memmap) and column.dtype.kind in "iuf"
-    if plain and all(isinstance(value, int | float) and abs(value) < EXACT for value in declared):
+    # Whole numbers below 2^53, and they alone, are exact as floating-point numbers: none above rounds to one below.
+    if plain and all(isinstance(value, int | float) and abs(value) < 2**53 for value in declared):
         codes = np.full(len(column), -1)
         for code, value in enumerate(declared):
             codes[column == np.float64(value)] = code  # type: ignore[arg-type]

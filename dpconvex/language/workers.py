@@ -1,8 +1,7 @@
 """Partitions on the workers of a Dask cluster: what is asked goes out, and what comes back is as small as a sum.
 
-Neighbours are read by one task, whose result its worker holds; if the worker is lost, Dask computes it again elsewhere, and it
-passes the same check.  Errors come back as results, because Dask writes exceptions into its logs, and those of a check name
-values of records.  Names of tasks are random.
+If the worker that holds partitions is lost, Dask computes them again elsewhere, and they pass the same check.  Errors come back as results:
+Dask writes exceptions into its logs, and those of a check name values of records.  Names of tasks are random.
 """
 
 import sys
@@ -54,21 +53,19 @@ class Workers(Place):
         return keep is not False
 
     def held(self, task: Any, spread: float | None = None) -> Any:
-        known = self.threads if spread is not None else []
-        return self._started(task, known[int((spread or 0.0) * len(known))] if known else None)
+        options = {}
+        if spread is not None and self.threads:
+            options = {"workers": [self.threads[int(spread * len(self.threads))]], "allow_other_workers": True}
+        with reachable():
+            return self.client.compute(task, retries=RETRIES, **options)
 
     def results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
         with reachable():
-            outcomes = self._gathered(self._started(list(tasks.values())), list(tasks))
+            outcomes = self._gathered(self.client.compute(list(tasks.values()), retries=RETRIES), list(tasks))
         for found in outcomes:
             if isinstance(found, Exception):
                 raise found
             yield found
-
-    def _started(self, tasks: Any, place: str | None = None) -> Any:
-        options = {} if place is None else {"workers": [place], "allow_other_workers": True}
-        with reachable():
-            return self.client.compute(tasks, retries=RETRIES, **options)
 
     def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
         """Wait for tasks, as long as there is anybody to do them."""
