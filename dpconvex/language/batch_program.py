@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.extremes import SUM_LARGEST
 from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.evaluate import over_records
 from dpconvex.core.expression import Expression, Field, Variable
@@ -70,14 +69,16 @@ class Rebuilder:
         self.fields = {name: np.moveaxis(dense(values[rows]), 0, -1) for name, values in problem.batch.fields.items()}
         self.lift = entries_matrix(problem.space)
         blocks = problem.space.blocks
-        sizes = np.cumsum([0, *(block.variable.size for block in blocks.values())]).tolist()
-        self.starts = dict(zip(blocks, sizes, strict=False))
+        self.starts = dict(zip(blocks, np.cumsum([0, *(b.variable.size for b in blocks.values())]), strict=False))
         self.known: dict[Expression, Objects] = {}
 
     def vector(self, expression: Expression) -> Any:
-        return self._full(self.columns(expression).ravel()[0])
+        return self._full(self._columns(expression).ravel()[0])
 
-    def columns(self, expression: Expression) -> Objects:
+    def _full(self, column: Column) -> Any:
+        return column.value if isinstance(column.value, cp.Expression) else np.broadcast_to(column.value, (self.count,))
+
+    def _columns(self, expression: Expression) -> Objects:
         if expression not in self.known:
             found = self._leaf(expression) if expression.is_affine else self._atom(expression)
             items = np.empty(expression.size, dtype=object)
@@ -87,25 +88,21 @@ class Rebuilder:
 
     def _leaf(self, expression: Expression) -> list[Column]:
         """Affine in the variables: a matrix of derivatives and a vector of offsets for each entry."""
+        leaves: dict[Expression, Array] = {field: self.fields[field.name] for field in expression.fields}
         variables = sorted(expression.variables, key=lambda variable: variable.key)
-        zeros: dict[Expression, Array] = {variable: np.zeros((*variable.shape, 1)) for variable in variables}
-        offset = self._values(expression, zeros)
-        place, slopes = [], []
+        leaves |= {variable: np.zeros((*variable.shape, 1)) for variable in variables}
+        offset = self._values(expression, leaves)
+        place, slopes = [], [np.zeros((0, *offset.shape))]
         for variable in variables:
-            for number in range(variable.size):
-                unit = np.zeros(variable.size)
-                unit[number] = 1.0
+            for number, unit in enumerate(np.eye(variable.size)):
+                given = {**leaves, variable: unit.reshape(variable.shape, order="F")[..., None]}
                 place.append(self.starts[variable.name] + number)
-                given = {**zeros, variable: unit.reshape(variable.shape, order="F")[..., None]}
-                slopes.append(self._values(expression, given) - offset)
-        slope = np.stack(slopes) if slopes else np.zeros((0, *offset.shape))
-        where = np.array(place, dtype=int)
+                slopes.append((self._values(expression, given) - offset)[None])
+        slope, where = np.concatenate(slopes), np.array(place, dtype=int)
         return [self._row(offset[j], slope[:, j].T, where) for j in range(expression.size)]
 
-    def _values(self, expression: Expression, variables: dict[Expression, Array]) -> Array:
+    def _values(self, expression: Expression, leaves: dict[Expression, Array]) -> Array:
         """Evaluate an expression for all records, at once if they do not matter; entries in row order, records last."""
-        leaves: dict[Expression, Array] = {field: self.fields[field.name] for field in expression.fields}
-        leaves |= variables
         value = over_records([expression], leaves)[expression]
         return np.broadcast_to(value, (*expression.shape, value.shape[-1])).reshape(expression.size, value.shape[-1])
 
@@ -121,45 +118,36 @@ class Rebuilder:
 
     def _atom(self, expression: Expression) -> list[Any]:
         """Write an atom that is not affine; entries in row order."""
-        atom = expression.atom
+        atom, options = expression.atom, dict[str, Any](expression.options)
         assert atom is not None
-        arguments = [self.columns(argument) for argument in expression.args]
+        arguments = [self._columns(argument) for argument in expression.args]
         if atom.affine != "curved":
             found = atom.value(np, expression, *(argument[..., None] for argument in arguments))
             return list(np.broadcast_to(found[..., 0], expression.shape).ravel())
-        if atom.writes is None:
+        if atom.writes is not None and "axis" in options:
+            return self._reduced(expression, arguments, options)
+        if atom.writes is None or any(argument.shape != expression.shape for argument in arguments):
             raise missing(expression)
-        if "axis" in dict(expression.options) or atom is SUM_LARGEST:
-            return self._reduced(expression, arguments)
-        if all(argument.shape == expression.shape for argument in arguments):
-            cells = zip(*(argument.ravel() for argument in arguments), strict=True)
-            return [atom.writes(cp, expression, [self._full(column) for column in cell]) for cell in cells]
-        raise missing(expression)
+        cells = zip(*(argument.ravel() for argument in arguments), strict=True)
+        return [atom.writes(cp, expression, [self._full(column) for column in cell]) for cell in cells]
 
-    def _full(self, column: Column) -> Any:
-        return column.value if isinstance(column.value, cp.Expression) else np.broadcast_to(column.value, (self.count,))
-
-    def _reduced(self, expression: Expression, arguments: list[Objects]) -> list[Any]:
+    def _reduced(self, expression: Expression, arguments: list[Objects], options: dict[str, Any]) -> list[Any]:
         """Apply a reduction to the stacks, of shape (k, records), of the k entries that each entry of the result reduces."""
-        options: dict[str, Any] = dict(expression.options)
-        argument = arguments[0]
-        axes = options.pop("axis", tuple(range(argument.ndim)))
+        atom, argument, axes = expression.atom, arguments[0], options["axis"]
+        assert atom is not None
+        assert atom.writes is not None
         kept = [k for k in range(argument.ndim) if k not in axes]
         table = np.transpose(argument, [*kept, *axes]).reshape(-1, int(np.prod([argument.shape[k] for k in axes])))
         stacks = [cp.vstack([self._full(column) for column in row]) for row in table]
-        if expression.atom is QUAD_OVER_LIN:
+        if atom is QUAD_OVER_LIN:
             divisor = arguments[1].item().value
             if isinstance(divisor, cp.Expression):
                 raise missing(expression)
             return [cp.multiply(cp.sum(cp.square(stack), axis=0), 1.0 / divisor) for stack in stacks]
-        if expression.atom is SUM_LARGEST:
-            return [cp.sum_largest(stack, options["k"], axis=0) for stack in stacks]
-        assert expression.atom is not None
-        assert expression.atom.writes is not None
         stack_like = Variable.of((table.shape[1], self.count), "stack", -1)
         try:
-            over_rows = expression.atom(stack_like, axis=(0,), **{**options, "keepdims": False})
-            return [expression.atom.writes(cp, over_rows, [stack]) for stack in stacks]
+            over_rows = atom(stack_like, **{**options, "axis": (0,), "keepdims": False})
+            return [atom.writes(cp, over_rows, [stack]) for stack in stacks]
         except ValueError as error:  # CVXPY has norms of some orders along an axis, and of others not
             raise missing(expression) from error
 
@@ -192,22 +180,37 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     """Return the arguments that make a `Template` of a problem over all records; see `Template.from_problem`."""
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"from_problem: expected a cvxpy.Problem, not {type(problem).__name__}.")
-    symbols, count = data_symbols(problem, records)
-    record = Record(**{symbol.name(): domain for symbol, domain in symbols})
-    reader = Reader(symbol for symbol, _ in symbols)
+    if not isinstance(records, Mapping) or not records:
+        raise TemplateError(
+            "from_problem: records must map each data parameter to the domain of a row: {X: dp.Ball(3)}."
+        )
+    known = {parameter.name(): parameter for parameter in problem.parameters()}
+    symbols, domains = dict[str, Any](), dict[str, Domain]()
+    for key, domain in records.items():
+        symbol = known.get(key.name() if isinstance(key, cp.Parameter) else key)
+        if symbol is None or (isinstance(key, cp.Parameter) and symbol is not key):
+            raise TemplateError(f"from_problem: {key!r} is no parameter of the problem; these are {sorted(known)}.")
+        row = () if isinstance(domain, Choice) else domain.shape
+        symbols[symbol.name()], domains[symbol.name()] = symbol, domain
+        count = next(iter(symbols.values())).shape[:1]
+        if symbol.shape != (*count, *row) or not count or count[0] < 2:
+            raise TemplateError(
+                f"from_problem: the parameter {symbol.name()!r} has shape {symbol.shape}, and must have rows of the shape {row}, "
+                f"each in {domain!r}: two at least, and as many as the other parameters with data."
+            )
+    reader = Reader(symbols.values())
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)
     reader.declare([objective, *problem.constraints])
     for constraint in problem.constraints:
-        mentioned = {id(parameter) for parameter in constraint.parameters()}
-        for symbol, _ in symbols:
-            if id(symbol) in mentioned:
+        for parameter in constraint.parameters():
+            if symbols.get(parameter.name()) is parameter:
                 remedy = "constraints are public: move what depends on records into the objective"
-                raise NotPrivate(f"a constraint mentions the data {symbol.name()!r}", constraint, remedy)
+                raise NotPrivate(f"a constraint mentions the data {parameter.name()!r}", constraint, remedy)
     whole = reader.expression(objective, "the objective")
     rows: dict[Expression, Field] = {
-        field_of(symbol): Field.of(symbol.shape[1:], symbol.name(), ("row", symbol.id)) for symbol, _ in symbols
+        field_of(symbol): Field.of(symbol.shape[1:], name, ("row", symbol.id)) for name, symbol in symbols.items()
     }
-    one, rest = split(whole, rows, count)
+    one, rest = split(whole, rows, count[0])
     own = {variable.id: variable for variable in problem.variables()}
     variables: dict[Expression, Any] = {core: own[key] for key, core in reader.variables.items() if key in own}
 
@@ -216,35 +219,11 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
         return Writer({**variables, **leaves}).expression(one)
 
     return {
-        "record": record,
+        "record": Record(**domains),
         "loss": loss,
         "regularizer": Writer(dict(variables)).expression(rest),
         "constraints": problem.constraints,
     }
-
-
-def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tuple[Any, Domain]], int]:
-    if not isinstance(records, Mapping) or not records:
-        raise TemplateError(
-            "from_problem: records must map each data parameter to the domain of a row: {X: dp.Ball(3)}."
-        )
-    known = {parameter.name(): parameter for parameter in problem.parameters()}
-    symbols: list[tuple[Any, Domain]] = []
-    for key, domain in records.items():
-        symbol = known.get(key.name() if isinstance(key, cp.Parameter) else key)
-        if symbol is None or (isinstance(key, cp.Parameter) and symbol is not key):
-            raise TemplateError(f"from_problem: {key!r} is no parameter of the problem; these are {sorted(known)}.")
-        row = () if isinstance(domain, Choice) else domain.shape
-        if not symbol.shape or symbol.shape[1:] != row or symbol.shape[0] < 2:
-            raise TemplateError(
-                f"from_problem: the parameter {symbol.name()!r} has shape {symbol.shape}, and must have rows of the shape {row}, "
-                f"two at least, each in {domain!r}."
-            )
-        symbols.append((symbol, domain))
-    counts = {symbol.name(): int(symbol.shape[0]) for symbol, _ in symbols}
-    if len(set(counts.values())) > 1:
-        raise TemplateError(f"from_problem: data parameters must have as many rows each; they have {counts}.")
-    return symbols, counts[symbols[0][0].name()]
 
 
 def symbol_or_label(value: Any) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch, Place, asked, is_lazy, within
 from dpconvex.language.columns import FileRows, records_of
-from dpconvex.language.tables import PARQUET, path_of, rows_of_parquet, table_of
+from dpconvex.language.tables import PARQUET, of_parquet, path_of, table_of
 from dpconvex.language.validation import length_of_numbers
 from dpconvex.language.workers import workers
 
@@ -67,7 +67,7 @@ class Partitions:
         self.schema, self.keep = schema, keep
         self.turns: tuple[Callable[[Any], Any], ...] = ()
         self.fields: list[str] | None = None
-        self.sources = [self._source(number, entry) for number, entry in enumerate(self._entries(source))]
+        self.sources = self._sources(source)
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
         futures = any(is_lazy(source.value) and not hasattr(source.value, "compute") for source in self.sources)
@@ -76,34 +76,33 @@ class Partitions:
                 "Partitions: some are in memory here, and others are futures; send all to the workers (client.scatter)."
             )
 
-    def _entries(self, source: Any) -> Sequence[Any]:
+    def _sources(self, source: Any) -> list[Source]:
         if is_frame(source) and self.schema is not None:
             self.schema.check_names(source._meta)
             return [Source(part) for part in source.to_delayed()]
         if is_frame(source) or isinstance(source, Mapping):
             return sources_of_columns(source)
-        if isinstance(source, str | PathLike) and self.schema is not None:
-            return files_of(path_of(source))
-        if isinstance(source, list | tuple):
-            return source
+        found = files_of(path_of(source)) if isinstance(source, str | PathLike) and self.schema is not None else source
+        if isinstance(found, list | tuple):
+            return [
+                Source(entry) if is_lazy(entry) or callable(entry) else within(k, self._here, entry)
+                for k, entry in enumerate(found)
+            ]
         given = source if isinstance(source, str | PathLike) else type(source).__name__
         raise DomainError(
             f"Partitions: expected a list of partitions, a Dask frame, or a folder of tables, which need a schema, not {given}."
         )
-
-    def _source(self, number: int, entry: Any) -> Source:
-        if isinstance(entry, Source):
-            return entry
-        return Source(entry) if is_lazy(entry) or callable(entry) else within(number, self._here, entry)
 
     def _here(self, entry: Any) -> Source:
         """Return a partition that is in memory or in files; names of columns of tables are checked."""
         if self.schema is not None:
             self.schema.check_names(entry)
             if not isinstance(entry, str | PathLike):
-                return Source(entry, size_of(self.schema, entry), local=True)
-            path = abspath(entry)
-            return Source(path, rows_of_parquet(Path(path)) if Path(path).suffix.lower() in PARQUET else None)
+                return Source(entry, table_of(entry).size, local=True)
+            path, size = Path(abspath(entry)), None
+            if path.suffix.lower() in PARQUET:
+                size = of_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
+            return Source(path, size)
         if not isinstance(entry, Mapping) or any(map(is_lazy, entry.values())):
             raise DomainError(
                 "a partition must map fields to columns (not of Dask), or be a table with a schema, a function, or an object of "
@@ -248,16 +247,24 @@ def settled(data: Any) -> Any:
 
 
 def sources_of_columns(data: Any) -> list[Source]:
-    """Cut the columns of a frame, or of a mapping, into partitions of all of them."""
+    """Cut the columns of a frame, or of a mapping, into partitions of all of them; arrays as the first of a known size is."""
     from dask.delayed import delayed
 
     columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
+    sizes: tuple[int, ...] | None = None
     for name, column in columns.items():
         if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
             raise DomainError(
                 f"field {name!r}: some of the data are in memory here, and others of Dask; make all of them delayed, or futures."
             )
-    sizes = aligned(columns)
+        if hasattr(column, "rechunk"):
+            rows = column.chunks[0]
+            if all(size == size for size in rows):  # sizes that are not known are NaN
+                sizes = sizes or tuple(map(int, rows))
+                if sum(rows) != sum(sizes):
+                    raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
+                rows = sizes
+            columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
     parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
     counts = {name: len(part) for name, part in parts.items()}
     if len(set(counts.values())) != 1:
@@ -273,19 +280,3 @@ def form_of(column: Any) -> Any:
     kind = getattr(column, "dtype", None)
     known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
     return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
-
-
-def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
-    """Cut arrays of known sizes along the records as the first of them is, and nowhere else; return the sizes of the pieces."""
-    sizes: tuple[int, ...] | None = None
-    for name, column in columns.items():
-        if not hasattr(column, "rechunk"):
-            continue
-        rows = column.chunks[0]
-        if all(size == size for size in rows):  # sizes that are not known are NaN
-            sizes = sizes or tuple(map(int, rows))
-            if sum(rows) != sum(sizes):
-                raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
-            rows = sizes
-        columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
-    return sizes

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.plain_data import is_real
+from dpconvex.core.plain_data import built
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.record import Record
@@ -90,39 +90,26 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
-            raise TemplateError(
-                f"declare feature columns, such as {{'age': (0, 110)}}; there is none in {self.features!r}."
-            )
-        for name in ("ignore", "absent"):
-            if isinstance(getattr(self, name), str) or not isinstance(getattr(self, name), Sequence | None):
-                raise TemplateError(f"{name} must be a list of texts, not {getattr(self, name)!r}.")
+            raise TemplateError(f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
+        for name, kind in PLAIN.items():
+            self.__dict__[name] = built(kind, getattr(self, name), where=name)
         names = [*self.features, self.label, *dict.fromkeys(self.ignore or ())]
         for name in names:
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise TemplateError(
-                f"the column {twice[0]!r} is declared twice: as a feature, as the label, or to be ignored."
-            )
+            if names.count(name) > 1:
+                raise TemplateError(
+                    f"the column {name!r} is declared twice: as a feature, as the label, or to be ignored."
+                )
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
-        if not (isinstance(self.clip, bool) and isinstance(self.unit, bool)):
-            raise TemplateError(f"clip and unit must be true or false, not {self.clip!r} and {self.unit!r}.")
-        if not (is_real(self.constant) and math.isfinite(self.constant)):
-            raise TemplateError(
-                f"constant must be a finite number, such as .5 for an intercept, not {self.constant!r}."
-            )
-        made = {
-            "features": {name: column_of(name, declared) for name, declared in self.features.items()},
-            "labels": None if self.labels is None else levels_of(self.labels, "labels"),
-            "label_bounds": None if self.labels is not None else interval(repr(self.label), self.label_bounds),
-            "ignore": None if self.ignore is None else tuple(self.ignore),
-            "absent": tuple(self.absent or ()),
-            "constant": float(self.constant),
-        }
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+        if not math.isfinite(self.constant):
+            raise TemplateError(f"constant must be finite, such as .5 for an intercept, not {self.constant!r}.")
+        self.__dict__["features"] = {name: column_of(name, declared) for name, declared in self.features.items()}
+        if self.labels is not None:
+            self.__dict__["labels"] = levels_of(self.labels, "labels")
+        else:
+            self.__dict__["label_bounds"] = interval(repr(self.label), self.label_bounds)
 
     # What follows from the declaration
 
@@ -227,7 +214,7 @@ class Schema:
         """Return labels as declared, or numbers between -1 and 1."""
         absent = missing_entries(values)
         if absent.any():
-            raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
+            raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; give it by a public rule.")
         if self.labels is not None:
             return np.array(self.labels)[Categorical(self.labels).codes(where, values)]
         assert self.label_bounds is not None
@@ -237,14 +224,10 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the declaration as JSON-able data."""
-        spelled = {name: column.to_dict() for name, column in self.features.items()}
-        said: dict[str, Any] = {
-            "features": [[name, *(spec if isinstance(spec, list) else [spec])] for name, spec in spelled.items()],
-            "label": self.label,
-        }
-        for field in fields(self)[2:]:
+        said: dict[str, Any] = {"features": {name: column.to_dict() for name, column in self.features.items()}}
+        for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            if value != field.default or field.name == "clip":
+            if value != field.default:
                 said[field.name] = list(value) if isinstance(value, tuple) else value
         return said
 
@@ -252,13 +235,8 @@ class Schema:
     def from_dict(cls, fields: Mapping[str, Any]) -> Schema:
         """Rebuild from `to_dict`, or from the settings of a TOML file."""
         try:
-            features = fields["features"]
-            if not isinstance(features, Mapping):
-                features = {name: rest[0] if len(rest) == 1 else (rest[0], rest[1]) for name, *rest in features}
-            return cls(**{**fields, "features": features})
-        except TemplateError:
-            raise
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+            return cls(**fields)
+        except TypeError as error:
             raise TemplateError(f"this does not declare a table: {fields!r}.") from error
 
     @classmethod
@@ -269,9 +247,15 @@ class Schema:
     def to_toml(self) -> str:
         """Return the declaration as a TOML file."""
         said = self.to_dict()
-        lines = [f"{key} = {toml(value)}" for key, value in said.items() if key != "features" and value is not False]
-        columns = [f"{toml(name)} = {toml(column.to_dict())}" for name, column in self.features.items()]
-        return "\n".join([*lines, "", "[features]", *columns, ""])
+        columns = [f"{toml(name)} = {toml(column)}" for name, column in said.pop("features").items()]
+        return "\n".join([*(f"{key} = {toml(value)}" for key, value in said.items()), "", "[features]", *columns, ""])
+
+
+# Settings that are plain data.
+PLAIN = {
+    **{"label": str, "clip": bool, "unit": bool, "constant": float},
+    **{"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]},
+}
 
 
 def toml(value: Any) -> str:
@@ -310,41 +294,38 @@ def draft(data: Any, label: str) -> str:
     """Return a TOML file that declares a public table, of which `label` is to be predicted."""
     table = table_of(data)
     names = [name for name in table.names if name]  # an index has none
-    table.check_names(names, None)
-    marked, columns = table.columns(names), table.columns(names, UNKNOWN)
-    if label not in columns:
-        raise DomainError(f"there is no column {label!r}; the columns are {', '.join(names)}.")
-    found = {name: column_from(name, values.tolist()) for name, values in columns.items()}
+    table.check_names([*names, label], None)
+    marked = {entry for values in table.columns(names).values() for entry in values.tolist() if entry in UNKNOWN}
+    columns = {name: values.tolist() for name, values in table.columns(names, UNKNOWN).items()}
+    found = {name: column_from(name, values) for name, values in columns.items()}
     target = found.pop(label)
-    ignored = [name for name, column in found.items() if column is None]
     features = {name: column for name, column in found.items() if column is not None}
     if target is None or not features:
         raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
-    said: dict[str, Any] = {"labels": list(target.levels)} if isinstance(target, Categorical) else {}
-    if isinstance(target, Boolean):
-        said = {"labels": [target.false, target.true]}
-    elif isinstance(target, Numeric):
-        said = {"label_bounds": (target.lower, target.upper)}
-    absent = [mark for mark in UNKNOWN if any(mark in values.tolist() for values in marked.values())]
-    schema = Schema(features, label, ignore=ignored or None, absent=absent, **said)
+    bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
+    labels = None if bounds else levels_in(columns[label])
+    ignored = [name for name in found if name not in features]
+    schema = Schema(features, label, labels, False, bounds, ignored or None, sorted(marked))
     name = Path(data).name if isinstance(data, str | Path) else "a table"
     return HEAD.format(name=name) + schema.to_toml()
 
 
+def levels_in(values: list[Any]) -> list[str]:
+    return sorted({text_of(value).strip() for value in values if not is_missing(value)})
+
+
 def column_from(name: str, values: list[Any]) -> Column | None:
     """Return the declaration that a public column suggests; None for one that looks like an identifier."""
-    present = [value for value in values if not is_missing(value)]
+    present, levels = [value for value in values if not is_missing(value)], levels_in(values)
     if not present:
         raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
     missing = "indicator" if len(present) < len(values) else None
-    numbers = [number(value) for value in present]
-    levels = sorted({text_of(value).strip() for value in present})
     for no, yes in (("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)
+    numbers, days = ([read(value) for value in present] for read in (number, day))
     if all(map(math.isfinite, numbers)) and len(levels) > FEW:
         return Numeric(*round_outward(numbers), missing)
-    days = [day(value) for value in present]
     if all(map(math.isfinite, days)) and len(levels) > 1:
         first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
         return Date(first, last, missing)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.errors import DomainError, TemplateError, shorten
-from dpconvex.language.tables import day, missing_entries, number, text_of
+from dpconvex.language.tables import day, missing_entries, number, objects, text_of
 
 Where = Callable[[int], str]
 
@@ -26,19 +26,16 @@ class Column:
     missing: Any
     ends: tuple[float, float]
     unknown = "is not a finite number"  # said of an entry that is none
+    reads: ClassVar[Any] = staticmethod(number)  # makes numbers of entries, NaN or infinity of what is none
 
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
             try:
-                self._placed(str, np.array([self.missing], dtype=object), False)
+                self._placed(str, objects([self.missing]), False)
             except DomainError as error:
                 raise TemplateError(
                     f"missing is a value of the column, a declared level or 'indicator': {error}"
                 ) from error
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
     def names(self, name: str) -> list[str]:
         """Name the features that a column becomes."""
@@ -50,45 +47,46 @@ class Column:
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             raise DomainError(
-                f"{where(first)}: the value is missing ({values[first]!r}); remove such records, or declare what is missing: "
-                "missing='indicator', or a public value."
+                f"{where(first)}: the value is missing ({values[first]!r}); declare what that means: missing='indicator', or a "
+                "public value.  To leave records out changes their number, which is public under replace-one."
             )
         present = np.flatnonzero(~absent)
-        found = self._features(lambda i: where(int(present[i])), values[present], clip)
+        found = self._features(self._placed(lambda i: where(int(present[i])), values[present], clip))
         encoded = np.zeros((len(values), len(self.names(""))))
         encoded[present, : found.shape[1]] = found
         if self.missing == INDICATOR:
             encoded[absent, -1] = math.sqrt(self.square)
         elif absent.any():
-            encoded[absent] = self._features(where, np.array([self.missing], dtype=object), False)
+            encoded[absent] = self._features(self._placed(where, objects([self.missing]), False))
         return encoded
 
-    def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
+    def _features(self, places: Array) -> Array:
         lower, upper = self.ends
-        return ((self._placed(where, values, clip) - lower) / (upper - lower) - 0.5)[:, None]
+        return ((places - lower) / (upper - lower) - 0.5)[:, None]
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         """Return entries as numbers between the ends, or refuse the first that is none of them."""
-        numbers, (lower, upper) = self._numbers(values), self.ends
+        plain, (lower, upper) = self.reads is number and values.dtype.kind in "iuf", self.ends
+        numbers = np.array(values if plain else [self.reads(value) for value in values.tolist()], float)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self.unknown}.")
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
-            ends = [text_of(getattr(self, field.name)) for field in fields(self)[:2]]  # type: ignore[arg-type]
+            ends = " to ".join(map(text_of, self.declared[:2]))
             raise DomainError(
-                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared bounds {' to '.join(ends)}; declare "
+                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared bounds {ends}; declare "
                 "what holds by definition, or say clip=True (--clip) to move such values to the nearest bound."
             )
         return np.clip(numbers, lower, upper)
 
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        """Return entries as numbers; NaN or infinity for what is none."""
-        raise NotImplementedError
+    @property
+    def declared(self) -> list[Any]:
+        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
-        said = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        content = list(said[0]) if isinstance(said[0], tuple) else said[:2]
+        first = self.declared[0]
+        content = list(first) if isinstance(first, tuple) else self.declared[:2]
         further = {"other": True} if getattr(self, "other", False) else {}
         further |= {} if self.missing is None else {"missing": self.missing}
         return {self.kind: content, **further} if further or self.kind != "bounds" else content
@@ -107,8 +105,7 @@ class Numeric(Column):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> Numeric(0, 100, missing="indicator").encode(str, np.array([0, 75, None], dtype=object), False)
+    >>> Numeric(0, 100, missing="indicator").encode(str, np.array([0, 75, np.nan]), False)
     array([[-0.5 ,  0.  ],
            [ 0.25,  0.  ],
            [ 0.  ,  0.5 ]])
@@ -122,32 +119,28 @@ class Numeric(Column):
 
     def __post_init__(self) -> None:
         lower, upper = interval("a number", (self.lower, self.upper))
-        self._set(lower=lower, upper=upper, ends=(lower, upper))
+        self.__dict__.update(lower=lower, upper=upper, ends=(lower, upper))
         super().__post_init__()
-
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        return (
-            values.astype(float)
-            if values.dtype.kind in "iuf"
-            else np.array([number(v) for v in values.tolist()], float)
-        )
 
 
 class Levels(Column):
     """What levels share: an entry is the place of its text among them."""
 
     levels: Sequence[str]
+    other = False
 
     def __post_init__(self) -> None:
-        self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
-        shown = shorten(", ".join(self.levels))
-        said = f"was not declared; declared are {shown}. Declare all that may occur; a Categorical may say other=True"
-        self._set(ends=(0.0, len(self.levels) - 1.0), unknown=said)
+        levels = levels_of(self.levels)
+        said = f"was not declared; declared are {shorten(', '.join(levels))}. Declare all that may occur"
+        self.__dict__.update(levels=levels, unknown=f"{said}; a Categorical may say other=True")
+        self.__dict__.update(ends=(0.0, len(levels) - 1.0 + self.other), places=self._places())
         super().__post_init__()
 
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        places = {level: place for place, level in enumerate(self.levels)}
-        return np.array([places.get(text_of(value), math.nan) for value in values.tolist()], float)
+    def _places(self) -> dict[str, float]:
+        return {level: float(place) for place, level in enumerate(self.levels)}
+
+    def reads(self, value: Any) -> float:
+        return float(self.__dict__["places"].get(text_of(value), len(self.levels) if self.other else math.nan))
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,7 @@ class Ordered(Levels):
 
 
 @dataclass(frozen=True)
-class Boolean(Column):
+class Boolean(Levels):
     """Yes or no.
 
     Parameters
@@ -185,18 +178,18 @@ class Boolean(Column):
     missing: str | bool | None = None
 
     kind: ClassVar[str] = "boolean"
-    ends = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        levels_of((self.false, self.true))
-        if self.false.casefold() in ("true", "1") or self.true.casefold() in ("false", "0"):
-            raise TemplateError(f"{self.false!r} and {self.true!r} would be misread; declare them as Ordered.")
-        self._set(unknown=f"was not declared; declared are {self.false}, {self.true}")
+        false, true = self.__dict__["levels"] = levels_of((self.false, self.true))
+        if false.casefold() in ("true", "1") or true.casefold() in ("false", "0"):
+            raise TemplateError(f"{false!r} and {true!r} would be misread; declare them as Ordered.")
         super().__post_init__()
 
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        places = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
-        return np.array([places.get(text_of(value).casefold(), math.nan) for value in values.tolist()], float)
+    def _places(self) -> dict[str, float]:
+        return {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
+
+    def reads(self, value: Any) -> float:
+        return super().reads(text_of(value).casefold())
 
 
 @dataclass(frozen=True)
@@ -217,20 +210,18 @@ class Date(Column):
 
     kind: ClassVar[str] = "dates"
     unknown = "is not a date such as 2020-01-31"
+    reads: ClassVar[Any] = staticmethod(day)
 
     def __post_init__(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
             number = day(getattr(self, name))
             if math.isnan(number):
                 raise TemplateError(f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
-            self._set(**{name: datetime.date.fromordinal(int(number)).isoformat()})
+            self.__dict__[name] = datetime.date.fromordinal(int(number)).isoformat()
         if not self.first < self.last:
             raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
-        self._set(ends=(day(self.first), day(self.last)))
+        self.__dict__["ends"] = (day(self.first), day(self.last))
         super().__post_init__()
-
-    def _numbers(self, values: NDArray[Any]) -> Array:
-        return np.array([day(value) for value in values.tolist()], float)
 
 
 @dataclass(frozen=True)
@@ -245,13 +236,6 @@ class Categorical(Levels):
         Whether other levels share a feature; otherwise they are an error.
     missing : None, "indicator" or a level
         What a missing value is: an error, a feature of its own, or this level.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Categorical(["red", "green"], other=True).encode(str, np.array(["green", "blue"]), False)
-    array([[0., 1., 0.],
-           [0., 0., 1.]])
     """
 
     levels: Sequence[str]
@@ -273,11 +257,10 @@ class Categorical(Levels):
 
     def codes(self, where: Where, values: NDArray[Any]) -> NDArray[np.int64]:
         """Return the place of each entry among the levels, behind them for others; or refuse what is none of them."""
-        found = self._numbers(values) if self.other else self._placed(where, values, False)
-        return np.where(np.isnan(found), len(self.levels), found).astype(np.int64)
+        return self._placed(where, values, False).astype(np.int64)
 
-    def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        return np.eye(len(self.levels) + self.other)[self.codes(where, values)]
+    def _features(self, places: Array) -> Array:
+        return np.eye(len(self.levels) + self.other)[places.astype(np.int64)]
 
 
 KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
@@ -287,22 +270,20 @@ def column_of(name: str, declared: Any) -> Column:
     """Return a declared column: an object, a pair of bounds, or a table as a TOML file spells it."""
     if isinstance(declared, Column):
         return declared
+    rest = dict(declared) if isinstance(declared, dict) else {"bounds": declared}
+    kinds = [key for key in KINDS if key in rest]
     try:
-        if not isinstance(declared, dict):
-            return Numeric(*interval(repr(name), declared))
-        kinds = [key for key in KINDS if key in declared]
         if len(kinds) != 1:
             raise TemplateError(f"declare one of {', '.join(KINDS)}.")
-        rest = dict(declared)
         content = rest.pop(kinds[0])
-        if not isinstance(content, list | tuple):
-            raise TypeError
-        column: Column = KINDS[kinds[0]](*([content] if kinds[0] in ("ordered", "levels") else content), **rest)
+        if kinds[0] in ("levels", "ordered"):
+            content = [content]
+        column: Column = KINDS[kinds[0]](*(interval("a number", content) if kinds[0] == "bounds" else content), **rest)
         return column
     except TypeError as error:
         raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
     except TemplateError as error:
-        raise error if repr(name) in str(error) else TemplateError(f"the column {name!r}: {error}") from error
+        raise TemplateError(f"the column {name!r}: {error}") from error
 
 
 # Bounds, levels and labels as they are declared
@@ -327,13 +308,10 @@ def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
     """Return declared levels, or labels, as texts, all different."""
     if isinstance(levels, str) or not isinstance(levels, Sequence):
         raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
-    texts = tuple(label_text(value) for value in levels)
+    for value in levels:
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            raise TemplateError(f"one of the {what} is {value!r}; write it as a text, such as 'true', or an integer.")
+    texts = tuple(map(str, levels))
     if len(texts) < 2 or len(set(texts)) != len(texts):
         raise TemplateError(f"declare at least two {what}, all of them different, not {list(texts)!r}.")
     return texts
-
-
-def label_text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise TemplateError(f"a label must be a text or an integer, not {value!r}; write it as a text, such as 'true'.")
-    return str(value)

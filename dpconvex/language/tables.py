@@ -40,18 +40,15 @@ class Table:
 
     def where(self, name: str) -> Callable[[int], str]:
         """Return the function that says where an entry of a column stands."""
-        lines = self.lines
-        row = "row {}".format if lines is None else lambda index: f"line {lines[index]}"
+        row = "row {}".format if self.lines is None else [f"line {line}" for line in self.lines].__getitem__
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 
     def check_names(self, names: Sequence[str], known: Collection[str] | None) -> None:
         """Refuse a table that lacks a column, has one twice, or has one that is not known."""
         for wanted in names:
-            if (count := self.names.count(wanted)) > 1:
-                raise DomainError(f"{self.title}: {count} columns are called {wanted!r}.")
-            if not count:
-                listed = ", ".join(map(str, self.names))
-                raise DomainError(f"{self.title}: there is no column {wanted!r}; the columns are {listed}.")
+            if (count := self.names.count(wanted)) != 1:
+                what = f"{count} columns are called {wanted!r}" if count else f"there is no column {wanted!r}"
+                raise DomainError(f"{self.title}: {what}; the columns are {', '.join(map(str, self.names))}.")
         further = [name for name in self.names if known is not None and name not in known]
         if any(name != "" for name in further):  # an index that data frames write has no name
             raise DomainError(f"{self.title}: not declared are {further}; declare them, or list them under ignore.")
@@ -84,7 +81,15 @@ def table_of(data: Any, header: bool = False) -> Table:
     path = path_of(data)
     if path.is_dir():
         raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
-    return parquet_table(path, header) if path.suffix.lower() in PARQUET else csv_table(path, header)
+    if path.suffix.lower() not in PARQUET:
+        return csv_table(path, header)
+
+    def read(parquet: Any) -> Any:
+        found = parquet.read_schema(path).empty_table() if header else parquet.read_table(path)
+        found.validate(full=True)
+        return found
+
+    return frame_table(of_parquet(path, read), str(path))
 
 
 def path_of(path: str | PathLike[str]) -> Path:
@@ -111,9 +116,7 @@ def frame_table(data: Any, title: str) -> Table:
                 return entries(name, np.asarray(column.to_numpy()))
             return objects(column.to_list())
         except Exception as error:  # what a library cannot make Python's objects of
-            raise DomainError(
-                f"{title}, column {name!r}: its entries, of type {column.dtype}, cannot be read ({type(error).__name__})."
-            ) from error
+            raise DomainError(f"{title}, column {name!r}: entries of type {column.dtype} cannot be read.") from error
 
     return Table(title, list(frame.columns), series, types=frame.schema)
 
@@ -128,9 +131,7 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
     if array.dtype.kind in "iuf":
         return array
-    return objects(
-        list(array) if array.dtype.kind in "mM" else array.tolist()
-    )  # a list of times may be one of integers
+    return objects(list(array) if array.dtype.kind in "mM" else array.tolist())  # times would become integers
 
 
 def objects(values: Collection[Any]) -> Values:
@@ -140,22 +141,8 @@ def objects(values: Collection[Any]) -> Values:
 # Files
 
 
-def parquet_table(path: Path, header: bool) -> Table:
-    def read(parquet: Any) -> Any:
-        if header:
-            return parquet.read_schema(path).empty_table()
-        table = parquet.read_table(path)
-        table.validate(full=True)
-        return table
-
-    return frame_table(of_parquet(path, read), str(path))
-
-
-def rows_of_parquet(path: Path) -> int:
-    return int(of_parquet(path, lambda parquet: parquet.read_metadata(path)).num_rows)
-
-
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
+    """Return what a function of PyArrow's module reads of a file."""
     try:
         import pyarrow.parquet
     except ImportError as error:

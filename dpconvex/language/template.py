@@ -25,7 +25,7 @@ from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Choice, Domain
+from dpconvex.core.record_domains import Domain
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, text_of
 from dpconvex.language.batch_program import perturbed_program, problem_parts
@@ -42,13 +42,11 @@ def labels_from(decision: Predict, labels: Sequence[Any] | None) -> Predict:
 
     def predict(parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
         scores = np.asarray(decision(parameters, x))
-        if scores.ndim == 1 and len(names) == 2:
-            return names[(scores > 0).astype(int)]
-        if scores.ndim == 2 and scores.shape[1] == len(names):
-            return names[np.argmax(scores, axis=1)]
-        raise TemplateError(
-            f"predict: the decision function must return a score for each of {len(names)} labels, not shape {scores.shape}."
-        )
+        if scores.shape[1:] not in ((len(names),), () if len(names) == 2 else None):
+            raise TemplateError(
+                f"predict: a decision must score each of {len(names)} labels, not have shape {scores.shape}."
+            )
+        return names[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
 
     return predict
 
@@ -58,8 +56,7 @@ def softmax_of(decision: Predict) -> Predict:
 
     def probabilities(parameters: Mapping[str, Array], x: Array) -> Array:
         scores = np.asarray(decision(parameters, x), dtype=float)
-        two = scores.ndim == 1
-        return np.asarray(softmax(np.column_stack([np.zeros(len(scores)), scores]) if two else scores, axis=1))
+        return np.asarray(softmax(np.stack([0 * scores, scores], 1) if scores.ndim == 1 else scores, axis=1))
 
     return probabilities
 
@@ -104,10 +101,8 @@ class Template(Sealed):
     --------
     >>> from dpconvex.core.record_domains import Ball, Choice
     >>> w = cp.Variable(3, name="w")
-    >>> template = Template(
-    ...     Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: cp.logistic(-y * (x @ w)), 0.01 * cp.sum_squares(w)
-    ... )
-    >>> len(template.losses)
+    >>> record = Record(x=Ball(3), y=Choice([-1, 1]))
+    >>> len(Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 0.01 * cp.sum_squares(w)).losses)
     2
     """
 
@@ -140,26 +135,24 @@ class Template(Sealed):
             if not isinstance(constraint, cp.Constraint):
                 raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
         if predict is None and decision is not None:
-            domain = record.fields.get("y")
-            predict = labels_from(decision, domain.values if isinstance(domain, Choice) else None)
+            predict = labels_from(decision, getattr(record.discrete.get("y"), "values", None))
         self.record, self.source = record, source
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
-        names = [f"loss for {values}" if values else "loss" for values in record.combinations]
-        losses = [scalar(n, self._call(loss, values)) for n, values in zip(names, record.combinations, strict=True)]
-        public = scalar("regularizer", regularizer)
-        originals = [*losses, public, *constraints]
+        roots = {f"loss for {v}" if v else "loss": called(loss, record, v) for v in record.combinations}
+        roots["regularizer"] = regularizer
+        originals: list[Any] = [*(scalar(name, root) for name, root in roots.items()), *constraints]
         reader = Reader(record.parameters.values())
         reader.declare(originals)
-        called = [variable.name for variable in reader.variables.values()]
-        for name in called:
-            if called.count(name) > 1:  # a release could not tell them apart
+        names = [variable.name for variable in reader.variables.values()]
+        for name in names:
+            if names.count(name) > 1:  # a release could not tell them apart
                 raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")
-        read = [reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)]
-        self.losses: tuple[Expression, ...] = tuple(read)
-        self.regularizer: Expression = reader.expression(public, "the regularizer")
+        read = [reader.expression(root, f"the {name}") for name, root in zip(roots, originals, strict=False)]
+        self.losses: tuple[Expression, ...] = tuple(read[:-1])
+        self.regularizer: Expression = read[-1]
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
-        check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
+        check_reading(originals, [*read, *self.constraints], record, reader)
         self._sealed = True
 
     @classmethod
@@ -187,12 +180,12 @@ class Template(Sealed):
 
         Examples
         --------
-        >>> from dpconvex.core.record_domains import Ball, Choice
-        >>> X, y, w = cp.Parameter((100, 3), name="X"), cp.Parameter(100, name="y"), cp.Variable(3, name="w")
-        >>> fit = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 100 + cp.sum_squares(w) / 200
-        >>> template = Template.from_problem(cp.Problem(cp.Minimize(fit)), records={X: Ball(3), y: Choice([-1, 1])})
-        >>> print(template.losses[1], "|", template.regularizer)
-        sum(logistic(-1 * (X @ w))) | 0.005 * sum_squares(w)
+        >>> from dpconvex.core.record_domains import Ball
+        >>> X, w = cp.Parameter((100, 3), name="X"), cp.Variable(3, name="w")
+        >>> fit = cp.sum(cp.logistic(X @ w)) / 100 + cp.sum_squares(w) / 200
+        >>> template = Template.from_problem(cp.Problem(cp.Minimize(fit)), records={X: Ball(3)})
+        >>> print(template.losses[0], "|", template.regularizer)
+        sum(logistic(X @ w)) | 0.005 * sum_squares(w)
         """
         return cls(**problem_parts(problem, records), predict=predict)
 
@@ -231,10 +224,9 @@ class Template(Sealed):
         --------
         >>> from dpconvex.core.record_domains import Box
         >>> m = cp.Variable(name="m")
-        >>> template = Template(Record(x=Box(0.0, 1.0)), loss=lambda x: cp.square(m - x), regularizer=cp.square(m))
-        >>> problem = template.problem({"x": [0.0, 1.0, 1.0]}, noise={"m": -6.0})
-        >>> round(float(problem.solve()), 6), round(float(problem.variables()[0].value), 6)
-        (-2.166667, 0.833333)
+        >>> template = Template(Record(x=Box(0.0, 1.0)), loss=lambda x: cp.square(m - x))
+        >>> round(float(template.problem({"x": [0.0, 1.0, 1.0]}, noise={"m": -2.0}).solve()), 6)
+        -1.0
         """
         space, linear = Space(self.variables), {v.name: np.zeros(v.shape) for v in self.variables}
         for name, value in (noise or {}).items():
@@ -267,21 +259,21 @@ class Template(Sealed):
         names = ", ".join(f"{v.name}{list(v.shape)}" for v in self.variables)
         return f"Template({self.record!r}, parameters: {names})"
 
-    def _call(self, loss: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-        arguments = {name: self.record.parameters.get(name, values.get(name)) for name in self.record.fields}
-        try:
-            return loss(**arguments)
-        except DPConvexError:
-            raise
-        except Exception as error:
-            if isinstance(error, TypeError) and "argument" in str(error):
-                fields = ", ".join(self.record.fields)
-                raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
-            error.add_note(
-                "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions "
-                "of them and of variables that fit them, and let only fields with a Choice decide anything."
-            )
-            raise
+
+def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) -> Any:
+    try:
+        return loss(**{name: record.parameters.get(name, values.get(name)) for name in record.fields})
+    except DPConvexError:
+        raise
+    except Exception as error:
+        if isinstance(error, TypeError) and "argument" in str(error):
+            fields = ", ".join(record.fields)
+            raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
+        error.add_note(
+            "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions "
+            "of them and of variables that fit them, and let only fields with a Choice decide anything."
+        )
+        raise
 
 
 def scalar(what: str, value: Any) -> cp.Expression:
@@ -299,7 +291,7 @@ def scalar(what: str, value: Any) -> cp.Expression:
 
 # What was read of a template is compared with what its user wrote, in values at public points, by CVXPY's own arithmetic.
 
-# What was read may differ in value by this fraction of the largest number that occurs in computing it.
+# Values may differ by this fraction of the largest number that occurs in computing them.
 READING = 1e-9
 # With more expressions than this, the many labels' own are like each other, and one point for each is enough.
 FEW = 32
@@ -309,14 +301,21 @@ def check_reading(
     originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
-    rng = np.random.default_rng(0)
-    pairs = [pair for original, own in zip(originals, read, strict=True) for pair in pairs_of(original, own)]
-    # The values of declared atoms have one source.
-    pairs = [(one, own) for one, own in pairs if not any(node.atom is DECLARED for node in postorder([own]))]
+    rng, pairs = np.random.default_rng(0), list[tuple[Any, Expression]]()
+    variables = {reader.variables[v.id]: v for root in originals for v in root.variables()}
+    for original, own in zip(originals, read, strict=True):
+        args = [own] if isinstance(own, Expression) else own.args
+        theirs = [original] if isinstance(own, Expression) else original.args
+        if len(theirs) < len(args):  # one argument was compared with zero
+            args = args[-1:] if type(original).__name__ == "NonNeg" else args[:1]
+        # The values of declared atoms have one source.
+        pairs += [
+            (a, b) for a, b in zip(theirs, args, strict=True) if all(n.atom is not DECLARED for n in postorder([b]))
+        ]
     for positive in (False, True) if len(pairs) <= FEW else (False,):
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
-        leaves |= {variable: public_point(variable, rng, positive) for variable in reader.variables.values()}
+        leaves |= {own: public_point(variable, rng, positive) for own, variable in variables.items()}
         ours, known = evaluations([own for _, own in pairs], leaves), dict[int, Array]()
         for original, own in pairs:
             one, (two, size) = cvxpy_value(original, reader, leaves, known), ours[own]
@@ -327,16 +326,6 @@ def check_reading(
                     f"Template: {original} was read as an expression of other values, which differ by {np.nanmax(apart):.3g}. "
                     "Please report it; write it in another way."
                 )
-
-
-def pairs_of(original: Any, read: Expression | Constraint) -> list[tuple[Any, Expression]]:
-    """Return an expression of CVXPY and what it became; of a constraint, its arguments."""
-    if isinstance(read, Expression):
-        return [(original, read)]
-    args = read.args
-    if len(original.args) < len(args):  # one argument was compared with zero
-        args = args[-1:] if type(original).__name__ == "NonNeg" else args[:1]
-    return list(zip(original.args, args, strict=True))
 
 
 def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Array]) -> Array:
@@ -360,14 +349,11 @@ def odd(node: Any, read: Expression, values: list[Any]) -> bool:
     return skew or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))
 
 
-def public_point(variable: Variable, rng: np.random.Generator, positive: bool) -> Array:
-    """Draw a value of a variable that respects its symmetry and its sign."""
+def public_point(variable: cp.Variable, rng: np.random.Generator, positive: bool) -> Array:
+    """Draw a value that has the variable's attributes."""
     value, has = rng.normal(size=variable.shape), variable.attributes
-    negative = any(has.get(name) for name in ("nonpos", "neg", "NSD"))
-    if has.get("PSD") or has.get("NSD") or (positive and has.get("symmetric")):
-        value = value @ value.T
-    elif has.get("symmetric"):
-        value = (value + value.T) / 2
-    elif positive or negative or has.get("nonneg") or has.get("pos"):
-        value = np.abs(value)
-    return np.asarray(-value if negative else value)
+    if has["PSD"] or has["NSD"] or (positive and has["symmetric"]):
+        value = value @ value.T * (-1 if has["NSD"] else 1)
+    elif positive or any(has[name] for name in ("nonneg", "nonpos", "pos", "neg")):
+        value = np.abs(value) * (-1 if has["nonpos"] or has["neg"] else 1)
+    return np.asarray(variable.project(value))
