@@ -1,6 +1,7 @@
 """A private right-hand side of a constraint, the proof that tightening it is safe, and the solution at given values."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import cvxpy as cp
@@ -65,13 +66,9 @@ class PrivateBound(Sealed):
         if not np.isfinite(least).all():
             raise TemplateError("PrivateBound: the minimum must be finite: at it, the problem has to have an answer.")
         self.minimum: Array = frozen(least)
+        self.size = int(least.size)
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
         self._sealed = True
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return int(self.minimum.size)
 
     def __repr__(self) -> str:
         return f"PrivateBound({self.name!r}, {self.shape}, sensitivity {self.sensitivity:g})"
@@ -79,6 +76,8 @@ class PrivateBound(Sealed):
 
 # Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
 MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
+# What CVXPY raises where a solver fails.
+FAILURES = (cp.SolverError, ValueError, ArithmeticError)
 
 
 class BoundedProgram:
@@ -97,9 +96,11 @@ class BoundedProgram:
         for bound in self.bounds:
             if known.pop(id(bound.parameter), None) is None:
                 raise TemplateError(f"the private bound {bound.name!r} is not in the problem, or is given twice.")
-        unset = [parameter.name() for parameter in known.values() if parameter.value is None]
-        if unset:
-            raise TemplateError(f"{unset[0]!r} is no private bound and has no value; give it its public value.")
+        for parameter in known.values():
+            if parameter.value is None:
+                raise TemplateError(
+                    f"{parameter.name()!r} is no private bound and has no value; give it its public one."
+                )
         if problem.is_mixed_integer():
             raise TemplateError("integer variables cannot be moved into private bounds; use real variables.")
         if not problem.is_dcp():
@@ -107,9 +108,9 @@ class BoundedProgram:
         self.objective, self.constraints = problem.objective, list(problem.constraints)
         self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
         names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
-        twice = [name for name in names if names.count(name) > 1]  # the release could not hold both
-        if twice:
-            raise TemplateError(f"two variables or bounds are called {twice[0]!r}; give each a name of its own.")
+        for name in names:
+            if names.count(name) > 1:  # the release could not hold both
+                raise TemplateError(f"two variables or bounds are called {name!r}; give each a name of its own.")
         self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
         self.anchor: list[Array] = []
         self.allowed = 0.0
@@ -143,8 +144,7 @@ class BoundedProgram:
 
     def prepare(self, solver: str | None) -> None:
         """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
-        least = {bound.name: bound.minimum for bound in self.bounds}
-        status = self.attempt(least, solver)
+        status = self.attempt({bound.name: bound.minimum for bound in self.bounds}, solver)
         if status != cp.OPTIMAL:
             raise TemplateError(
                 f"the problem has no answer where every private bound is at its minimum (status: {status}). Raise the minimum, "
@@ -154,12 +154,10 @@ class BoundedProgram:
         room = cp.Variable(name="room")
         public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]
         tightened = [beyond + room <= 0 for beyond in self.limits]
-        try:
+        with suppress(*FAILURES):
             cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]).solve(solver=solver, ignore_dpp=True)
-        except (cp.SolverError, ValueError, ArithmeticError):
-            return
-        if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
-            self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+            if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
+                self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         if not np.isfinite(self.allowed):
             raise TemplateError(
                 "where every private bound is at its minimum, a constraint has no finite value. Raise the minimum, if it is "
@@ -174,7 +172,7 @@ class BoundedProgram:
         problem = cp.Problem(self.objective, self.constraints)
         try:
             problem.solve(solver=solver, ignore_dpp=True)
-        except (cp.SolverError, ValueError, ArithmeticError) as error:
+        except FAILURES as error:
             return f"{type(error).__name__}: {error}"
         return str(problem.status)
 
