@@ -203,7 +203,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     reader.declare([objective, *problem.constraints])
     for constraint in problem.constraints:
         for parameter in constraint.parameters():
-            if symbols.get(parameter.name()) is parameter:
+            if any(parameter is symbol for symbol in symbols.values()):
                 remedy = "constraints are public: move what depends on records into the objective"
                 raise NotPrivate(f"a constraint mentions the data {parameter.name()!r}", constraint, remedy)
     whole = reader.expression(objective, "the objective")

@@ -45,7 +45,7 @@ class Chunks:
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
-        if not callable(source) and (isinstance(source, Iterator) or not is_series(source)):
+        if isinstance(source, type | Iterator) or not (callable(source) or is_series(source)):
             raise DomainError(
                 f"Chunks: pass a list of arrays, or a function that returns a fresh iterator over them, not {source!r}."
             )

@@ -230,7 +230,7 @@ def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
         kind = type(data).__name__
-        raise DomainError(f"the data must map each declared field to its column, as {{'x': X}}, not be a {kind}.")
+        raise DomainError(f"the data must map each declared field to its column, as {{'x': X, 'y': y}}, not a {kind}.")
     return data
 
 

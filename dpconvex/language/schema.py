@@ -19,10 +19,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
-from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import (
     Boolean,
@@ -134,13 +133,6 @@ class Schema:
         """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
-
-    def _repr_html_(self) -> str:
-        declared = {name: column.to_dict() for name, column in self.features.items()}
-        declared[f"{self.label} (to predict)"] = list(self.labels or self.label_bounds or ())
-        rows = [(name, shorten(toml(said), 90)) for name, said in declared.items()]
-        features = f": {len(self.feature_names)} features in a ball of radius {self.radius:.4g}"
-        return paragraph("Schema", features) + aligned(["column", "declared"], rows, numbers=())
 
     # Data
 

@@ -23,11 +23,10 @@ from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Domain
 from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, text_of
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.batch_program import perturbed_program, problem_parts
 from dpconvex.language.record import Record, Sealed
 
@@ -248,13 +247,6 @@ class Template(Sealed):
         result.__dict__.update(parts)
         return result
 
-    def _repr_html_(self) -> str:
-        fields = [("field of the record", name, repr(domain)) for name, domain in self.record.fields.items()]
-        shapes = [("parameter", v.name, " x ".join(map(str, v.shape)) or "a number") for v in self.variables]
-        limits = [("constraint", "", readable(text_of(limit))) for limit in self.constraints]
-        size = [("regularizer", "", shorten(readable(text_of(self.regularizer))))]
-        return paragraph("Template") + aligned(["", "name", "is"], [*fields, *shapes, *size, *limits], numbers=())
-
     def __repr__(self) -> str:
         names = ", ".join(f"{v.name}{list(v.shape)}" for v in self.variables)
         return f"Template({self.record!r}, parameters: {names})"
@@ -356,4 +348,4 @@ def public_point(variable: cp.Variable, rng: np.random.Generator, positive: bool
         value = value @ value.T * (-1 if has["NSD"] else 1)
     elif positive or any(has[name] for name in ("nonneg", "nonpos", "pos", "neg")):
         value = np.abs(value) * (-1 if has["nonpos"] or has["neg"] else 1)
-    return np.asarray(variable.project(value))
+    return np.real(variable.project(value))

@@ -39,11 +39,6 @@ def refusal() -> dp.NotPrivate:
 
 GAMMA = dp.ObjectivePerturbation("gamma")
 LEARNER = dp.load("logistic_regression", features=2)
-SCHEMA = dp.Schema(
-    {"a<b": dp.Numeric(0, 110, missing="indicator"), "ward": dp.Categorical([*"abcdefgh"], other=True)},
-    "y",
-    ["no", "yes"],
-)
 
 
 def shown() -> dict[str, Any]:
@@ -56,8 +51,6 @@ def shown() -> dict[str, Any]:
         "comparison": certificate.compare(certificate),
         "release": release,
         "budget": budget,
-        "template": LEARNER,
-        "schema": SCHEMA,
         "refusal": refusal(),
         "evaluation": dp.evaluate(LEARNER, release, data, dp.Privacy(1.0), seed=0),
     }
@@ -74,8 +67,5 @@ def test_everything_is_shown_well() -> None:
         found[name] = page.text
     assert "33 % spent" in found["budget"]
     assert "<first>" in found["budget"]
-    assert 'a<b {bounds = [0, 110], missing = "indicator"}' in found["schema"]
-    assert '"h"], other = true}' in found["schema"]
     assert "remedy" in found["refusal"]
     assert "NOT PRIVATE" in found["evaluation"]
-    assert "constraint" not in found["template"]

@@ -189,10 +189,9 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
         "source": ["logistic_regression", {"features": 3, "labels": ["no", "yes"]}],
         "whitening": None,
         "schema": {
-            "features": [["a", 0.0, 1.0], ["b", -1.0, 1.0], ["c", 0.0, 2.5]],
+            "features": {"a": [0.0, 1.0], "b": [-1.0, 1.0], "c": [0.0, 2.5]},
             "label": "sick",
             "labels": ["no", "yes"],
-            "clip": False,
         },
     }
     assert {k: v.tolist() for k, v in members.items()} == {"0.npy": W.tolist(), "1.npy": 0.5}
