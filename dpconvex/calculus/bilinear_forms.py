@@ -1,8 +1,4 @@
-"""Ranges of bilinear forms ``m(z)' P m(z')`` in the monomials of one record, or of two.
-
-Gradients of a loss are combinations of rows of `A_z`, so every inner product of two gradients is such a form.  Here it is
-bounded over the record's domain, for one record (z = z') and for two records that are chosen independently.
-"""
+"""Ranges of bilinear forms ``m(z)' P m(z')`` in the monomials of one record, or of two: inner products of gradients."""
 
 import math
 from typing import TypeAlias
@@ -49,10 +45,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
 
 
 def isotropic_coefficients(scaled: Block, kinds: Kinds, bases: Bases) -> dict[tuple[int, ...], Interval] | None:
-    """Return the multiple of the identity that P is on each tensor power, or None if it is something else.
-
-    Where its diagonal differs by rounding, what it adds lies between its least and its largest entry times the identity.
-    """
+    """Return the multiple of the identity that P is on each tensor power, but for rounding; None if it is something else."""
     if not is_diagonal(scaled):
         return None
     diagonal = scaled.diagonal()
@@ -75,33 +68,14 @@ def tensor_size(kind: tuple[int, ...], bases: Bases) -> int:
 
 
 def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases, same: bool) -> Interval:
-    """Bound a polynomial in the inner products of the bases."""
-    involved = {base for kind in coefficients for base in kind}
-    ranges = {b: Interval(*(bases.bases[b].squared if same else bases.bases[b].paired)) for b in involved}
+    """Bound a polynomial in the inner products of the bases, term by term."""
     total = Interval(0.0, 0.0)
-    centre = {kind: c.low if c.low == c.high else (c.low + c.high) / 2 for kind, c in coefficients.items()}
-    spread = 0.0  # what the differences of the diagonal's entries add
-    for kind, c in centre.items():
-        term = Interval(c, c)
+    for kind, term in coefficients.items():
         for base in set(kind):
-            term = term * ranges[base].power(kind.count(base))
+            ends = bases.bases[base].squared if same else bases.bases[base].paired
+            term = term * Interval(*ends).power(kind.count(base))
         total = total + term
-        around = coefficients[kind]
-        spread += (around.high - around.low) * float(np.prod([bases.bases[base].norm ** 2 for base in kind]))
-    if len(involved) == 1:
-        (base,) = involved
-        degree = max(len(kind) for kind in coefficients)
-        poly = np.zeros(degree + 1)
-        for kind, c in centre.items():
-            poly[degree - len(kind)] += c
-        critical = np.roots(np.polyder(poly)) if degree > 1 else np.empty(0)
-        inside = [float(t.real) for t in critical if abs(t.imag) <= 1e-6 * (1 + abs(t.real))]
-        points = [t for t in inside if ranges[base].low < t < ranges[base].high]
-        values = np.polyval(poly, [ranges[base].low, ranges[base].high, *points])
-        magnitude = float(np.abs(poly) @ ranges[base].size ** np.arange(degree, -1, -1.0))
-        pad = 16 * EPSILON * (degree + 1) * magnitude if degree else 0.0
-        total = total.meet(Interval(float(values.min()) - pad, float(values.max()) + pad), magnitude)
-    return total + Interval(-spread, spread)
+    return total
 
 
 def spectral_range(scaled: Block, kinds: Kinds, bases: Bases, same: bool) -> Interval:

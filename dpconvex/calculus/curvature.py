@@ -1,7 +1,6 @@
-"""Bounds on one record's Hessian: its largest eigenvalue, its trace, its rank, and log det(I + H/mu).
+"""Bounds on one record's Hessian, a sum of pieces: its largest eigenvalue, trace and rank, and log det(I + H/mu).
 
-A Hessian is a sum of pieces (see `core.abstract_values`).  In the Loewner order it grows with the Gram matrix of the rows of
-`A_z`, so it is bounded where that matrix is largest, and there it is an ordinary finite-dimensional matrix.
+In the Loewner order it grows with the Gram matrix of the rows of `A_z`, so it is bounded where that matrix is largest.
 """
 
 from collections.abc import Sequence
@@ -105,10 +104,7 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
 
 
 def swollen(bound: float, piece: Piece, gram: Gram) -> float:
-    """Add what separates the points from their generator coordinates to a bound on a trace or an eigenvalue.
-
-    Roots of both are seminorms of the points, and points no longer than e have traces of at most ``max(outer, spread) e^2``.
-    """
+    """Add what separates the points from their generator coordinates to a bound whose root is a seminorm of the points."""
     more = max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2
     return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
 
@@ -135,10 +131,7 @@ def rank_bound(piece: Piece) -> int:
 
 
 def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
-    """Bound the largest eigenvalue of one piece.
-
-    A covariance of points in a set of diameter D has eigenvalues at most D^2/4 (Popoviciu's inequality, in each direction).
-    """
+    """Bound the largest eigenvalue of one piece: of a covariance, D^2/4 for points of diameter D (Popoviciu's inequality)."""
     rows = hull(piece)
     if piece.outer > 0 or rows is None:
         return trace

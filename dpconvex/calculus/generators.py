@@ -1,8 +1,7 @@
-"""Generators: the few vectors of coefficients, one variable's worth each, that all rows of `A_z` are combinations of.
+"""Generators: the few vectors of coefficients, one variable's (or column's) worth each, that all rows of `A_z` combine.
 
-If all rows are ``a (x) H(z)`` in a variable, one weight for each of its columns (or rows, or entries) times one and the same H,
-a generator is H in one column: C generators for a matrix with one column for each of C classes, and not one for each of the
-C(C-1)/2 differences of columns.  No constant changes: the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
+If all rows are ``a (x) H(z)``, a weight for each column times one and the same H, a generator is H in one column: C of them for
+C classes, not one for each of the C(C-1)/2 differences; the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
 """
 
 from dataclasses import dataclass, replace
@@ -20,21 +19,16 @@ FEW = 8
 
 @dataclass(frozen=True, eq=False)
 class Generator:
-    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor.
-
-    `block` and `cell` number the variable and the cell within it, `place` are the cell's coordinates of theta; `coordinate`
-    (within the cell), `monomial` and `coefficient` are those of each term.  Generators with equal coefficients in different
-    cells share a `key`; `divided` says whether rows have several generators in one cell.
-    """
+    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor."""
 
     block: int
     cell: int
-    key: bytes
-    place: Indices
-    coordinate: Indices
+    key: bytes  # Shared with generators with equal coefficients in other cells
+    place: Indices  # The cell's coordinates of theta
+    coordinate: Indices  # Of each term, within the cell
     monomial: Indices
     coefficient: Array
-    divided: bool = False
+    divided: bool = False  # Whether rows have several generators in one cell
 
     def matrix(self, monomials: int) -> sp.csr_array:
         """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
@@ -46,8 +40,7 @@ def factor(
 ) -> tuple[Array, list[Generator], Array]:
     """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
 
-    Rows share a generator only if they are exactly proportional in it, but for the `error` of their coefficients: that is what
-    the errors bound, and where it is 0 so are they.  `largest` bounds the absolute values of the monomials.
+    Rows share one only if they are exactly proportional in it, but for the `error` of their coefficients, which the errors bound.
     """
     blocks = list(space.blocks.values())
     starts = np.array([block.start for block in blocks])
@@ -111,9 +104,8 @@ def terms_of(generators: list[Generator]) -> tuple[Indices, Indices, Indices, Ar
 class Runs:
     """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
 
-    `begins` says where each run begins, `number` which generator it is a multiple of, and `lead` the factor: the first
-    coefficient if it divides all of the run without rounding, else its sign and power of two.  There are `count`
-    generators; `alike` says whether they differ in their cells only.
+    `begins`: where each run begins; `number`: which generator it is a multiple of; `lead`: the factor, the first coefficient if
+    it divides all without rounding, else its sign and power of two; `alike`: whether generators differ in their cells only.
     """
 
     def __init__(self, cells: Indices, entry: Indices, coordinate: Indices, mono: Indices, coefficient: Array) -> None:
@@ -178,10 +170,7 @@ class Runs:
         return found
 
     def excess(self, error: Array, largest: Array) -> Array:
-        """Bound the distance of a row from factor times generator, for each unit of the factor, shape (generators,).
-
-        `error` bounds how far coefficients may be from the exact ones, `largest` the absolute values of monomials.
-        """
+        """Bound the distance of a row from factor times generator, for each unit of the factor, by errors of coefficients."""
         run = np.repeat(np.arange(len(self.begins)), self.lengths)
         apart = error[self.order] / np.abs(self.lead)[run]
         begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
@@ -193,11 +182,7 @@ class Runs:
 
 
 def numbered_runs(token: Indices, begins: Indices, lengths: Indices) -> Indices:
-    """Number runs of tokens so that equal runs have equal numbers.
-
-    >>> numbered_runs(np.array([7, 8, 7, 7, 8]), np.array([0, 2, 3]), np.array([2, 1, 2])).tolist()
-    [1, 0, 1]
-    """
+    """Number runs of tokens so that equal runs have equal numbers."""
     result, count = np.empty(len(begins), dtype=np.int64), 0
     for length in np.unique(lengths):
         own = np.flatnonzero(lengths == length)

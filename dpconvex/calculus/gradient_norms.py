@@ -1,11 +1,7 @@
 """Norm bounds for sets of gradients: of one record, and of the difference that replacing a record makes.
 
-A gradient is a sum of terms, each in a convex hull (or an ellipsoid).  Its squared norm is a sum of inner products of terms,
-and a convex function of each term's weights, so its largest value is at vertices.  With few vertices all combinations are
-tried, which is exact; otherwise the inner products are bounded pair by pair.
-
-Gradients are held in generator coordinates, which carry rounding errors.  Those are relative to what a gradient is a sum of,
-not to what is left of it where terms cancel, and are added to every norm.
+A gradient is a sum of terms, each in a convex hull (or an ellipsoid), and its norm is largest at vertices: with few all are
+tried, else inner products are bounded pair by pair.  Errors of generator coordinates are added to every norm.
 """
 
 from __future__ import annotations
@@ -104,10 +100,7 @@ def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
 
 
 def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:
-    """Bound ``sign * <u, v>`` for u in each of the first terms and v in each of the second.
-
-    All vertices are multiplied at once: with many classes there are very many pairs of terms, each small.
-    """
+    """Bound ``sign * <u, v>`` for u in each of the first terms and v in each of the second, all vertices at once."""
     result = np.outer(first.norms, second.norms)
     hulls = [[k for k, term in enumerate(item.terms) if not term.ball] for item in (first, second)]
     if not all(hulls):

@@ -1,8 +1,4 @@
-"""Inner products of rows of `A_z`, over the whole record domain.
-
-The rows of all leaves of a loss are written in a few *generators*: one variable's worth of coefficients, up to a factor.
-A gradient is then a short vector of numbers, and inner products of gradients, of one record or of two, are sums of bilinear
-forms with known ranges.  For a classifier with C matrices there are C generators, whatever the number of leaves.
+"""Inner products of rows of `A_z`, over the whole record domain: of short vectors in a few *generators* (see `generators`).
 
 Sums that cancel are bounded outward: an error is relative to what was added up, never to what is left of it.
 """
@@ -46,13 +42,10 @@ class Form:
 class Gram:
     """Inner products of the leaves' rows.
 
-    `rows`, shape (leaf.size, generators): each entry's row of `A_z` in generator coordinates; `blocks`, shape
-    (generators,): which variable each generator belongs to; `places`: the coordinates of theta that each generator lives
-    on: a variable's, or one of its columns'; `upper`, shape (generators, generators): positive semidefinite, and above the
-    Gram matrix of the generators at every record (in the Loewner order); `rounding`, shape (generators, generators): bound
-    on what rounding does to an inner product, for each unit of the absolute factors of two generators; `errors`, shape
-    (generators,): how far a row of `A_z` may be from its generator at any record, for each unit of its factor: rounding;
-    `exact`, shape (generators,): whether rows are multiples of the generator without any rounding.
+    `rows`: the rows of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix
+    of the generators at every record (in the Loewner order); `rounding`: what rounding does to an inner product, for each
+    unit of the absolute factors of two generators; `errors`: how far a row may be from its generator at any record, for each
+    unit of its factor; `exact`: whether rows are multiples of the generator without any rounding.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
@@ -91,8 +84,7 @@ class Gram:
     def _forms(self, generators: list[Generator]) -> tuple[list[Form], float]:
         """Write the inner products of all pairs of generators as multiples of forms, constants apart; and what is left out.
 
-        An entry that is small against the sum of its absolute terms is rounding.  What is merely small against other entries is
-        not, because the monomials that it multiplies may be large.
+        An entry that is small against the sum of its absolute terms is rounding; one small against other entries is not.
         """
         size, count = len(self.monomial), len(generators)
         place, value, whole = products(*terms_of(generators), count, size)
@@ -112,11 +104,8 @@ class Gram:
         number = numbered_runs(numbered_rows(np.stack([row, column, token], axis=1))[1], begins, lengths)
         first = np.sort(np.unique(number, return_index=True)[1])
         if len(first) > LARGEST_NUMBER_OF_FORMS:
-            raise MissingRule(
-                f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
-                None,
-                FEWER_LEAVES,
-            )
+            seen = f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms"
+            raise MissingRule(seen, None, FEWER_LEAVES)
         forms = []
         for run in first:
             own, members = slice(begins[run], begins[run] + lengths[run]), number == number[run]
@@ -144,10 +133,7 @@ class Gram:
         return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
     def _share_length(self, generators: list[Generator]) -> None:
-        """Bound the Gram matrix of the parts in one cell by its trace, where that is less: parts of one record share its length.
-
-        In units of the parts' lengths the matrix is at most its trace times the identity; cells are orthogonal to each other.
-        """
+        """Bound the Gram matrix of the parts in one cell by its trace, in units of their lengths, where that is less."""
         cells: dict[tuple[int, int], list[int]] = {}
         for g, generator in enumerate(generators):
             if generator.divided:
@@ -189,10 +175,7 @@ class Gram:
         return rows @ upper @ rows.T, ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
-        """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
-
-        `cross` says whether u belongs to one record and v to another.
-        """
+        """Bound ``sign * <u, v>`` for all rows u of `left` and v of `right`; with `cross` they are those of two records."""
         total = np.abs(left) @ self.rounding @ np.abs(right).T
         for form in self.forms:
             value = sign * (left @ form.weight @ right.T)
@@ -257,12 +240,8 @@ def products(
     """
     line, times = np.unique(row, return_inverse=True, return_counts=True)[1:]
     if (times.astype(float) ** 2).sum() > LARGEST_NUMBER_OF_PRODUCTS:
-        raise MissingRule(
-            f"the loss sees the record through so many different forms that they have more than {LARGEST_NUMBER_OF_PRODUCTS} "
-            "products",
-            None,
-            FEWER_LEAVES,
-        )
+        seen = f"the loss sees the record through forms of more than {LARGEST_NUMBER_OF_PRODUCTS} products"
+        raise MissingRule(seen, None, FEWER_LEAVES)
     place = line.ravel(), owner * monomials + column
     table = sp.csr_array((coefficient, place), shape=(len(row), count * monomials))
     value, whole = (sp.coo_array(part.T @ part) for part in (table, abs(table)))

@@ -1,8 +1,4 @@
-"""Interprets the outer function of a loss, from its affine leaves up, by the rule of each atom.
-
-Affine leaves enter with their rows; what an atom does to ranges, gradients and curvature, the atom knows.  One without a
-rule is refused by name.
-"""
+"""Interprets the outer function of a loss, from its affine leaves up, by the rule of each atom: ranges, gradients, curvature."""
 
 from __future__ import annotations
 

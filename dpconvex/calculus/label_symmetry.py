@@ -1,13 +1,7 @@
 """Labels that are alike: the loss of one is that of another with the columns of the variables in another order.
 
-Every entry of an expression is written as a word: equal words are equal functions of the record and the variables.  They are made
-from the variables up, and atoms to which the order of entries does not matter sort them.  If variables have an axis of length C,
-and the words of all losses with two columns swapped, or all moved on by one, are again words of losses, then the permutations of
-C things act on the losses, and on pairs of them.
-
-Permutations of coordinates are isometries of the parameters.  Where the feasible set is all of space, suprema over records and
-parameters of anything that is said in norms of gradients and in spectra are then the same for all pairs of losses that some
-permutation takes to each other: two labels stand for a thousand.
+Every entry of an expression is written as a word, from the variables up: equal words are equal functions.  If permutations of C
+columns take words of losses to words of losses, two labels stand for a thousand (docs/theory.md, proposition 3a).
 """
 
 from collections.abc import Hashable, Sequence
@@ -90,10 +84,7 @@ def representatives(losses: Sequence[Expression], space: Space, orders: Sequence
 
 
 class Words:
-    """Words of expressions whose variables have their coordinates in another order, shape (*expression.shape, width).
-
-    A word begins with the code of what makes it, which says how to read the rest; words with the same codes can be compared.
-    """
+    """Words of expressions whose variables have their coordinates in another order, each after the code of what makes it."""
 
     def __init__(self, space: Space, order: Indices, codes: dict[Hashable, int]) -> None:
         self.codes, self._known = codes, dict[Expression, Indices]()

@@ -1,7 +1,4 @@
-"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and a public set K.
-
-What cannot be split this way, depends on data where it must not, or has numbers beyond double precision is refused.
-"""
+"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and a public set K."""
 
 import math
 from collections import Counter
@@ -102,7 +99,7 @@ class LossForm:
     @cached_property
     def projection(self) -> Projection | None:
         """Orthogonal projection on the sensitive subspace; None if that is the whole space."""
-        return None if self.noise_dimension == self.space.dim else Projection(self._parts, self.space.dim)
+        return None if self.noise_dimension == self.space.dim else Projection(self.basis)
 
     @cached_property
     def lengths(self) -> Lengths:

@@ -6,9 +6,7 @@ those of two records z and z' is
     K(z, z') = sum over kinds of  weight^2  P(y, y')  product over the kind's fields b of <b, b'>,
 
 P being inner products of patterns.  Moments that are left out of a kind only make differences shorter.  The squared distance is
-K(z, z) + K(z', z') - 2 K(z, z').  The first two are largest where a field is longest, and in the third its inner product lies
-anywhere in a range; so do products of the records' weights, from 0 to 1.  Of one field of a single number both values are kept.
-What is left is a polynomial in few numbers (docs/theory.md, section 18).
+K(z, z) + K(z', z') - 2 K(z, z'), bounded as a polynomial in few numbers (docs/theory.md, section 18).
 """
 
 import itertools

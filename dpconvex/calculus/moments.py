@@ -1,9 +1,6 @@
-"""Quadratic losses as linear functions of moments of the record, and the moments that are worth a noise of their own.
+"""Quadratic losses ``theta' Q theta / 2 - <q, theta> + c`` as linear functions of distinct moments of the record.
 
-The loss of a template as ``theta' Q theta / 2 - <q, theta> + c``: the entries of Q, q and c are polynomials of the record, one
-for each combination of its discrete fields.  Many coincide or vanish (C classes share one matrix x x'), so what is summed over
-the records are not the entries but the distinct *moments*: a monomial of the record's scalars times a pattern over the
-combinations.  Every entry is a linear function of them.
+A moment is a monomial of the record's scalars times a pattern over the combinations of its discrete fields.
 """
 
 import itertools
@@ -37,20 +34,13 @@ REMEDY = "write the loss as squares of affine expressions, or use another mechan
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Moments of one type: products of one scalar from each of some fields, times patterns over the discrete fields.
+    """Moments of one type: products of one scalar from each of some fields, times patterns over the discrete fields."""
 
-    `bases` says which fields the factors come from, with repetitions, in order (empty for a count), `monomials` which
-    record scalars, shape (m, degree).  A record counts in moment (monomial, k) with the k-th number of its combination in
-    `patterns`, shape (combinations, r), whose rows are not longer than 1.  Moments are multiplied by `scale`, 1 over the
-    largest norm of all of the kind together, times a weight; `weights` is how often the weight of a record, from 0 to 1, is
-    a factor.
-    """
-
-    bases: tuple[int, ...]
-    monomials: Indices
-    patterns: Array
-    scale: float
-    weights: int = 0
+    bases: tuple[int, ...]  # Which fields the factors come from, with repetitions, in order (empty for a count)
+    monomials: Indices  # Which record scalars, shape (m, degree)
+    patterns: Array  # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
+    scale: float  # What moments are multiplied by: 1 over the largest norm of all of the kind together, times a weight
+    weights: int = 0  # How often the weight of a record, from 0 to 1, is a factor
 
     @property
     def count(self) -> int:
@@ -101,10 +91,9 @@ class QuadraticLoss:
 
     @once
     def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
-        """Return the moments that make up the loss.
+        """Return the moments that make up the loss; those that occur beside no square of theta get a weight.
 
-        Those that occur beside no square of theta get a weight.  The constant of the loss is left out unless `residuals` asks for
-        it, and the plain number of records where it is public (`counted`).
+        Left out are the constant of the loss, unless for `residuals`, and the number of records where it is public (`counted`).
         """
         kinds = []
         owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
@@ -131,10 +120,7 @@ class QuadraticLoss:
 
     @once
     def onto(self, moments: Moments) -> sp.csr_array:
-        """Return the linear map from moments, and the number of records after them, to the targets.
-
-        Raises `TemplateError` if a coefficient is not among them; constants that are not are left out.
-        """
+        """Return the linear map from moments, and the number of records after them, to the targets; or refuse."""
         everybody = Kind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
         left, start = np.ones(len(self.target), dtype=bool), 0
         row, column, value = [], [], []
@@ -283,10 +269,7 @@ def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
 
 
 def turned_parameters(form: LossForm, field: str, matrix: Array) -> sp.csr_array:
-    """Return C, shape (dim, dim), such that the loss of theta at ``matrix @ x`` is that of ``C theta`` at x, or refuse.
-
-    Every variable whose first or last axis is as long as x is turned along it, or left as it is; which, is tried.
-    """
+    """Return C, shape (dim, dim), such that the loss of theta at ``matrix @ x`` is that of ``C theta`` at x, or refuse."""
     d, choices = len(matrix), []
     for block in form.space.blocks.values():
         shape, ways = block.variable.shape, [sp.eye_array(block.dim)]

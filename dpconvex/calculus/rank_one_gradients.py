@@ -1,13 +1,7 @@
-"""Templates whose gradients are rank-one matrices: one vector of weights times one vector of features.
+"""Templates whose gradients are rank-one matrices: weights of the classes times features of the record.
 
-The gradient of one record is a combination of its rows of `A_z`.  If the parameters can be laid out as a table, classes by
-positions, so that every row of every leaf is ``alpha (x) H m(z)`` with one and the same matrix H of coefficients and the
-monomials m of the record, then every gradient is ``a (x) h(z)``, for every loss with these leaves.  That is tested on the
-coefficients, exactly but for rounding, and nothing else of the template matters.
-
-If moreover the positions are those of a symmetric matrix and ``h(z) = svec(v v')``, entries of v being multiples of scalars
-of the record or numbers, the gradient is ``a (x) v (x) v``, of rank one as a matrix with v on one side and ``a (x) v`` on
-the other.
+If the parameters can be laid out as a table, classes by positions, so that every row of every leaf is ``alpha (x) H m(z)`` with
+one matrix H and the monomials m, every gradient is ``a (x) h(z)``; if also ``h(z) = svec(v v')``, it is ``a (x) v (x) v``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,18 +31,13 @@ CANCELLED = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class RankOne:
-    """A linear map from matrices to coordinates such that every gradient is the image of a rank-one matrix.
-
-    The map takes matrices with `rows` and `columns`, flattened row by row, to coordinates, shape (dim, rows * columns).  It is a
-    partial isometry: the matrix has the Frobenius norm of the gradient, which is also its nuclear norm.  `share` is the mean
-    square of the image's norm over that of a matrix whose law has no preferred directions.
-    """
+    """A linear map from matrices to coordinates such that every gradient is the image of a rank-one matrix of the same norm."""
 
     name: str
     rows: int
     columns: int
-    share: float
-    map: sp.csr_array
+    share: float  # Mean square of the image's norm over that of a matrix whose law has no preferred directions
+    map: sp.csr_array  # A partial isometry from flattened matrices, shape (dim, rows * columns)
 
     @property
     def square(self) -> float:
@@ -179,10 +168,7 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
 
 
 def row_space(matrix: Array) -> Array:
-    """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything.
-
-    Rows that share no column are orthogonal, so the span is found part by part.
-    """
+    """Return an orthonormal basis of the span of the rows, found part by part; the identity if they span everything."""
     lengths = np.linalg.norm(matrix, axis=1)
     rows = matrix[lengths > 0] / lengths[lengths > 0][:, None]
     table = sp.csr_array(rows)
@@ -226,10 +212,7 @@ def squared_features(features: Array, monomials: Indices) -> int | None:
 
 
 def symmetric(name: str, left: Array, side: int, table: sp.csr_array) -> RankOne:
-    """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised.
-
-    `left`, shape (classes, m), spans the a; v has `side` entries, and matrices are side by (m side).
-    """
+    """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised."""
     count = left.shape[1]
     row, column = np.triu_indices(side)
     weight, place = np.where(row == column, 0.5, np.sqrt(0.5)), np.arange(len(row))

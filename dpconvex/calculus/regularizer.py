@@ -1,8 +1,4 @@
-"""The public regularizer over K, term by term: how curved it is at least, and how steep at most.
-
-Each curved atom says how curved it is at least over K (its slot `strong`); what says nothing contributes nothing.  Gradients of
-affine and quadratic terms have closed forms; all others go through the calculus of the losses, whose ranges know K.
-"""
+"""The public regularizer over K, term by term: how curved it is at least, and how steep at most."""
 
 import math
 from collections.abc import Iterator

@@ -1,12 +1,11 @@
-"""The sensitive subspace: the directions of theta that the data can see.
+"""The sensitive subspace: the span of the coefficient vectors of all rows of `A_z`, one for each leaf entry and monomial.
 
-The rows of `A_z`, over all records, lie in the span of their coefficient vectors, one for each leaf entry and monomial.  The
-span is found coordinate block by coordinate block: two coordinates belong together if a coefficient vector touches both.
+It is found part by part: two coordinates belong together if a coefficient vector touches both.
 """
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,11 @@ LARGE = 64
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The part of the sensitive subspace on some coordinates that no coefficient vector connects with others.
-
-    `basis` has orthonormal columns, shape (coordinates, p); `sums_to_zero` says whether they span all vectors whose entries
-    add up to 0.
-    """
+    """The part of the sensitive subspace on some coordinates that no coefficient vector connects with others."""
 
     coordinates: Indices
-    basis: Any
-    sums_to_zero: bool
+    basis: Any  # Orthonormal columns, shape (coordinates, p)
+    sums_to_zero: bool  # Whether they span all vectors whose entries add up to 0
 
     @property
     def kind(self) -> str | None:
@@ -120,38 +115,24 @@ def is_invariant(parts: Sequence[Part], orders: Sequence[Indices]) -> bool:
 
 
 class Projection:
-    """Orthogonal projection on the sensitive subspace, on the last axis.
+    """Orthogonal projection on the sensitive subspace, on the last axis: what runs sees the data through that alone.
 
-    With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.  Of
-    large parts of vectors that add up to 0 the mean is taken off; others are multiplied with a matrix.  `reach` is the largest
-    product, over the rows, of the number of terms and the sum of their absolute values.
+    `reach` is the largest product, over the rows, of the number of terms and the sum of their absolute values.
     """
 
-    def __init__(self, parts: Sequence[Part], dim: int) -> None:
-        large = [part.sums_to_zero and len(part.coordinates) > LARGE for part in parts]
-        basis = joined(list(itertools.compress(parts, np.logical_not(large))), dim)
-        self.matrix = sp.csr_array(basis @ basis.T)
-        reach = (np.diff(self.matrix.indptr) * abs(self.matrix).sum(axis=1)).max(initial=0.0)
-        means = [replace(part, basis=np.ones((len(part.coordinates), 1))) for part in itertools.compress(parts, large)]
-        self._sums = joined(means, dim)
-        self._counts, self._kept = np.diff(self._sums.indptr), np.asarray(self._sums.sum(axis=1)).ravel()
-        # A mean of k numbers is rounded k times, and has a k-th of the sum of their sizes; the difference is rounded once.
-        self.reach = max(float(reach), float(self._counts.max(initial=-4)) + 4)
+    def __init__(self, basis: sp.csc_array) -> None:
+        self._basis, sizes = basis, sp.csr_array(abs(basis))
+        terms = int(np.diff(basis.indptr).max(initial=0) + np.diff(sizes.indptr).max(initial=0))
+        self.reach = terms * float((sizes @ sizes.sum(axis=0)).max(initial=0.0))
 
     def __call__(self, theta: Array) -> Array:
-        found = np.asarray((self.matrix @ theta.T).T)
-        if not len(self._counts):
-            return found
-        means = (self._sums.T @ theta.T).T / self._counts
-        return np.asarray(found + (theta * self._kept - (self._sums @ means.T).T))
+        return np.asarray((self._basis @ (self._basis.T @ theta.T)).T)
 
 
 def span(block: Array) -> Array:
     """Return an orthonormal basis of a space that contains all columns, each of length 1.
 
-    A coordinate that is small in all columns counts like any other, so the rank is that of the block with its rows, too,
-    brought to one size.  If directions then show that are lost beside the larger ones, the whole block is taken: it is never
-    wrong to cover more.
+    If directions of small coordinates are lost beside the larger ones, the whole block is taken: it is never wrong to cover more.
     """
     vectors, values, _ = np.linalg.svd(block, full_matrices=False)
     kept = values > rank_tolerance(block.shape) * values[0]
@@ -159,11 +140,9 @@ def span(block: Array) -> Array:
 
 
 def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the one orthonormal basis of the same space that is nearest to fixed vectors, shape (rows, p).
+    """Return the orthonormal basis of the same space that is nearest to fixed vectors: a seed draws the same noise everywhere.
 
-    Equal singular values leave the singular vectors undetermined, and another processor rounds to others.  Any basis serves
-    privacy, but with this one a seed draws the same noise everywhere.  It is the orthogonal polar factor (N. Higham, "Computing
-    the polar decomposition", 1986, theorem 2.1), unique because fixed vectors of no pattern are in general position.
+    It is the orthogonal polar factor (N. Higham, "Computing the polar decomposition", 1986, theorem 2.1).
     """
     rows, p = basis.shape
     fixed = np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1)))

@@ -1,9 +1,7 @@
 """Rounds off the kinks of a loss, so that its minimiser can be computed to a certified distance.
 
-A kinked atom is replaced by a smooth one whose gradients are convex combinations of the kinked one's, so a smoothed loss
-is exactly as sensitive as the loss itself, and it is the smoothed learner that is proved private.  The atoms differ by at
-most a small multiple of the width (Nesterov 2005, "Smooth minimization of non-smooth functions"; Beck & Teboulle 2012,
-"Smoothing and first order methods").  What replaces an atom is said by the atom (its slot `smooth`).
+A kinked atom is replaced (its slot `smooth`) by one whose gradients are convex combinations of its own, so a smoothed loss is
+exactly as sensitive (Nesterov 2005, "Smooth minimization of non-smooth functions"; Beck & Teboulle 2012).
 """
 
 from collections.abc import Mapping
