@@ -1,8 +1,4 @@
-"""Everything the calculus proves about a template, before any privacy parameter is chosen.
-
-The constants hold for one record of the declared domain: gradient bounds, pairwise sensitivities, Hessian bounds and the
-curvature of the regularizer.  Mechanisms turn them into noise.
-"""
+"""Everything the calculus proves about a template, before any privacy parameter is chosen: for one record of the domain."""
 
 import math
 from dataclasses import dataclass
@@ -35,20 +31,15 @@ TIE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class LossBounds:
-    """What is proved about the loss of one combination of discrete fields.
+    """What is proved about the loss of one combination of discrete fields."""
 
-    `dimension` bounds that of the span of one record's gradients; `curvature` is meaningful if the loss has no kink; `joint` is a
-    bound of gradient and curvature together, if the loss has a shape that allows one.
-    """
-
-    values: str
     scalar: Scalar
     gradients: Gradients
     gradient_bound: float
-    dimension: int
-    curvature: Curvature
+    dimension: int  # Bounds that of the span of one record's gradients
+    curvature: Curvature  # Of a loss without a kink
     step: Step
-    joint: Joint | None
+    joint: Joint | None  # A bound of gradient and curvature together, if the loss has a shape that allows one
 
     @cached_property
     def derivation(self) -> Derivation:
@@ -59,9 +50,8 @@ class LossBounds:
 class Analysis:
     """All constants of a template.
 
-    `losses`: one for each combination of discrete fields that is examined (`LossForm.labels`); `obstacle`: why the program
-    cannot be run, whatever the data, as far as is known; `unbounded`: why nothing is known about the losses' gradients and
-    curvature, if so; `losses` is empty then.
+    `losses`: one for each combination of discrete fields that is examined; empty if nothing is known of their gradients and
+    curvature, and `unbounded` says why; `obstacle`: why the program cannot be run, whatever the data, as far as is known.
     """
 
     obstacle: DPConvexError | None = None
@@ -100,7 +90,7 @@ class Analysis:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
         whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
         joint = joint_form(scalar, self.gram, dimension)
-        return LossBounds(values, scalar, gradients, bound, dimension, curvature, whole, joint)
+        return LossBounds(scalar, gradients, bound, dimension, curvature, whole, joint)
 
     def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
@@ -231,17 +221,8 @@ class Analysis:
 
     @cached_property
     def block_moduli(self) -> tuple[float, ...]:
-        """Strong convexity of the regularizer in each variable, mean form.
-
-        If the quadratic terms couple variables, all get the modulus of the whole.
-        """
-        matrix, _ = self.regularizer
-        blocks = list(self.form.space.blocks.values())
-        table = matrix.tocoo()
-        starts = np.array([block.start for block in blocks])
-        row, column = (np.searchsorted(starts, index, side="right") for index in table.coords)
-        if (row != column).any():
-            return (self.modulus,) * len(blocks)
+        """Strong convexity of the regularizer along each variable, mean form."""
+        matrix, blocks = self.regularizer[0], self.form.space.blocks.values()
         return tuple(smallest_eigenvalue(matrix[block.slice][:, block.slice]) for block in blocks)
 
     @cached_property
@@ -251,9 +232,5 @@ class Analysis:
 
 
 def first_largest(values: Array) -> int:
-    """Return the place of the first value that is the largest one but for rounding: labels that are alike tie.
-
-    >>> first_largest(np.array([1.0, 2.0, 2.0 + 1e-12]))
-    1
-    """
+    """Return the place of the first value that is the largest one but for rounding: labels that are alike tie."""
     return int(np.argmax(values >= values.max() * (1 - TIE)))

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dpconvex.core.abstract_values import EPSILON, Interval
 from dpconvex.core.arrays import Array
 from dpconvex.core.expansion import Bases
-from dpconvex.core.polynomial import interval_product, rounded_product, rounded_sums
 
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
@@ -36,8 +35,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
-    box = box_range(table.data, row, column, monomial, bases, same)
-    result = spectral_range(scaled, kinds, bases, same).meet(box, magnitude)
+    result = spectral_range(scaled, kinds, bases, same)
     isotropic = isotropic_coefficients(scaled, kinds, bases)
     if isotropic is not None:
         result = result.meet(polynomial_range(isotropic, bases, same), magnitude)
@@ -102,28 +100,6 @@ def spectral_range(scaled: Block, kinds: Kinds, bases: Bases, same: bool) -> Int
                 size = singular_bound(block) * norms[first] * norms[second] * (1 + room)
                 total = total + Interval(-size, size)
     return total
-
-
-def box_range(
-    value: Array,
-    row: NDArray[np.int64],
-    column: NDArray[np.int64],
-    monomial: NDArray[np.int64],
-    bases: Bases,
-    same: bool,
-) -> Interval:
-    """Bound the form term by term, by interval arithmetic on the scalars' bounds."""
-    if same:
-        pairs = np.sort(np.concatenate([monomial[row], monomial[column]], axis=1), axis=1)
-        low, high = bases.monomial_range(pairs)
-    else:
-        left, right = bases.monomial_range(monomial[row]), bases.monomial_range(monomial[column])
-        low, high = interval_product(left, right)
-    ends, error = rounded_product(np.stack([value, value]), np.stack([low, high]))
-    least, most = ends.min(axis=0), ends.max(axis=0)
-    (least, lost), (most, gained) = (rounded_sums(part, np.zeros(1, dtype=np.int64)) for part in (least, most))
-    more = float(error.max(axis=0).sum())
-    return Interval(float(least[0]), float(most[0])) + Interval(-float(lost[0]) - more, float(gained[0]) + more)
 
 
 def eigenvalue_range(block: Block) -> tuple[float, float]:

@@ -1,8 +1,6 @@
-"""The joint supremum: one record's gradient and curvature are not extreme at the same parameters.
+"""The joint supremum: one record's gradient and curvature are not extreme at the same parameters (docs/theory.md, section 6).
 
-Objective perturbation costs ``sup [beta ||g - g'|| + log det(I + H/mu)]``, with g, H of one record at one theta.  Bounding the
-two parts apart is always valid.  Where the loss has a known shape the sum is bounded directly, which can make curvature free
-(docs/theory.md, section 6).  `loss` of a shape bounds ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and theta.
+`loss` of a shape bounds ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and theta, which can make curvature free.
 """
 
 import math
@@ -29,8 +27,7 @@ class LogisticJoint:
     """``scale * log(1 + exp(m))`` of one affine leaf with rows no longer than `radius`.
 
     With slope s in [low, high] the gradient has norm ``scale s R`` and the only eigenvalue is ``scale s (1-s) R^2``.  The sum
-    is concave in s (a logarithm of a positive concave function), so the largest value on [low, high] is where its derivative
-    changes sign, at a root of a quadratic, or at an end.  If R^2/mu <= beta R it is at s = 1: curvature is free.
+    is concave in s, so the largest value on [low, high] is at a root of its derivative, or at an end.
     """
 
     shape: ClassVar[str] = "logistic"
@@ -57,8 +54,7 @@ class SoftmaxJoint:
 
         beta scale m/2 + max_p [(scale/mu) E||v||^2 - (scale/mu - beta scale/(2m)) ||Ev||^2],
 
-    a concave maximisation.  With m the longest vertex M it equals ``beta scale M`` once ``beta mu >= 2 M``: curvature is free
-    (for a softmax on the ball of radius R, M = sqrt(2) R).
+    a concave maximisation.  With m the longest vertex M it equals ``beta scale M`` once ``beta mu >= 2 M``: curvature is free.
     """
 
     shape: ClassVar[str] = "softmax"

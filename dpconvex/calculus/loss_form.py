@@ -1,4 +1,4 @@
-"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and a public set K."""
+"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and set K."""
 
 import math
 from collections import Counter

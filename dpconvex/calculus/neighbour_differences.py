@@ -1,8 +1,6 @@
-"""What one record changes: the differences of gradients between neighbours, as vertices, lengths and dimensions.
+"""Differences of one record's gradient from another's: lengths of vertices, and bounds on lengths and dimensions.
 
-Gaussian noise is calibrated to more than the longest difference.  The difference depends on the parameters, hence on the
-noise, but for given records it lies in a fixed polytope and in a fixed subspace: conv{0, v_1, ..., v_N} with bounds on the
-lengths of the vertices, and the span of the rows of the two records.
+The difference depends on the parameters, hence on Gaussian noise, but for given records it lies in a fixed polytope and subspace.
 """
 
 import itertools
@@ -39,22 +37,16 @@ class Slopes:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Differences ``g_z - g_z'`` of two records, in this order, or one record's gradient if z' is none.
+    """Differences ``g_z - g_z'`` of two records, in this order, or one record's gradient if z' is none; z's curvature counts."""
 
-    The first record's curvature counts, the second's does not.
-
-    `dimension`: bound on the dimension of the subspace that all differences of two given records lie in; `length`: bound on
-    the norm of every difference; `vertices`: lengths of the vertices other than 0, and how many have each; None if there
-    are too many, or no polytope; `behind`: beside slopes: lengths of the vertices of the second record's gradients, 0 if
-    there is none; not too many; `firsts`: the losses that the first record may have.
-    """
-
-    dimension: int
+    dimension: int  # Bounds that of the subspace that all differences of two given records lie in
     length: float
-    vertices: tuple[Array, Array] | None
+    vertices: (
+        tuple[Array, Array] | None
+    )  # Lengths other than 0, and how many have each, unless too many, or no polytope
     slopes: Slopes | None
-    behind: Array | None
-    firsts: tuple[int, ...]
+    behind: Array | None  # Beside slopes: lengths of the vertices of the second record's gradients, 0 if there is none
+    firsts: tuple[int, ...]  # The losses that the first record may have
 
     @property
     def signature(self) -> Hashable:
@@ -116,9 +108,7 @@ def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
         factors = term.rows[:, column] / row[0, column]
         along = factors[:, None] * row
         if not (np.abs(term.rows - along) <= 1e-14 * np.abs(along)).all():
-            return (
-                None  # gradients lie on one line for other reasons: different functions of the record times one vector
-            )
+            return None  # different functions of the record times one vector
         size = float(np.linalg.norm(factors))
         ends = (-size, size) if term.ball else (float(factors.min()), float(factors.max()))
         low, high = low + ends[0], high + ends[1]
@@ -137,16 +127,8 @@ def lengths_of(loss: LossBounds) -> Array | None:
 
 
 def tally(squares: Array) -> tuple[Array, Array]:
-    """Return distinct lengths, rounded up, and how often each occurs; zeros are left out.
-
-    >>> lengths, counts = tally(np.array([0.0, 2.0, 2.0, 6.0]))
-    >>> lengths.round(5).tolist(), counts.tolist()
-    ([1.41421, 2.44949], [2.0, 1.0])
-    """
-    lengths = np.sqrt(np.maximum(squares, 0.0))
-    lengths = lengths[~(lengths <= 0)]
-    if len(lengths) == 0:
-        return np.empty(0), np.empty(0)
+    """Return distinct lengths, rounded up, and how often each occurs; zeros are left out."""
+    lengths = np.sqrt(squares[~(squares <= 0)])
     steps, counts = np.unique(np.ceil(np.log(lengths) / GRID - 1e-3), return_counts=True)
     # Lengths that agree but for rounding fall on one step: the slack covers what the rounding down left out.
     return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * SLACK, counts.astype(float)

@@ -132,7 +132,7 @@ def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
     """Say in which variables the regularizer has modulus 0, and why (reason, place, remedy)."""
     regularizer = analysis.form.template.regularizer
     moduli = zip(analysis.form.space.blocks, analysis.block_moduli, strict=True)
-    flat = [name for name, modulus in moduli if modulus <= 0]
+    flat = [name for name, modulus in moduli if modulus <= 0] or list(analysis.form.space.blocks)
     terms = " + ".join(f"1e-6 * cp.sum_squares({name})" for name in flat)
     why = "its terms are affine, norms, or quadratic in some directions only"
     if regularizer.is_constant:
