@@ -81,7 +81,7 @@ def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
         fits = (dp.solve(template, split.data, privacy, mechanism, seed=k, **options) for k in range(seeds))
         return max(float(np.mean([split.error(fit.predict(split.x_test)) for fit in fits])), 1 / len(split.y_test))
 
-    for mechanism in Automatic().candidates(analyse(template), privacy):
+    for mechanism in Automatic().candidates(analyse(template), not privacy.pure):
         try:
             certificate = dp.verify(template, privacy, size, mechanism)
         except dp.NotPrivate:

@@ -16,7 +16,7 @@ from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_laws import best_structure, shape_of
+from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
 from dpconvex.noise.profiles import bisect
 
 LogNoise = Callable[[Array], Array]

@@ -160,6 +160,10 @@ class Analysis:
             )
         return min(bound, 2 * self.gradient_bound)
 
+    def sensitivity(self, adjacency: str) -> float:
+        """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
+        return self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
+
     @property
     def row_dimension(self) -> int:
         """Bound on the dimension of the subspace that all gradients of one given record lie in."""
@@ -195,12 +199,10 @@ class Analysis:
 
     def perturbation_cost(self, beta: float, mu: float, adjacency: str) -> tuple[float, str]:
         """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""
-        replace = adjacency == "replace-one"
-        sensitivity = self.replacement_bound if replace else self.gradient_bound
-        apart = beta * sensitivity + self.log_det(mu)[0]
+        apart = beta * self.sensitivity(adjacency) + self.log_det(mu)[0]
         if all(loss.joint is None for loss in self.losses):
             return apart, "suprema of gradient and curvature apart"
-        other = beta * self.gradient_bound if replace else 0.0
+        other = beta * self.gradient_bound if adjacency == "replace-one" else 0.0
         joint, curved = 0.0, self.log_dets(mu)
         # The largest counts: what is no larger than a bound found before needs no sharper one.
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():

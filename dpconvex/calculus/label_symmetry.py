@@ -17,9 +17,6 @@ from dpconvex.core.atoms.arrangement import rearrange
 from dpconvex.core.expression import Constant, Expression
 from dpconvex.core.parameter_space import Space
 
-# So few labels are examined one by one.
-FEW = 12
-
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
@@ -31,9 +28,7 @@ class Exchange:
 
 
 def exchange_of(losses: Sequence[Expression], space: Space) -> Exchange | None:
-    """Find labels that are interchangeable; None if there are few labels, or no two of them are seen to be alike."""
-    if len(losses) <= FEW:
-        return None
+    """Find labels that are interchangeable; None if no two of them are seen to be alike."""
     lengths = {n for block in space.blocks.values() for n in block.variable.shape if 2 < n <= len(losses)}
     for count in sorted(lengths, reverse=True):
         orders = orders_of(space, count)

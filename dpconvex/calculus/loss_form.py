@@ -29,6 +29,8 @@ from dpconvex.language.template import Template
 LEAST, MOST = 1e-75, 1e75
 # Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
 WIDEST = STEEPEST = 1e100
+# So few labels are examined one by one, without a search for what is alike.
+FEW = 12
 REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
 
@@ -54,7 +56,8 @@ class LossForm:
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = FeasibleSet(self.space, self.constraints)
-        exchange = exchange_of(template.losses, self.space) if self.feasible.is_space else None
+        many = len(template.losses) > FEW and self.feasible.is_space
+        exchange = exchange_of(template.losses, self.space) if many else None
         if exchange is not None:
             self._examine(exchange.representatives)
             if is_invariant(self._parts, exchange.orders):

@@ -1,27 +1,16 @@
-"""The public regularizer over K, term by term: how curved it is at least, and how steep at most."""
-
-import math
-from collections.abc import Iterator
+"""How curved the public regularizer is at least over K, term by term."""
 
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.gradient_norms import gradient_bound
-from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.interpreter import Walker
-from dpconvex.calculus.loss_form import LossForm, affine_leaves
-from dpconvex.core.abstract_values import Interval
 from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Reach
-from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.powers import POWER
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
-from dpconvex.core.polynomial import Polynomial
-from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.quadratics import Quadratic, arguments_of, linear_parts, quadratic
+from dpconvex.geometry.quadratics import linear_parts
 
 UNIT = float(np.finfo(float).eps)
 
@@ -107,6 +96,7 @@ def smallest_eigenvalue(matrix: sp.csr_array) -> float:
     slack = UNIT * 8 * largest * float(abs(matrix).sum(axis=0).max()) if largest > 1 else 0.0
     least = float(np.min(found)) - slack
     return least if 0 < least < np.inf else 0.0  # what is no number claims nothing
+<<<<<<< HEAD
 
 
 def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> float:
@@ -162,3 +152,5 @@ def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> fl
         return sum(gradient_bound(entry.terms, gram) for entry in entries)
     except NotPrivate:
         return math.inf
+=======
+>>>>>>> 114d3aeb (One walk from a promise to its certificate: laws take template and promise once, the recipe chooses once; matrix-shaped noise and slopes of the regularizer have files of their own)

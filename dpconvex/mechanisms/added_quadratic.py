@@ -1,9 +1,6 @@
 """How much strong convexity to add, and what every mechanism that minimises asks of the regularizer.
 
-Every modulus that is chosen without the data is private.  The one with the smallest predicted excess risk is taken, for
-parameters that are as long as is usual (`minimiser_radius`); of hinges, which bend on a narrow band of margins only, at most a
-share of epsilon is left to their curvature.  The numbers are measured (docs/choosing.md), depend on no units, and prove
-nothing.
+Every modulus that is chosen without the data is private; the numbers are measured (docs/choosing.md) and prove nothing.
 """
 
 import math

@@ -1,6 +1,5 @@
 """What every mechanism can do: prove itself private on an analysed template, or say why not; and the steps that proofs share."""
 
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -30,26 +29,20 @@ class Engine(Protocol):
     ) -> Array:
         """Return a point within `tolerance` of the minimiser of the objective in sum form, shape (dim,).
 
-        The objective is the losses plus size times the regularizer plus ``(added/2) ||theta||^2 + <linear, theta>``.  With
-        `smoothing`, the losses are those of `dpconvex.calculus.smoothing.smooth_template` with that width.
+        The objective is the losses, with kinks rounded off over that width, plus size times the regularizer plus ``(added/2)
+        ||theta||^2 + <linear, theta>``.
         """
         ...
 
     def loss_gradient(self, theta: Array) -> Array:
-        """Return the gradient of the sum of losses, shape (dim,).
-
-        The public part is for what is noisy already: to add it before would round by what is public, as much as that is.
-        """
+        """Return the gradient of the sum of losses alone, shape (dim,)."""
         ...
 
     @property
     def records(self) -> int: ...
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
-        """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,).
-
-        `chosen`, shape (records,), leaves out the other records.
-        """
+        """Return the sum of the (`chosen`) records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
         ...
 
     def public_gradient(self, theta: Array) -> Array:
@@ -63,11 +56,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """A recipe for a release that can be checked before any data are read.
-
-    A mechanism is a small frozen description of a theorem's noise.  `verify` accepts every object of this kind, one of
-    your own included.
-    """
+    """A small frozen description of a theorem's noise; `verify` accepts one of your own, too."""
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the theorem's conditions and calibrate the noise for a public (or nominal) number of records, or refuse."""
@@ -78,15 +67,8 @@ class Mechanism(Protocol):
         ...
 
 
-# Relative error of what is computed again for more records.
-SLACK = 1 + 1e-12
 DRAWN = "The noise is drawn in floating point from a cryptographic generator seeded by the operating system."
 UNSEEN = "Nobody observes how long a fit takes, nor whether a fit failed."
-
-
-def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
-    """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
-    return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
 
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
@@ -98,15 +80,15 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
         )
 
 
-def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
+def record_steps(analysis: Analysis, adjacency: str) -> tuple[Derivation, Derivation]:
     largest = "largest sum of a vertex from each gradient set"
     gradient = Derivation(
         "gradient bound", "", {"G": analysis.gradient_bound}, largest, (analysis.steepest.derivation,)
     )
     why = "one gradient appears or disappears: G"
-    if privacy.adjacency == "replace-one":
+    if adjacency == "replace-one":
         why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
-    return gradient, Derivation("sensitivity", "", {"G_adj": sensitivity_of(analysis, privacy)}, why)
+    return gradient, Derivation("sensitivity", "", {"G_adj": analysis.sensitivity(adjacency)}, why)
 
 
 def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
@@ -130,14 +112,3 @@ def declared_constants(analysis: Analysis) -> tuple[str, ...]:
         "slopes are linear between those read off the user's at many points."
         for name in sorted(names)
     )
-
-
-def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
-    """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
-    ratio, proof = (reach + more) / reach * SLACK, certificate.derivation
-    mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
-    why = "noise grows in proportion to how far neighbours are apart"
-    step = Derivation("noise that hides rounding", "", claims, why)
-    steps = (*(child for child in proof.children if child.rule != step.rule), step)
-    scale = certificate.noise_scale * ratio
-    return replace(certificate, noise_scale=scale, mean_noise=mean, derivation=replace(proof, children=steps))

@@ -1,7 +1,6 @@
-"""Private bounds that noise only tightens, and the proof about them.
+"""Private bounds that noise only tightens: values on a grid plus k - reach, k discrete Laplace, cut off at both ends.
 
-Values are rounded down to a grid, and k - reach steps are added, where |k| <= reach and P(k) is proportional to exp(-|k|/scale):
-a discrete Laplace law cut off at both ends, drawn exactly (docs/theory.md, section 19).
+The noise is drawn exactly (docs/theory.md, section 19).
 """
 
 from __future__ import annotations
@@ -39,19 +38,15 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class TruncatedLaplace:
-    """Independent noise for the `size` entries of one private bound, with its share of the promise.
-
-    `step` is the grid step, a power of two, in the unit of the values.  In steps are `sensitivity`, the largest sum of absolute
-    changes on the grid, `scale`, and `reach`: values fall by that on average, and by less than a step more than twice of it.
-    """
+    """Independent noise for the entries of one private bound, with its share of the promise."""
 
     epsilon: float
     delta: float
-    step: float
+    step: float  # Of the grid, a power of two, in the unit of the values
     size: int
-    sensitivity: int
-    scale: float
-    reach: int
+    sensitivity: int  # The largest sum of absolute changes, in steps
+    scale: float  # In steps
+    reach: int  # By so many steps values fall on average, and by less than a step more than twice of it
 
     @property
     def tightening(self) -> float:
@@ -94,10 +89,7 @@ def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> Trunca
 
 
 def excess(moved: int, scale: float, reach: int) -> float:
-    """Return the exact delta: P(K < moved - reach) for moved <= reach, up to rounding.
-
-    With r = exp(-1/scale) it is r^(reach + 1) (r^-moved - 1) / (1 + r - 2 r^(reach + 1)).
-    """
+    """Return the exact delta, P(K < moved - reach), up to rounding: with r = exp(-1/scale) a quotient of powers of r."""
     mass = math.exp((moved - reach - 1) / scale) * -math.expm1(-moved / scale)
     return mass / (-math.expm1(-(reach + 1) / scale) - math.exp(-1 / scale) * math.expm1(-reach / scale))
 

@@ -180,10 +180,7 @@ class Certificate:
 
     @property
     def expected_shift(self) -> float:
-        """How far the noise moves the answer on average, at most: the mean of ||b||/mu; for noise on the output, of ||b||.
-
-        For noise on gradients it is the length of all steps that the noise makes.
-        """
+        """How far the noise moves the answer on average, at most: for noise on gradients, the length of all steps it makes."""
         return self.expected_noise
 
     @property
@@ -193,11 +190,7 @@ class Certificate:
 
     @property
     def proviso(self) -> str:
-        """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release.
-
-        A promise without delta cannot pay for the probability with which noise exceeds the cap that the residual noise
-        allows for.  And of noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
-        """
+        """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release."""
         said = list(self.provided)
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get(RUNS, 1.0)

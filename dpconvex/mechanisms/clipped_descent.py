@@ -1,11 +1,6 @@
-"""Noisy gradient descent with clipped gradients: no bound on the loss, its curvature or K is needed.
+"""Noisy gradient descent with clipped gradients: no bound on the loss, its curvature or K is needed (docs/theory.md, section 8).
 
-Each record's gradient is scaled down to a norm of at most c, so one record moves their sum by at most c, and one for another by
-at most 2c.  (Clipping is the projection on a ball, which brings gradients no farther apart; but norms are rounded up, by more for
-one record than for another, so what is computed is no projection.)  Where no gradient is longer than c none is clipped, and a
-replacement moves the sum by what gradients differ by.  T full-batch steps are one Gaussian mechanism of sensitivity
-``sqrt(T) c``; with Poisson samples their privacy-loss distribution is composed (docs/theory.md, section 8).  Nothing is claimed
-about accuracy, for clipped gradients of several leaves are gradients of no function; step sizes follow a rule of thumb.
+Norms are rounded up, by more for one record than for another, so neighbours count as 2 clips apart, unless none is clipped.
 """
 
 import math
@@ -14,13 +9,12 @@ import numpy as np
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import slope_of
+from dpconvex.calculus.regularizer_slope import slope_of
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.base import sensitivity_of
 from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.noise.samplers import SPHERICAL
@@ -55,7 +49,7 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
         return clip * ROUNDED, (2 if replaced else 1) * clip * ROUNDED
     bound = min(clip * ROUNDED, analysis.gradient_bound)
     apart = 2 * bound if replaced else bound
-    return bound, min(apart, sensitivity_of(analysis, privacy)) if bound < clip else apart
+    return bound, min(apart, analysis.sensitivity(privacy.adjacency)) if bound < clip else apart
 
 
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:

@@ -1,10 +1,7 @@
 """Noisy projected gradient descent: every gradient is perturbed, and the average of the iterates is released.
 
-From theta_0 in K, ``theta_{t+1} = P_K(theta_t - eta (grad F(theta_t) + w_t))`` with Gaussian w_t of deviation sigma on the
-sensitive subspace, T steps: T adaptive Gaussian releases of sensitivity G_adj, which together are exactly as private as one of
-sensitivity ``sqrt(T) G_adj`` (Dong, Roth & Su 2022, "Gaussian differential privacy", corollary 3.3).  Losses need not be
-differentiable, and nothing has to be strongly convex.  With R at least the distance from theta_0 to the minimiser, ``B^2 >= E
-||grad F + w||^2`` and ``eta = R / (B sqrt(T))``, the expected excess risk is at most ``R B / sqrt(T)`` (docs/theory.md).
+T adaptive Gaussian releases are together exactly as private as one of ``sqrt(T)`` times the sensitivity (Dong, Roth & Su 2022,
+"Gaussian differential privacy", corollary 3.3); steps ``R / (B sqrt(T))`` give a risk of ``R B / sqrt(T)`` (docs/theory.md).
 """
 
 import math
@@ -14,7 +11,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer import slope_of
+from dpconvex.calculus.regularizer_slope import slope_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole
@@ -201,8 +198,7 @@ class NoisyGradientDescent:
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
         """Return the certificate with noise that also hides what rounding does to sums of so many gradients.
 
-        With samples rounding may move the sum for all other records too, in samples or not, so what it does is not amplified by
-        sampling: it is paid from a share of its own, with noise on top.
+        With samples rounding may move the sum for all other records too, so it is paid from a share of its own.
         """
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
@@ -211,11 +207,11 @@ class NoisyGradientDescent:
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of that size
             rounding = clipped.path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
-            found = base.louder(certificate, reach, apart - reach, {"G_adj": apart})
+            found = louder(certificate, reach, apart - reach, {"G_adj": apart})
             if "sampling" in certificate.settings and rounding > 0:
                 paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
-                found = base.louder(certificate, scale, more, {"G_adj": apart})
+                found = louder(certificate, scale, more, {"G_adj": apart})
             if found.noise_scale <= most:
                 moved = certificate.steps * certificate.largest_step * rounding
                 return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
@@ -273,7 +269,7 @@ def derive(
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
     if clip == math.inf:
-        steps_of_proof = (*base.record_steps(analysis, privacy), composed, *base.public_steps(analysis))
+        steps_of_proof = (*base.record_steps(analysis, privacy.adjacency), composed, *base.public_steps(analysis))
         return Derivation("noisy descent", "", privacy.claims, SOURCE, steps_of_proof)
     why = "one clipped gradient appears or disappears"
     if privacy.adjacency == "replace-one":
@@ -302,3 +298,14 @@ def for_directions(analysis: Analysis, certificate: DescentCertificate, directio
     longest = clipped.capped(analysis, certificate.gradient_bound * records, records, directions)
     step = max(min(certificate.largest_step, longest), certificate.step_size)
     return replace(certificate, settings={**certificate.settings, "step_size": step})
+
+
+def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
+    """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
+    ratio, proof = (reach + more) / reach * (1 + 1e-12), certificate.derivation
+    mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
+    why = "noise grows in proportion to how far neighbours are apart"
+    step = Derivation("noise that hides rounding", "", claims, why)
+    steps = (*(child for child in proof.children if child.rule != step.rule), step)
+    scale = certificate.noise_scale * ratio
+    return replace(certificate, noise_scale=scale, mean_noise=mean, derivation=replace(proof, children=steps))

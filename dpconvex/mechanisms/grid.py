@@ -21,27 +21,22 @@ LEVELS = 2**16
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """Integer noise on a grid, for the distance between the computed answer and the exact one.
+    """Integer noise on a grid, for the distance between the computed answer and the exact one, with its share of the promise.
 
-    `noise` is the law, "discrete Laplace" or "discrete Gaussian": integers k with probability proportional to
-    exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).  `epsilon` and `delta` are its share of the promise, `distance` is tau.
-    `step` is the grid step, a power of two; `sensitivity`, of the answer on the grid, in l1 for Laplace and in l2 for
-    Gaussian noise, and `scale` are in steps.  `noise_cap` bounds the norm of the mechanism's own noise that `distance`
-    accounts for, and `records` the number of records for which it can be certified, whatever they are; where that number
-    is protected, `counting` is the epsilon that a noisy number of them costs, on top of the rest.
+    Integers k have probability proportional to exp(-|k|/scale), or to exp(-k^2 / (2 scale^2)).
     """
 
-    noise: str
+    noise: str  # "discrete Laplace" or "discrete Gaussian"
     epsilon: float
     delta: float
-    distance: float
-    step: float
+    distance: float  # tau
+    step: float  # Of the grid, a power of two
     dimension: int
-    sensitivity: float
-    scale: float
-    noise_cap: float
-    counting: float = 0.0
-    records: float = math.inf
+    sensitivity: float  # Of the answer on the grid, in steps, in l1 for Laplace and in l2 for Gaussian noise
+    scale: float  # In steps
+    noise_cap: float  # Bounds the norm of the mechanism's own noise that `distance` accounts for
+    counting: float = 0.0  # Where the number of records is protected, the epsilon of a noisy one, on top of the rest
+    records: float = math.inf  # For so many at most the distance can be certified, whatever they are
 
     @property
     def size(self) -> float:
@@ -79,20 +74,14 @@ class IntegerNoise:
 
 @dataclass(frozen=True)
 class WhiteningNoise:
-    """Noise on the second moment of the records, for a fit on whitened ones.
-
-    `epsilon` and `delta` are what it takes of the promise, beyond what the fit alone would keep; `level` is how far one
-    record moves the second moment, in deviations of the noise, `share` its part of the squared level of both stages
-    together, or of the promise if that is divided, and `composed` the level of both stages, if both are Gaussian, else 0.
-    `sensitivity` and `sigma` are in units of the squared radius, in the coordinates of symmetric matrices.
-    """
+    """Noise on the second moment of the records, for a fit on whitened ones; with what it takes of the promise beyond the fit."""
 
     epsilon: float
     delta: float
-    level: float
-    share: float
-    composed: float
-    sensitivity: float
+    level: float  # How far one record moves the second moment, in deviations of the noise
+    share: float  # Its part of the squared level of both stages together, or of the promise if that is divided
+    composed: float  # The level of both stages, if both are Gaussian, else 0
+    sensitivity: float  # In squared radii, in the coordinates of symmetric matrices; so is sigma
     sigma: float
     field: str
     features: int

@@ -1,9 +1,7 @@
-"""Noisy k-means: a few centres for every class, from counts and sums that carry noise.
+"""Noisy k-means: a few centres for every class, from counts and sums of cells that carry noise, round after round.
 
-Each round assigns every record to the nearest centre of its class, and releases, for every cell (class and centre), how many
-records there are and what they add up to, with noise.  A record is in one cell, so all cells together have the sensitivity of
-one record, and rounds are an adaptive composition (docs/theory.md, section 16; Blum, Dwork, McSherry & Nissim 2005). Records
-are rounded towards zero to a public grid first: sums are exact integers, so no digit of a record can show through the noise.
+A record is in one cell, so all cells together have the sensitivity of one record, and rounds are an adaptive composition
+(docs/theory.md, section 16; Blum, Dwork, McSherry & Nissim 2005).  Records are rounded to a public grid first: sums are exact.
 """
 
 import math
@@ -49,28 +47,20 @@ COMPOSED = {
 
 @dataclass(frozen=True)
 class ClusteringNoise:
-    """Noise on counts and sums of records, for a private clustering that a fit builds on.
+    """Noise on counts and sums of records, for a private clustering that a fit builds on, with its share of the promise."""
 
-    `noise` is the law: "gaussian", independent normal entries, or "gamma", for every cell a vector b with density
-    proportional to exp(-||b||/scale); `epsilon` and `delta` are its share of the promise.  Counts and sums are released in
-    `rounds` rounds, for `classes` classes with `components` centres in `features` dimensions, of records of norm at most
-    `radius`; a count as if it were one more entry of the sum, times `weight`.  `sensitivity` is that of one round, in the
-    Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms; `scale` is the deviation of each entry or
-    1/beta.  Records and noise are rounded to a grid of step `step`, a power of two, before they are added up.
-    """
-
-    noise: str
+    noise: str  # "gaussian", independent entries, or "gamma": for every cell density proportional to exp(-||b||/scale)
     epsilon: float
     delta: float
     rounds: int
     classes: int
-    components: int
+    components: int  # Centres of every class
     features: int
-    radius: float
-    weight: float
-    sensitivity: float
-    scale: float
-    step: float
+    radius: float  # Bounds the norm of records
+    weight: float  # A count is one more entry of a sum, times this
+    sensitivity: float  # Of one round, in the Euclidean norm for Gaussian noise, else in the sum of those over cells
+    scale: float  # The deviation of each entry or 1/beta
+    step: float  # Of the grid that records and noise are rounded to before they are added up, a power of two
 
     @property
     def law(self) -> Spherical:
@@ -154,8 +144,7 @@ class NoisyKMeans:
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
         """Cluster, and return the centres in steps of the grid, shape (C, K, d).
 
-        `statistics` maps centres of shape (C, k, d), in steps, to the sums of the records in each cell, of the same shape, in
-        steps, and their numbers, shape (C, k): exact integers.
+        `statistics` maps centres to the exact sums of the records in each cell, in steps, and their numbers, shape (C, k).
         """
         centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
         spread = start_directions(noise.components, noise.features)
@@ -220,11 +209,7 @@ def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
 
 
 def start_directions(components: int, features: int) -> Array:
-    """Return public, well-spread points of the unit ball, shape (K, d).
-
-    For K <= d + 1 they are the corners of a regular simplex, turned at random; else points chosen one after the other, each far
-    from those before it.
-    """
+    """Return public, well-spread points of the unit ball, shape (K, d): corners of a regular simplex, if there are enough."""
     rng = seeded_generator(0)
     if components == 1:
         return np.zeros((1, features))

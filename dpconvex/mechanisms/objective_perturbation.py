@@ -1,16 +1,7 @@
 """Objective perturbation: minimise the objective plus a random linear term.
 
-Theorem (Chaudhuri, Monteleoni & Sarwate 2011, theorem 9, sharpened: see docs/theory.md).  Let the losses be convex with
-Lipschitz gradients, the rest of the objective mu-strongly convex and public, K closed and convex, and let b have a density
-proportional to exp(-beta ||b||) on the sensitive subspace.  Then the minimiser of the objective plus <b, theta> is
-epsilon-differentially private with
-
-    epsilon = beta * G_adj + J,     J = sup log det(I + H/mu),
-
-where G_adj bounds the change of the gradient between neighbours and H is one record's Hessian.  With Gaussian noise the same
-change of variables gives (epsilon, delta); with matrix-shaped noise, pure epsilon at a smaller norm if gradients are matrices of
-rank one.  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012, the profile of
-Gaussian noise for losses of one linear predictor to Redberg, Koskela & Wang 2023; docs/theory.md, section 7, has all of it.
+The minimiser is private with ``epsilon = beta G_adj + sup log det(I + H/mu)`` (Chaudhuri, Monteleoni & Sarwate 2011, theorem 9;
+Kifer, Smith & Thakurta 2012 and Redberg, Koskela & Wang 2023 for Gaussian noise; docs/theory.md, section 7).
 """
 
 from dataclasses import dataclass
@@ -24,8 +15,10 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law
+from dpconvex.mechanisms.matrix_noise import MatrixLaw
+from dpconvex.mechanisms.noise_laws import Calibration, GammaLaw, GaussianLaw, Law
 
+LAWS: dict[str, type[Law]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
 # So many times the largest curvature, over epsilon, makes curvature free; it is worth a remark from this share of epsilon on.
 FREE, REMARKABLE = 1e6, 0.25
@@ -66,11 +59,8 @@ class ObjectivePerturbation:
     @property
     def name(self) -> str:
         """What certificates call the mechanism."""
-        return f"objective perturbation with {self.law.name} noise"
-
-    @property
-    def law(self) -> Law:
-        return LAWS[self.noise]
+        named = {"gamma": "Gamma", "gaussian": "Gaussian", "matrix": "matrix-shaped"}
+        return f"objective perturbation with {named[self.noise]} noise"
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         kink = analysis.kink
@@ -80,16 +70,18 @@ class ObjectivePerturbation:
             )
         if analysis.modulus <= 0 and not self.added:
             raise NotPrivate(*quadratic.not_strongly_convex(analysis))
-        added = self.added if self.added is not None else self._choose(analysis, privacy, size)
+        law = LAWS[self.noise](analysis, privacy)
+        added = self.added if self.added is not None else self._choose(law, analysis, privacy.epsilon, size)
         mu = analysis.strong_convexity(size, added)
-        found = self.law.calibrate(analysis, privacy, mu)
+        found = law.calibrate(mu)
         radius = quadratic.reference_radius(analysis, self.reference_norm)
+        steps = proof_steps(analysis, privacy.adjacency, mu, found)
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
             size=size,
             gradient_bound=analysis.gradient_bound,
-            sensitivity=base.sensitivity_of(analysis, privacy),
+            sensitivity=analysis.sensitivity(privacy.adjacency),
             strong_convexity=mu,
             added=added,
             hessian_bound=analysis.hessian_bound,
@@ -97,7 +89,7 @@ class ObjectivePerturbation:
             noise_epsilon=privacy.epsilon - found.jacobian,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
-            derivation=derive(analysis, privacy, mu, found),
+            derivation=Derivation("objective perturbation", "", privacy.claims, SOURCE, steps),
             assumptions=ASSUMPTIONS + base.declared_constants(analysis),
             advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
             noise=self.noise,
@@ -109,19 +101,19 @@ class ObjectivePerturbation:
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Draw the noise and minimise the perturbed objective; returns coordinates, shape (dim,)."""
-        noise = self.law.draw(analysis, certificate.noise_scale, rng)
+        noise = LAWS[self.noise].draw(analysis, certificate.noise_scale, rng)
         return engine.minimise(
             certificate.strong_convexity, certificate.tolerance, linear=noise, added=certificate.added
         )
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        return self.law.bound(certificate, probability)
+        return LAWS[self.noise].bound(certificate, probability)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
         """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`residual_noise`)."""
-        return self.law.rounding(certificate, probability)
+        return LAWS[self.noise].rounding(certificate, probability)
 
-    def _choose(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
+    def _choose(self, law: Law, analysis: Analysis, epsilon: float, size: int) -> float:
         """Pick the added modulus, by a share of epsilon or by the smallest predicted excess risk; public numbers only.
 
         The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
@@ -135,24 +127,24 @@ class ObjectivePerturbation:
 
         def risk(mu: float) -> float:
             nonlocal near
-            near = self.law.square(analysis, privacy, max(mu, regular), near)
+            near = law.square(max(mu, regular), near)
             return near / (2 * mu)
 
         least = 0.0
         if self.reference_norm is None and quadratic.hinged(analysis):
-            least = quadratic.shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
+            least = quadratic.shared_added(cost, analysis.hessian_bound, regular, epsilon)
             if not quadratic.leaf_lengths(analysis).hinge:
                 return least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
-        free = analysis.strong_convexity(size, FREE * max(analysis.hessian_bound, regular) / privacy.epsilon)
-        noise = float(np.sqrt(self.law.square(analysis, privacy, free)))
+        free = analysis.strong_convexity(size, FREE * max(analysis.hessian_bound, regular) / epsilon)
+        noise = float(np.sqrt(law.square(free)))
         radius = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
-        joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
-        return max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
+        joint = isinstance(law, GaussianLaw)  # curvature may be free there, whatever its own supremum
+        return max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
 
 
-def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> Derivation:
-    gradient, sensitivity = base.record_steps(analysis, privacy)
+def proof_steps(analysis: Analysis, adjacency: str, mu: float, found: Calibration) -> tuple[Derivation, ...]:
+    gradient, sensitivity = base.record_steps(analysis, adjacency)
     steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
     curvature = Derivation(
         "curvature of one record",
@@ -161,8 +153,7 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) 
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )
-    children = (gradient, sensitivity, curvature, *base.public_steps(analysis))
-    return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)
+    return gradient, sensitivity, curvature, *base.public_steps(analysis)
 
 
 def advise(share: float, mu: float, sensitivity: float) -> str:

@@ -1,10 +1,7 @@
 """Output perturbation: minimise exactly, then add noise to the answer.
 
-Theorem (Chaudhuri, Monteleoni & Sarwate 2011, theorem 6 and corollary 8, for any convex loss and any set: see docs/theory.md).
-Let the losses be convex, the rest of the objective mu-strongly convex and public, K closed and convex.  The minimisers of two
-neighbours are at most S = G_adj/mu apart, where G_adj bounds the change of the gradient: for noise b with density proportional
-to exp(-epsilon ||b|| / S) the sum is epsilon-private, and (epsilon, delta)-private for Gaussian b calibrated to S. Kinks of the
-loss are rounded off: its gradients are then convex combinations of the kinked loss's, so it is as sensitive.
+The minimisers of two neighbours are at most ``G_adj/mu`` apart (Chaudhuri, Monteleoni & Sarwate 2011, theorem 6 and corollary 8,
+for any convex loss and any set: docs/theory.md).  Kinks of the loss are rounded off, which leaves it as sensitive.
 """
 
 import math
@@ -85,7 +82,7 @@ class OutputPerturbation:
         if analysis.kink is not None:
             width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
-        sensitivity = base.sensitivity_of(smooth, privacy)
+        sensitivity = smooth.sensitivity(privacy.adjacency)
         reach = sensitivity / mu * (1 + 1e-12)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return Certificate(
@@ -126,7 +123,7 @@ class OutputPerturbation:
 
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
         """Return the mean square of the norm of the noise for a strong convexity."""
-        reach = base.sensitivity_of(analysis, privacy) / mu
+        reach = analysis.sensitivity(privacy.adjacency) / mu
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return self.law.square(analysis.form.space.dim, scale)
 
@@ -168,9 +165,9 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
 def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Derivation:
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
-    apart = {"G_adj / mu": base.sensitivity_of(analysis, privacy) / mu}
+    apart = {"G_adj / mu": analysis.sensitivity(privacy.adjacency) / mu}
     answers = Derivation("distance of two exact answers", "", apart, "strong convexity and the optimality of both")
-    children = (*base.record_steps(analysis, privacy), *smoothing, answers, *base.public_steps(analysis))
+    children = (*base.record_steps(analysis, privacy.adjacency), *smoothing, answers, *base.public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

@@ -1,16 +1,8 @@
 """Private choice: one of several candidates by a score, and the best of a random number of private runs.
 
-`select` is the exponential mechanism (McSherry & Talwar 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4) or
-permute-and-flip (McKenna & Sheldon 2020), which is never worse in expectation at the same epsilon.  Both take candidates in
-random order until one is accepted, with a probability of exactly ``exp(-rate * excess mistakes)``: with replacement, and without.
-
-`Repetitions` is for a mechanism that releases an answer and a private score of it: of K runs, only the best is released.  A K
-that is drawn from a law with heavy tails, and that nobody learns, costs about twice as much as one run, whatever its mean is (Liu
-& Talwar 2019, "Private selection from private candidates"; Papernot & Steinke 2022, "Hyperparameter tuning with Rényi
-differential privacy", corollary 3, with the constant made exact in docs/theory.md): let K have the truncated negative binomial
-law with parameters eta > -1 and gamma, and let a run be (eps, del)-private.  Then the best run is private with
-
-    epsilon = eps + 2 (1 + eta) artanh((1 - gamma)/(1 + gamma) tanh(eps/2)) <= (2 + eta) eps,      delta = E[K] del.
+`select` is the exponential mechanism (McSherry & Talwar 2007) or permute-and-flip (McKenna & Sheldon 2020); `Repetitions`
+the best of K runs, K truncated negative binomial (Liu & Talwar 2019; Papernot & Steinke 2022, corollary 3; docs/theory.md):
+``epsilon = eps + 2 (1 + eta) artanh((1 - gamma)/(1 + gamma) tanh(eps/2)) <= (2 + eta) eps`` and ``delta = E[K] del``.
 """
 
 import math
@@ -39,11 +31,7 @@ LONGEST = 600.0
 
 
 def rate(epsilon: float, adjacency: str) -> float:
-    """Return the factor of the mistakes in the exponent.
-
-    Replacing a held-out record moves some counts up and others down by one, so the exponent is halved; adding a record moves
-    all of them the same way or not at all, and the full epsilon may be used (the score is monotone).
-    """
+    """Return the factor of the mistakes in the exponent: all of epsilon where one record moves all counts the same way."""
     return epsilon if adjacency == "add-remove" else epsilon / 2
 
 
@@ -126,10 +114,7 @@ class Repetitions:
         return self._invert(Decimal(probability))
 
     def draw(self, rng: np.random.Generator | None = None) -> int:
-        """Draw the number of runs, which must stay secret; from the operating system, or for tests from a generator.
-
-        The law is inverted at a uniform number of so many digits that it is exact but for a probability far below 2^-100.
-        """
+        """Draw the number of runs, which must stay secret, exactly but for a probability far below 2^-100."""
         return self._invert(Decimal(below(10**DIGITS, rng)).scaleb(-DIGITS))
 
     def total(self, run: Privacy) -> Privacy:

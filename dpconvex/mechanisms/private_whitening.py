@@ -1,10 +1,7 @@
 """Private whitening: a noisy second moment of the records first, and then any mechanism on records that it makes round.
 
-Released is ``S + noise``, ``S = sum x x'``, with Gaussian noise on the coordinates of symmetric matrices, which one record moves
-by ``||x||^2`` at most, and a replacement by ``sqrt(2)`` of that.  With ``A = V (max(l, 0) + r)^(-1/2) V'`` from its eigenvalues
-l, and the edge r of the noise's own, every record becomes ``z = radius A x / ||A x||``, which lies in the same ball: the second
-stage has the constants that it has without whitening.  S is summed in integers, and the noise is drawn exactly (docs/theory.md,
-section 8; docs/release.md, section 5).
+Released is ``S + noise``, ``S = sum x x'`` in integers, with Gaussian noise drawn exactly.  With ``A = (S + noise + r)^(-1/2)``
+all records become ``z = radius A x / ||A x||``, in the same ball (docs/theory.md, section 8; docs/release.md, section 5).
 """
 
 from __future__ import annotations

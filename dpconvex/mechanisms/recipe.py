@@ -1,11 +1,7 @@
 """The recipe: what fits best with how many records, from public sizes; what is used where nobody names a mechanism.
 
-With mu the level of the Gaussian mechanism for the promise, n records and p free parameters, clipped steps on whitened records
-learn more than exact minimisers where ``n mu / p`` is below about 300, and on records as they are below about 10; that is
-measured, not proved (docs/choosing.md). A quadratic loss is best released as its statistics.  Of mechanisms that end near a
-minimiser, the one is taken whose excess risk is foreseen to be smallest: for noise on the objective ``added r^2/2 + E||b||^2/(2
-mu)`` at most, for noise on the output what curvature or slopes can make of it, for noise on gradients R B/sqrt(T), each times
-`foreseen`.
+With mu the level of the Gaussian mechanism for the promise, n records and p free parameters, clipped steps learn more than exact
+minimisers where ``n mu / p`` is small: that is measured, not proved (docs/choosing.md).
 """
 
 import math
@@ -68,18 +64,22 @@ def ways(
 
     No data are needed, so the choice costs nothing.  Of the last one the refusal is what is said.
     """
-    first, auto = PrivateWhitening(), isinstance(whitening, str) and whitening == "auto"
+    auto = isinstance(whitening, str) and whitening == "auto"
     if isinstance(whitening, PrivateWhitening):
         return [(mechanism or Automatic(), whitening)]
     if not auto and whitening is not None and not isinstance(whitening, bool):
         raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
+    ordinary = LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA
+    if mechanism is None and whitening is not True:
+        better = ordinary and whitening is not False
+        return [*(best_for_size(form, analysed, privacy, size) if better else []), (Automatic(), None)]
+    first = PrivateWhitening()
     if whitening is True:
         if mechanism is None and not privacy.pure and few_statistics(form(), privacy):
             return [(SufficientStatistics.usual(privacy), first)]
         return [(mechanism or clipped_steps(analysed()), first)]
-    if mechanism is None:
-        return [*([] if whitening is False else best_for_size(form, analysed, privacy, size)), (Automatic(), None)]
-    pays = auto and is_ordinary(privacy)
+    assert mechanism is not None
+    pays = auto and ordinary
     if pays and isinstance(mechanism, SufficientStatistics):
         pays = stands_out(form(), privacy, size)
     elif pays:
@@ -90,9 +90,7 @@ def ways(
 def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
 ) -> list[Way]:
-    """Return what learns most from so many records, before what is usual."""
-    if privacy.pure or not is_ordinary(privacy):
-        return []
+    """Return what learns most from so many records for a promise with delta, before what is usual."""
     first = PrivateWhitening()
     try:
         if few_statistics(form(), privacy):
@@ -112,11 +110,6 @@ def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
         return size * level(privacy.epsilon, privacy.delta) >= SEEN * field_of(form.template.record, None)[1].dim ** 1.5
     except DPConvexError:
         return False
-
-
-def is_ordinary(privacy: Privacy) -> bool:
-    """Say whether a promise is one that something can be learnt with, and whose level can be computed."""
-    return LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA
 
 
 def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm, privacy: Privacy, size: int) -> str:
@@ -211,18 +204,14 @@ def clipped_steps(analysis: Analysis) -> NoisyGradientDescent:
 class Automatic:
     """Whichever certified mechanism is foreseen to have the smallest excess risk; what `verify` and `solve` use by default."""
 
-    def candidates(self, analysis: Analysis, privacy: Privacy) -> tuple[Candidate, ...]:
-        """Return the mechanisms that are compared, in order of preference at equal risk.
-
-        For a differentiable loss and a pure promise that is objective perturbation alone: output perturbation keeps the same
-        promise under the same conditions, and only for very few records is its risk predicted to be a little smaller.
-        """
-        smooth, delta = analysis.kink is None, not privacy.pure
+    def candidates(self, analysis: Analysis, delta: bool) -> tuple[Candidate, ...]:
+        """Return the mechanisms that are compared, with delta or without, in order of preference at equal risk."""
+        smooth = analysis.kink is None
         found: list[Candidate] = []
         if smooth:
             found.append(ObjectivePerturbation())
             p = analysis.form.noise_dimension
-            if any(structure.square < p * (p + 1) for structure in rank_one_structures(analysis)):
+            if has_sides(analysis) and any(s.square < p * (p + 1) for s in rank_one_structures(analysis)):
                 found.append(ObjectivePerturbation("matrix"))
             if delta:
                 found.append(ObjectivePerturbation("gaussian"))
@@ -237,7 +226,7 @@ class Automatic:
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         certificates: list[Certificate] = []
         refusal: NotPrivate | None = None
-        for mechanism in self.candidates(analysis, privacy):
+        for mechanism in self.candidates(analysis, not privacy.pure):
             try:
                 certificates.append(mechanism.certify(analysis, privacy, size))
             except NotPrivate as error:
@@ -264,6 +253,12 @@ class Automatic:
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
         return self.chosen(certificate).run(analysis, certificate, engine, rng)
+
+
+def has_sides(analysis: Analysis) -> bool:
+    """Say whether gradients may be matrices of several rows and columns: those along one row, for all labels, are none."""
+    symmetric = any(block.symmetric for block in analysis.form.space.blocks.values())
+    return symmetric or int(np.linalg.matrix_rank(np.concatenate(analysis.gram.rows))) > 1
 
 
 def foreseen(certificate: Certificate) -> float:

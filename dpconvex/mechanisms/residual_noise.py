@@ -1,11 +1,7 @@
 """The covered release: exact noise on a grid, for the distance between the computed answer and the exact one.
 
-A theorem speaks of an exact minimiser; a program returns an answer within tau of it.  The difference depends on the data, and
-moves by at most 2 tau between neighbours: the answer is rounded to a fixed grid and perturbed by integer noise that OpenDP
-draws exactly.  Its share of the budget, tau and the grid are fixed before any data are read (docs/release.md has the proof).
-
-What rounding allows to certify grows with the number of records, which add-remove adjacency protects.  So a noisy number of
-them is released first, to the program alone, with a margin that its noise exceeds with probability 2^-100 (section 4).
+The computed answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  Its share of the budget,
+tau and the grid are fixed before any data are read; under add-remove tau rests on a noisy number of records (docs/release.md).
 """
 
 import math
@@ -30,8 +26,7 @@ from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
 SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for.
 COUNTED, MARGINS = 0.25, 1.1
-# Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer, in
-# every direction: both are independent, so together they are longer by half the square of it, .005 %.
+# Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer.
 RELATIVE_SIZE = 0.01
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
 ABOVE_FLOOR = 10.0
@@ -82,11 +77,11 @@ class Cover:
         rest, spent = self.split(privacy)
         bare = mechanism.certify(analysis, rest, size)
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
-        records: float = largest_count(privacy, bare.size)
+        records: float = largest_count(privacy.adjacency, bare.size)
         if counting:
             records += math.ceil(MARGINS * margin(counting))
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
-        tail = tail_cost(privacy)
+        tail = (2 if counting else 1) * tail_of(privacy.epsilon)
         found, noise = hidden(mechanism, analysis, bare, own, tail, records, asked=self.tolerance)
         noise = replace(noise, counting=counting)
         steps = (found.derivation, *residual_steps(noise))
@@ -107,7 +102,8 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     if records <= cover.records:
         return certificate
     spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
-    bare, tail = replace(certificate, derivation=certificate.derivation.children[0]), tail_cost(certificate.privacy)
+    bare = replace(certificate, derivation=certificate.derivation.children[0])
+    tail = (2 if cover.counting else 1) * tail_of(certificate.epsilon)
     try:
         larger, noise = hidden(mechanism, analysis, bare, spent, tail, records, more=True)
     except TemplateError as error:
@@ -130,11 +126,7 @@ def hidden(
     more: bool = False,
     asked: float | None = None,
 ) -> tuple[Certificate, IntegerNoise]:
-    """Choose tolerance and residual noise for at most so many records, `more` than they were chosen for, from public numbers.
-
-    A mechanism whose noise hides rounding has a method ``hiding(analysis, certificate, records)``, which returns the certificate
-    with louder noise; one that stands for several, a method ``chosen(certificate)``.
-    """
+    """Choose tolerance and residual noise for at most so many records, `more` than they were chosen for, from public numbers."""
     chosen = getattr(mechanism, "chosen", None)
     mechanism = chosen(bare) if callable(chosen) else mechanism
     hiding = getattr(mechanism, "hiding", None)
@@ -145,7 +137,8 @@ def hidden(
         drawn = 0.0 if isinstance(bare, OutputCertificate) else cap
         check_smoothness(analysis, bare, drawn, records)
         least = ABOVE_FLOOR * largest_floor(analysis, bare, drawn, records)
-        usual = bare.tolerance if more else usual_tolerance(analysis, bare, spent, drawn, records)
+        unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
+        usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / unit
         tolerance = asked if asked is not None else max(least, usual)
         if tolerance < least:
             raise TemplateError(
@@ -162,18 +155,17 @@ def hidden(
     return bare, replace(calibrate_residual_noise(spent, distance, count, cap, tail), records=records)
 
 
-def usual_tolerance(analysis: Analysis, certificate: Certificate, spent: Privacy, cap: float, records: float) -> float:
-    """Return the distance whose residual noise is small next to the mechanism's noise.
+def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
+    """Return how long residual noise may be that is small next to the mechanism's noise.
 
     Noise b on the objective moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
     """
-    unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
     if isinstance(certificate, OutputCertificate):
-        return RELATIVE_SIZE * certificate.expected_noise / unit
+        return RELATIVE_SIZE * certificate.expected_noise
     radius = answer_radius(analysis, certificate, cap, records)
     regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
     curvature = certificate.size * (certificate.hessian_bound + regular) + certificate.added
-    return RELATIVE_SIZE * certificate.expected_noise / max(curvature, certificate.strong_convexity) / unit
+    return RELATIVE_SIZE * certificate.expected_noise / max(curvature, certificate.strong_convexity)
 
 
 def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
@@ -181,8 +173,7 @@ def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
     promise = bare.privacy
     known = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
     counted = (Pure(noise.counting),) if noise.counting else ()
-    tail = Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)
-    return Composition((bare.event or known, noise.event, *counted, tail))
+    return Composition((bare.event or known, noise.event, *counted, Tail((2 if counted else 1) * TAIL)))
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
@@ -197,11 +188,6 @@ def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, r
             "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
             "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent",
         )
-
-
-def tail_cost(privacy: Privacy) -> float:
-    """Return the part of delta that pays for noise which is longer than its bound: the mechanism's, and that of a count."""
-    return (2 if privacy.adjacency == "add-remove" else 1) * tail_of(privacy.epsilon)
 
 
 def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
@@ -222,11 +208,7 @@ def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
 
 
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
-    """Return a bound on the norm of a mechanism's noise that holds but for a probability of 2^-100.
-
-    A mechanism says so with a method ``noise_bound(certificate, probability)``; else the norm of its noise is taken to have a
-    log-concave law and the certificate's mean.
-    """
+    """Bound the norm of a mechanism's noise but for a probability of 2^-100: by itself, or of a log-concave law with its mean."""
     own = getattr(mechanism, "noise_bound", None)
     return float(own(certificate, TAIL)) if callable(own) else LOG_CONCAVE * certificate.expected_noise
 
@@ -234,11 +216,7 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
 def drawing_error(
     mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float
 ) -> float:
-    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point.
-
-    What rounding does to noise is proportional to its norm; a mechanism for which that is not enough says so with a method
-    ``noise_rounding(certificate, probability)``.
-    """
+    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point."""
     relative = (analysis.form.space.dim + 16) * UNIT
     if isinstance(certificate, StatisticsCertificate):
         reach = records * certificate.gradient_bound

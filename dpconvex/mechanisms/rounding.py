@@ -1,7 +1,6 @@
 """How exact a computed answer can be: bounds from public constants alone, known before any data are read.
 
-Rounding sets a floor under the distance from the minimiser that can be certified.  The tolerance of a release lies above the
-floor of every data set and of every draw of the noise: else the refusal of a fit would say something about the data.
+The tolerance lies above the floor of every data set and every draw: else the refusal of a fit would say something about the data.
 """
 
 import math
@@ -24,7 +23,6 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic_of, squares, weighted_sum
 from dpconvex.geometry.region import Region, slope_of
-from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
@@ -39,15 +37,12 @@ GAPS = 16.0
 def largest_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
-
-    The terms are those that `dpconvex.solvers.distance` adds up at one answer, each at its largest.
-    """
+    """Bound what `dpconvex.solvers.distance` adds to a distance for rounding, over all data sets and noise up to a bound."""
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
     form, feasible, kinks = analysis.form, analysis.form.feasible, kinks_of(analysis.form)
-    records = largest_count(certificate.privacy, certificate.size) if records is None else records
+    records = largest_count(certificate.privacy.adjacency, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate.size, certificate.added)
     radius = answer_radius(analysis, certificate, noise_bound, records)
     curved = certificate.size * (largest_eigenvalue(analysis) + bend_of(form, radius).rest)
@@ -104,7 +99,7 @@ def answer_radius(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
     """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound."""
-    records = largest_count(certificate.privacy, certificate.size) if records is None else records
+    records = largest_count(certificate.privacy.adjacency, certificate.size) if records is None else records
     mu, bound = certificate.strong_convexity, certificate.gradient_bound
     smooth = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     return minimiser_norm(smooth, mu, bound, certificate.size, certificate.added, records, noise_bound)
@@ -127,15 +122,12 @@ def minimiser_norm(
     return min(float(np.linalg.norm(start)) + reach, analysis.form.feasible.norm_bound)
 
 
-def largest_count(privacy: Privacy, size: int) -> int:
-    return size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
+def largest_count(adjacency: str, size: int) -> int:
+    return size * (SURPLUS if adjacency == "add-remove" else 1)
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
-    """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
-
-    Where there is none (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
-    """
+    """Return the point of K next to 0, and the norm of a subgradient of the public part there, 0 if there is none."""
     start, gradient = start_and_slope(analysis)
     norm = float(np.linalg.norm(size * gradient + added * start))
     return start, norm if np.isfinite(norm) else 0.0
@@ -169,13 +161,11 @@ def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
     return form.feasible.error(norm) + 4 * UNIT * norm + shrinking
 
 
-# The curvature of a regularizer: a squared term has one that is read off, and so has a determinant whose eigenvalues K keeps away
-# from zero.  What is left is treated like a loss that no record enters, by the same rules, over K or a ball that holds all
-# answers.  Kinks that a proximal map handles do not count.
-
-
 def bend_of(form: LossForm, radius: float) -> Bend:
-    """Bound the curvature of a template's regularizer at all points of K up to a norm."""
+    """Bound the curvature of a regularizer at all points of K up to a norm; kinks that a proximal map handles do not count.
+
+    Squares and determinants are read off; what is left is treated like a loss that no record enters, over K or a ball.
+    """
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return found(form, radius)

@@ -1,9 +1,6 @@
 """Sufficient statistics: all that a quadratic loss takes from the data, released once (docs/theory.md, section 18).
 
-The sum of the losses ``theta' Q_z theta / 2 - <q_z, theta>`` is linear in the distinct moments of the record
-(`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set and strength of regularization
-is post-processing.  The noise is calibrated to how far the moments of one record are apart from those of another (or from
-nothing).
+Every regularizer, set and strength of regularization is post-processing.
 """
 
 from __future__ import annotations
@@ -166,11 +163,9 @@ def summation_error(moments: Moments, length: float, records: float) -> float:
 
 @dataclass(frozen=True)
 class WeightedStatistics(SufficientStatistics):
-    """The moments of whitened records, the second stage after private whitening; `field` is what was whitened.
+    """The moments of records whitened in a field, the second stage after private whitening: of a weighted loss.
 
-    Whitened features ``z = r A x / max(L, ||A x||)`` lie in the same ball, and weights ``u = L / max(L, ||A x||)`` between 0 and
-    1.  Released are the moments of z, in which those of a lower degree take u once or twice: the statistics of a weighted loss,
-    whose minimiser is that of the loss itself where the model holds (docs/theory.md, section 18).
+    Whitened features ``z = r A x / max(L, ||A x||)`` lie in the same ball, and weights ``u = L / max(L, ||A x||)`` in [0, 1].
     """
 
     field: str = ""

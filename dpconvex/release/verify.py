@@ -147,7 +147,7 @@ class Method:
             raise TemplateError(f"verify: cover must be a Cover, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), *way, self.cover or Cover())
-        if self.mechanism is not None or self.whitening not in (None, "auto"):
+        if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
             return found
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
 

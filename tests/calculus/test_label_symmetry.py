@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.calculus import label_symmetry
+from dpconvex.calculus import loss_form
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 
@@ -63,7 +63,7 @@ def test_constants_are_those_of_all_labels(name, monkeypatch):
     short = LossForm(LIKE[name])
     assert short.exchange is not None
     assert len(short.losses) <= 4
-    monkeypatch.setattr(label_symmetry, "FEW", 10**6)
+    monkeypatch.setattr(loss_form, "FEW", 10**6)
     whole = LossForm(LIKE[name])
     assert whole.exchange is None
     assert constants(Analysis(short)) == pytest.approx(constants(Analysis(whole)), rel=1e-12)

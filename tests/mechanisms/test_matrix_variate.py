@@ -12,7 +12,7 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom, rank_one_structures
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.mechanisms.noise_laws import matrix_noise, noise_bound, rounding_bound
+from dpconvex.mechanisms.matrix_noise import matrix_noise, noise_bound, rounding_bound
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

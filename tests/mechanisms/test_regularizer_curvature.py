@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.calculus.regularizer import slope_of
+from dpconvex.calculus.regularizer_slope import slope_of
 from dpconvex.mechanisms.rounding import bend_of, bends
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.problem import Problem, Solution

@@ -1,0 +1,132 @@
+"""Matrix-shaped noise, for templates whose gradients are matrices of rank one: in the unit ball of the nuclear norm, times G.
+
+An r x c matrix M with density proportional to ``det(I + M M'/s^2)^(-a)``, a = (nu + c)/2, s = a/beta (a matrix-variate t law;
+Gupta & Nagar 2000, section 4.2) has a log density that is beta-Lipschitz in that norm; linear images keep that (docs/theory.md).
+"""
+
+import math
+
+import numpy as np
+from scipy.special import gammaln
+from scipy.stats import beta as beta_law
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
+from dpconvex.core.arrays import Array
+from dpconvex.errors import NotPrivate
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noise_laws import GammaLaw
+
+# Relative slack of bounds on matrices, and the moments that a bound by Markov's inequality is tried with.
+MATRIX_SLACK, ORDERS = 1 + 1e-6, 64
+
+
+class MatrixLaw(GammaLaw):
+    """As Gamma noise, with the nuclear norm of the difference: the sum of both gradients' norms."""
+
+    def __init__(self, analysis: Analysis, privacy: Privacy) -> None:
+        super().__init__(analysis, privacy)
+        found = best_structure(analysis)
+        self.sensitivity = analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
+        self.square_of_unit = found.square
+        self.how = f"; gradients of rank one: {found.name}"
+        self.settings = {
+            "rows": float(found.rows),
+            "columns": float(found.columns),
+            "degrees_of_freedom": float(degrees_of_freedom(found.rows, found.columns)),
+            "nuclear_sensitivity": self.sensitivity,
+        }
+
+    @property
+    def unit(self) -> tuple[float, float]:
+        return self.square_of_unit, math.sqrt(self.square_of_unit)
+
+    def cost(self, beta: float, mu: float) -> tuple[float, str]:
+        epsilon, how = self.analysis.perturbation_cost(beta, mu, "add-remove")
+        return epsilon + beta * (self.sensitivity - self.analysis.gradient_bound), how
+
+    @classmethod
+    def draw(cls, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
+        structure = best_structure(analysis)
+        drawn = matrix_noise(structure.rows, structure.columns, scale, rng)
+        return np.asarray(structure.map @ drawn.ravel(), dtype=float)
+
+    @classmethod
+    def bound(cls, certificate: Certificate, probability: float) -> float:
+        """Quantile of the longest row; the tail is heavy.  Half of the probability is left to `rounding`."""
+        return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
+
+    @classmethod
+    def rounding(cls, certificate: Certificate, probability: float) -> float:
+        return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
+
+
+def shape_of(certificate: Certificate) -> tuple[int, int]:
+    return int(certificate.settings["rows"]), int(certificate.settings["columns"])
+
+
+def best_structure(analysis: Analysis) -> RankOne:
+    """Return the layout in which the noise is smallest."""
+    found = rank_one_structures(analysis)
+    if not found:
+        raise NotPrivate(
+            "matrix-shaped noise needs every gradient to be a matrix of rank one, weights of the classes times features of the "
+            "record, and that is not seen here",
+            analysis.form.template.losses[0],
+            "write all scores as one matrix times one vector of features, or use noise='gamma'",
+        )
+    return min(found, key=lambda structure: structure.square)
+
+
+def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:
+    """Draw a matrix whose log density is Lipschitz in the nuclear norm, with constant ``1/scale``."""
+    freedom = degrees_of_freedom(rows, columns)
+    drawn = np.empty((rows, columns))
+    for k in reversed(range(rows)):
+        length = math.sqrt(2 * rng.standard_gamma((freedom - rows + 1 + k) / 2))
+        row = rng.standard_normal(columns) / length
+        below = drawn[k + 1 :]
+        below += np.outer(below @ row / (1 + math.sqrt(1 + float(row @ row))), row)
+        drawn[k] = row
+    return drawn * (scale * (freedom + columns) / 2)
+
+
+def noise_bound(rows: int, columns: int, scale: float, probability: float) -> float:
+    """Bound the Frobenius norm of the noise but for a probability.
+
+    Every row, over s, has the law of ``z / chi``, so that ``1/(1 + |row|^2)`` has a beta law.
+    """
+    freedom = degrees_of_freedom(rows, columns)
+    least = float(beta_law.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
+    return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * MATRIX_SLACK
+
+
+def rounding_bound(rows: int, columns: int, scale: float, probability: float) -> float:
+    """Bound the distance of a drawn matrix from an ideal one, but for a given probability (docs/release.md, section 5).
+
+    Each step of `matrix_noise` adds an error; later ones enlarge it by independent factors, bounded by Markov's inequality.
+    """
+    freedom = degrees_of_freedom(rows, columns)
+    own = freedom - rows + np.arange(1.0, rows + 1)  # degrees of freedom of the k-th row
+    following = rows - np.arange(1.0, rows + 1)  # how many rows lie below it
+    best = np.full(rows, np.inf)
+    for order in np.linspace(1.0, own[0] / 2, ORDERS, endpoint=False):
+        # An error in a row below grows by a product of 1/beta(d/2, 1/2) over the rows above; the product telescopes.
+        growth = log_ratio(own[0], order) - log_ratio(own, order)
+        # 1 + |row|^2 + c/chi^2, the first two terms and the last
+        length = np.exp((log_ratio(own, order) - log_ratio(own + columns, order)) / order)
+        length += columns / 2 * np.exp(log_ratio(own, order) / order)
+        # 1 + the squared norm of the rows below
+        square = log_ratio(own + 1, order) + gammaln(columns / 2 + order) - gammaln(columns / 2)
+        below = 1 + following * np.exp(square / order)
+        logs = growth + order * np.log(length * below) + math.log(rows / probability)
+        best = np.minimum(best, logs / (2 * order))
+    spread = scale * (freedom + columns) / 2
+    return float((1.5 * columns + 35) * UNIT / 2 * spread * np.exp(best).sum() * MATRIX_SLACK)
+
+
+def log_ratio(freedom: Array | float, order: float) -> Array:
+    """Return the logarithm of ``Gamma(d/2 - q) / Gamma(d/2)``, the q-th moment of two over a chi-square variable."""
+    return np.asarray(gammaln(np.asarray(freedom) / 2 - order) - gammaln(np.asarray(freedom) / 2))
