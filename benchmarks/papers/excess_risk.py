@@ -8,13 +8,9 @@ import math
 from dataclasses import dataclass, replace
 
 from dpconvex.calculus.analysis import Analysis
-<<<<<<< HEAD:benchmarks/papers/excess_risk.py
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import slope_of, stiffness_of, terms_of, walked
+from dpconvex.calculus.regularizer_slope import slope_of, stiffness_of, terms_of, walked
 from dpconvex.core.expression import Expression
-=======
-from dpconvex.calculus.regularizer_slope import bregman_bounds, slope_of
->>>>>>> 114d3aeb (One walk from a promise to its certificate: laws take template and promise once, the recipe chooses once; matrix-shaped noise and slopes of the regularizer have files of their own):dpconvex/release/excess_risk.py
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import quadratic

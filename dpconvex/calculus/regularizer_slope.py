@@ -1,4 +1,4 @@
-"""How steep the public regularizer is at most over K, term by term, and how far it rises above its tangents."""
+"""How steep the public regularizer is at most over K, term by term."""
 
 import math
 from collections.abc import Iterator
@@ -30,18 +30,6 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
         if stiffness := stiffness_of(closed):  # what the Hessian can add over K
             total += abs(factor) * stiffness * min(form.feasible.norm_on(np.unique(closed.hessian.indices)), ball)
     return total
-
-
-def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float]:
-    """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v."""
-    stiffness, slope = 0.0, 0.0
-    for factor, term in terms_of(expression):
-        closed = quadratic(term, form.space)
-        if closed is None:
-            slope += abs(factor) * walked(term, form)
-        else:
-            stiffness += abs(factor) * stiffness_of(closed)
-    return stiffness, slope
 
 
 def terms_of(expression: Expression, factor: float = 1.0) -> Iterator[tuple[float, Expression]]:
