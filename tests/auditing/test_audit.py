@@ -14,7 +14,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.apps.cli import main
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.mechanisms import gradient_descent, noise_laws, noisy_kmeans, residual_noise
+from dpconvex.mechanisms import gradient_descent, matrix_noise, noise_laws, noisy_kmeans, residual_noise
 from dpconvex.noise import samplers
 
 TENTH = 0.9
@@ -84,7 +84,7 @@ CASES = {
         logistic, BOTH, GAUSSIAN, smaller(noise_laws.GaussianLaw, "calibrate"), tight=0.75
     ),
     "matrix-shaped noise": Case(
-        softmax, ADDED, dp.ObjectivePerturbation("matrix"), smaller(noise_laws.MatrixLaw, "calibrate"), tight=0.92
+        softmax, ADDED, dp.ObjectivePerturbation("matrix"), smaller(matrix_noise.MatrixLaw, "calibrate"), tight=0.92
     ),
     "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, smaller(samplers.Gamma, "calibrate"), tight=0.97),
     "Gaussian noise on the output": Case(logistic, BOTH, NORMAL, smaller(samplers.Gaussian, "calibrate"), tight=0.9),
