@@ -41,7 +41,9 @@ def double_precision() -> Iterator[None]:
         import jax
     except ImportError as error:
         raise TemplateError("this needs JAX: pip install dpconvex[fast].") from error
-    wide = getattr(jax, "enable_x64", None) or import_module("jax.experimental").enable_x64  # of older releases
+    wide: Any = (
+        jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
+    ).enable_x64  # of older releases
     with ExitStack() as stack:
         stack.enter_context(wide(True))
         for name, value in CONTEXTS.items():

@@ -77,68 +77,39 @@ MASK = np.array([True, False, True, True])
 AFFINE: dict[str, Callable[[Any, Any], Any]] = {
     "inner product": lambda a, A: a @ X,
     "elementwise": lambda a, A: cp.multiply(a, X) - a / 3,
-    "quotient": lambda a, A: X / 2 + a,
     "matrix-vector": lambda a, A: A @ M @ np.ones(3),
     "form": lambda a, A: A[0] @ M @ A[1],
     "quad_form": lambda a, A: cp.quad_form(a[:3], M),
     "trace": lambda a, A: cp.trace(A.T @ N),
     "diag of matrix": lambda a, A: cp.diag(M) * a[0],
-    "diag of vector": lambda a, A: cp.diag(X)[1:, :2] + a[0],
-    "off-diagonal": lambda a, A: cp.diag(M, 1),
-    "reshape F": lambda a, A: cp.reshape(N, (3, 2), order="F") @ A,
     "reshape C": lambda a, A: cp.reshape(N, (3, 2), order="C") @ A,
-    "vec": lambda a, A: cp.vec(N, order="F") + cp.vec(A, order="C"),
-    "transpose": lambda a, A: N.T @ A,
     "index": lambda a, A: X[1:3] + a[::2],
     "negative step": lambda a, A: X[::-1] + a,
-    "entry": lambda a, A: M[0, 2] + a[1],
-    "column": lambda a, A: N[:, 1] + A[:, 0],
-    "list of indices": lambda a, A: X[[0, 3, 3]] + a[[1, 1, 2]],
     "mask": lambda a, A: X[MASK],
     "hstack": lambda a, A: cp.hstack([X, a, 1]),
-    "vstack": lambda a, A: cp.vstack([N, A, N[0] * 2]),
     "bmat": lambda a, A: cp.bmat([[N, A], [A, N]]),
-    "upper_tri": lambda a, A: cp.sum(cp.upper_tri(M)) * a[0],
     "kron": lambda a, A: cp.kron(np.array([[1.0, 2.0]]), N),
-    "convolve": lambda a, A: cp.convolve(np.array([1.0, -1.0]), X),
     "cumsum": lambda a, A: cp.cumsum(N, axis=0),
-    "sum over axis": lambda a, A: cp.sum(N, axis=0) + cp.sum(A, axis=0),
-    "sum keepdims": lambda a, A: cp.sum(N, axis=1, keepdims=True),
-    "promote": lambda a, A: a + X[0],
     "broadcast": lambda a, A: N + A[:1],
-    "sparse constant": lambda a, A: cp.Constant(np.eye(4)[:2]) @ X,
     "differences": lambda a, A: cp.diff(X) - a[1:],
-    "wrapped": lambda a, A: cp.psd_wrap(np.eye(2)) @ P @ A,
     "einsum": lambda a, A: cp.einsum("ij,kj->ik", N, A),
-    "outer": lambda a, A: cp.outer(a[:2], X[:2]),
-    "mean": lambda a, A: cp.mean(N) + cp.mean(a),
 }
 
 # Convex and non-decreasing in every entry where it must be; takes any affine argument.
 OUTER: dict[str, tuple[bool, Callable[[Any], Any]]] = {
     "logistic": (True, lambda e: cp.sum(cp.logistic(e))),
-    "huber": (True, lambda e: cp.sum(cp.huber(e, 0.7))),
     "huber hinge": (True, lambda e: cp.sum(cp.huber(cp.pos(1 + e), 1.0)) / 2),
     "squares": (True, lambda e: cp.sum_squares(e)),
     "power": (True, lambda e: cp.sum(cp.power(e, 2)) + cp.sum(cp.power(cp.pos(e), 3)) + cp.sum(cp.power(e, 4))),
-    "fractional power": (False, lambda e: cp.sum(cp.power(cp.abs(e), 1.5))),
     "exp": (True, lambda e: cp.sum(cp.exp(e / 4))),
-    "negative log": (True, lambda e: -cp.sum(cp.log(cp.abs(e).args[0] ** 0 + 30 + e))),
     "entropy": (True, lambda e: -cp.sum(cp.entr(30 + e))),
-    "divergence": (True, lambda e: cp.sum(cp.kl_div(30 + e, 20)) + cp.sum(cp.rel_entr(2, 30 + e))),
     "log_sum_exp": (True, lambda e: cp.log_sum_exp(e)),
     "abs": (False, lambda e: cp.sum(cp.abs(e))),
     "maximum": (False, lambda e: cp.sum(cp.maximum(e, 0.3, 2 * e))),
-    "minimum": (False, lambda e: -cp.sum(cp.minimum(e, 0.3))),
     "max": (False, lambda e: cp.max(e) - cp.min(e)),
-    "norm 1": (False, lambda e: cp.sum(cp.abs(cp.norm(cp.vec(e, order="F"), 1)))),
-    "norm inf": (False, lambda e: cp.norm(cp.vec(e, order="F"), "inf")),
     "norm 2": (True, lambda e: cp.norm(cp.vec(e, order="F") - 9, 2)),
-    "norm 3": (False, lambda e: cp.norm(cp.vec(e, order="F"), 3)),
     "quadratic over linear": (True, lambda e: cp.quad_over_lin(e, 30 + cp.sum(e))),
     "largest": (False, lambda e: cp.sum_largest(e, 1)),
-    "sqrt": (True, lambda e: -cp.sum(cp.sqrt(30 + e))),
-    "inverse": (True, lambda e: cp.sum(cp.inv_pos(30 + e))),
     "quadratic form": (True, lambda e: cp.quad_form(cp.vec(e, order="F"), np.eye(e.size) + np.ones((e.size, e.size)))),
 }
 PUBLIC = cp.sum_squares(X) + cp.sum_squares(N) + cp.norm1(P) + cp.trace(P) + cp.sum_squares(M)
@@ -178,28 +149,15 @@ def test_random_templates(terms: list[tuple[str, str]], per_label: list[str], se
         check(Template(record, loss, PUBLIC), seed=seed, smooth=False)
 
 
-def kinked(loss: Callable[[Any], Any], theta: float) -> tuple[float, float]:
-    w = cp.Variable(name="w")
-    template = Template(Record(x=Box(-2.0, 2.0)), lambda x: loss(x * w))
-    batch = template.record.validate({"x": [1.0]})
-    value, gradient = BatchedLoss(template, Space(template.variables), batch).value_and_gradient(np.array([theta]))
-    return value, float(gradient[0])
-
-
 @pytest.mark.parametrize(
     ("loss", "theta", "value", "slope"),
     [
         (lambda m: cp.huber(cp.pos(m), 1.0), 0.0, 0.0, 0.0),
         (lambda m: cp.huber(cp.pos(m), 1.0), 1.0, 1.0, 2.0),
-        (lambda m: cp.huber(cp.pos(m), 1.0), -1.0, 0.0, 0.0),
         (lambda m: cp.huber(cp.pos(m), 1.0), 1e300, 2e300, 2.0),
-        (lambda m: cp.huber(m, 1.0), -1.0, 1.0, -2.0),
-        (lambda m: cp.square(cp.pos(m)), 0.0, 0.0, 0.0),
         (lambda m: cp.huber(cp.norm(cp.hstack([m, m]), 2), 1.0), 0.0, 0.0, 0.0),
         (lambda m: cp.power(cp.abs(m), 1.5), 0.0, 0.0, 0.0),
-        (lambda m: cp.norm(cp.hstack([m, m]), 3), 0.0, 0.0, 0.0),
         (lambda m: cp.logistic(m), 1000.0, 1000.0, 1.0),
-        (lambda m: cp.logistic(m), -1000.0, 0.0, 0.0),
         (lambda m: cp.log_sum_exp(cp.hstack([m, -m])), 1000.0, 1000.0, 1.0),
         (lambda m: cp.abs(m), 0.0, 0.0, 0.0),
         (lambda m: -cp.entr(m + 1), 0.0, 0.0, 1.0),
@@ -208,7 +166,11 @@ def kinked(loss: Callable[[Any], Any], theta: float) -> tuple[float, float]:
 def test_values_and_slopes_at_kinks_and_far_out(
     loss: Callable[[Any], Any], theta: float, value: float, slope: float
 ) -> None:
-    assert kinked(loss, theta) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
+    w = cp.Variable(name="w")
+    template = Template(Record(x=Box(-2.0, 2.0)), lambda x: loss(x * w))
+    batch = template.record.validate({"x": [1.0]})
+    found, gradient = BatchedLoss(template, Space(template.variables), batch).value_and_gradient(np.array([theta]))
+    assert (found, gradient[0]) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
 
 
 @pytest.mark.parametrize("engine", [None, "whole", pytest.param("device", marks=pytest.mark.slow)])

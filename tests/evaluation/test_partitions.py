@@ -114,44 +114,40 @@ def test_every_mechanism_gives_the_same_release(
     np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6 + 2 * one.certificate.tolerance)
 
 
-def test_statistics_are_the_same() -> None:
-    data = records()
-    data = {"x": data["x"], "y": data["x"][:, 1]}
-    template = dp.load("ridge_regression", features=3)
-    one, many = (dp.statistics(template, d, Q, seed=1) for d in (data, cut(data)))
-    np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(
-        dp.solve(template, cut(data), Q, dp.SufficientStatistics.usual(Q), seed=1)["w"], one.fit()["w"]
-    )
-
-
-def test_a_sweep_and_a_baseline_take_partitions() -> None:
+def test_statistics_sweeps_and_baselines_are_the_same() -> None:
     data, template = records(), learner()
-    ones, manys = (list(dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3)) for d in (data, cut(data)))
+    numbers, ridge = {"x": data["x"], "y": data["x"][:, 1]}, dp.load("ridge_regression", features=3)
+    one, many = (dp.statistics(ridge, d, Q, seed=1) for d in (numbers, cut(numbers)))
+    np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-9)
+    fit = dp.solve(ridge, cut(numbers), Q, dp.SufficientStatistics.usual(Q), seed=1)
+    np.testing.assert_allclose(fit["w"], one.fit()["w"])
+    ones, manys = (
+        [*dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3), dp.minimize(template, d)]
+        for d in (data, cut(data))
+    )
     for one, many in zip(ones, manys, strict=True):
-        np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
-    one, many = (dp.minimize(template, d) for d in (data, cut(data)))
-    np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
+        np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
 
 
 PREDICTING = dp.load("logistic_regression", features=3)
 MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
-REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
-    "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
-    "the backend Conic": lambda data, budget: dp.sweep(learner(), data, total=Q, backend="conic", budget=budget),
-    "a fit with workers": lambda data, budget: dp.tune([PREDICTING], data, Q, budget=budget, workers=2),
-    " a fit with workers": lambda data, budget: dp.tune_repeated([PREDICTING], data, Q, budget=budget, workers=2),
-    "Conic ": lambda data, budget: dp.tune([PREDICTING], data, Q, backend="conic", budget=budget),
-    "  Conic": lambda data, budget: dp.solve_mixture(MIXTURE, data, Q, backend="conic", budget=budget),
-    " Conic ": lambda data, budget: dp.tune_repeated([PREDICTING], data, Q, backend="conic", budget=budget),
-}
+CONIC: dict[str, Any] = {"backend": "conic"}
+REFUSALS: list[tuple[str, Callable[..., object]]] = [
+    ("Conic", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
+    ("the backend Conic", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
+    ("a fit with workers", lambda data, **paid: dp.tune([PREDICTING], data, Q, workers=2, **paid)),
+    ("a fit with workers", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, workers=2, **paid)),
+    ("Conic", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
+    ("Conic", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
+    ("Conic", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
+]
 
 
-@pytest.mark.parametrize("what", REFUSALS)
-def test_what_needs_all_records_is_refused_before_it_is_paid(what: str) -> None:
+@pytest.mark.parametrize(("what", "fit"), REFUSALS)
+def test_what_needs_all_records_is_refused_before_it_is_paid(what: str, fit: Callable[..., object]) -> None:
     budget = dp.Budget(Q)
-    with pytest.raises(dp.TemplateError, match=f"{what.strip()} needs all records in one place"):
-        REFUSALS[what](cut(records()), budget)
+    with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
+        fit(cut(records()), budget=budget)
     assert not budget.entries
 
 
