@@ -1,19 +1,16 @@
 """Classifiers: each names its problem file and what of it can be set."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from dpconvex.core.arrays import Array
+from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Scoring
-from dpconvex.estimators.tables import declared_classes
-from dpconvex.language.partitions import Partitions
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
 from dpconvex.learners.clustering import Components
@@ -49,37 +46,27 @@ class PrivateClassifier(ClassifierMixin, Scoring):
 
     classes: Sequence[Any] = (0, 1)
 
+    def _labels(self) -> tuple[Any, ...]:
+        labels = Choice(self.classes).values
+        if len(labels) < 2:
+            raise TemplateError(
+                f"classes must be two or more labels, such as classes=('no', 'yes'), not {self.classes!r}."
+            )
+        return labels
+
     def _declared(self, features: int) -> dict[str, Any]:
-        labels = declared_classes(self.classes)
+        labels = self._labels()
         return super()._declared(features) | {"classes": len(labels), "labels": labels}
 
-    def _data(self, X: Any, y: Any) -> Any:
-        labels = declared_classes(self.classes)
-        data = super()._data(X, y)
-        self.classes_ = np.array(list(labels))
-        if isinstance(data, Partitions):  # whoever reads one looks at its labels
-            texts = list((data.schema.labels if data.schema is not None else None) or ())
-            if not set(texts) <= set(labels):
-                raise DomainError(
-                    f"fit: the schema's labels are the texts {texts}, and the classes {list(labels)}; pass classes={texts}."
-                )
-            return data
-        kind = ""
-        with suppress(TypeError):  # scikit-learn sorts labels, which may be of several types
-            check_classification_targets(data["y"])
-            kind = type_of_target(data["y"])
-        if self.two_classes and len(labels) == 2 and kind == "multiclass":
-            raise DomainError(
-                "Only binary classification is supported. The type of the target is multiclass, and two classes are declared: "
-                f"{list(labels)!r}. SoftmaxRegression, for one, takes any number of classes."
-            )
+    def _check_labels(self, labels: Any) -> None:
+        declared = self._labels()
         try:
-            check_labels("y", labels, data["y"])
+            check_labels("y", declared, labels)
         except DomainError as error:
             raise DomainError(
                 f"{error} Declare every label that may occur, known without these data: {type(self).__name__}(classes=[...])."
             ) from error
-        return data
+        self.classes_ = np.array(list(declared))
 
     @property
     def coef_(self) -> Array:
@@ -97,57 +84,36 @@ class PrivateClassifier(ClassifierMixin, Scoring):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = not self.two_classes
-        tags.classifier_tags.poor_score = True
+        tags.classifier_tags.multi_class, tags.classifier_tags.poor_score = not self.two_classes, True
         return tags
 
 
-class LogisticRegression(PrivateClassifier):
+class LogisticRegression(PrivateClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
     """Logistic regression, two classes: `problems/logistic_regression.py`."""
 
-    problem = "logistic_regression"
-    weights = "w"
-    models_probabilities = True
 
-
-class LinearSVC(PrivateClassifier):
+class LinearSVC(PrivateClassifier, problem="huber_svm", weights="w"):
     """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
-
-    problem = "huber_svm"
-    weights = "w"
 
 
 HuberSVC = LinearSVC  # another name
 
 
-class SoftmaxRegression(PrivateClassifier):
+class SoftmaxRegression(
+    PrivateClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
+):
     """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
 
-    problem = "softmax_regression"
-    weights = "W"
-    two_classes = False
-    models_probabilities = True
 
-
-class LeastSquaresClassifier(PrivateClassifier):
+class LeastSquaresClassifier(PrivateClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
     """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
 
-    problem = "least_squares_classifier"
-    weights = "W"
-    two_classes = False
 
-
-class OrdinalRegressor(PrivateClassifier):
+class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", two_classes=False):
     """One score and ordered thresholds, for grades: `problems/ordinal_regression.py`.
 
-    Parameters
-    ----------
-    classes : sequence
-        The grades that may occur, from the lowest; declared, as nothing is read off the data.
+    The declared `classes` are the grades that may occur, from the lowest.
     """
-
-    problem = "ordinal_regression"
-    two_classes = False
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the score of each record, shape (n,); costs no privacy.
@@ -161,21 +127,16 @@ class OrdinalRegressor(PrivateClassifier):
         return scores - thresholds[0] if len(thresholds) == 1 else scores
 
 
-class LargeMarginGaussian(PrivateClassifier):
+class LargeMarginGaussian(
+    PrivateClassifier, problem="large_margin_gaussian", own_constant="a constant", two_classes=False
+):
     """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
 
     Parameters
     ----------
     competitors : {"summed", "soft"} or None
         How a record's competing classes are put together; None means "soft" for more than two classes.
-    fit_intercept : False
-        The learner has a constant of its own.
     """
-
-    problem = "large_margin_gaussian"
-    options: ClassVar[tuple[str, ...]] = ("competitors",)
-    own_constant = "a constant"
-    two_classes = False
 
     competitors: str | None = None
 
@@ -186,7 +147,7 @@ class LargeMarginGaussian(PrivateClassifier):
         In the units of the features: a class's score is ``-(x - mean)' P (x - mean) / 2`` and a constant; the papers' Psi is
         half of P.
         """
-        return [block / self.radius**2 for block, _ in self._blocks()]
+        return [Phi[..., :-1, :-1] / self.radius**2 for Phi in self._matrices()]
 
     @property
     def means_(self) -> list[Array]:
@@ -195,21 +156,25 @@ class LargeMarginGaussian(PrivateClassifier):
         They are where a class is scored highest, for telling classes apart: not the means of its records.
         """
         return [
-            -self.radius * np.einsum("...ij,...j->...i", np.linalg.pinv(block, hermitian=True), side)
-            for block, side in self._blocks()
+            -self.radius * (np.linalg.pinv(Phi[..., :-1, :-1], hermitian=True) @ Phi[..., :-1, -1:])[..., 0]
+            for Phi in self._matrices()
         ]
 
     def _matrices(self) -> list[Array]:
-        """Return the released matrices, in the coordinates (x / radius, 1) / sqrt(2)."""
-        return [self.release_[f"Phi_{c}"] for c in range(len(self.classes_))]
-
-    def _blocks(self) -> list[tuple[Array, Array]]:
+        """Return the released matrices of each class, in the coordinates (x / radius, 1) / sqrt(2)."""
         if self._released().whitening is not None:
             raise AttributeError("the Gaussians are those of whitened records, and there are none of original ones.")
-        return [(Phi[..., :-1, :-1], Phi[..., :-1, -1]) for Phi in self._matrices()]
+        return [self._matrix(c) for c in range(len(self.classes_))]
+
+    def _matrix(self, number: int) -> Array:
+        return self.release_[f"Phi_{number}"]
 
 
-class LargeMarginGaussianMixture(LargeMarginGaussian):
+class LargeMarginGaussianMixture(
+    LargeMarginGaussian,
+    problem="large_margin_gaussian_mixture",
+    unwhitened="components are learnt from original records",
+):
     """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
 
     Parameters
@@ -232,10 +197,6 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
     components_ : Components
         The centres, unless labels were given.
     """
-
-    problem = "large_margin_gaussian_mixture"
-    options = ("competitors", "components")
-    unwhitened = "components are learnt from original records"
 
     components: int = 2
     component_labels: str = "private"
@@ -267,35 +228,35 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         clustering = self._clustering()
         if (clustering is None) != (m is not None):
             raise TemplateError(
-                "fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; it is "
-                f"{self.component_labels!r}, and {'none are' if m is None else 'some are'} here."
+                "fit: pass components m, as fit(X, y, m), for component_labels='given', and not otherwise."
             )
-        self._whitening()  # refuses what cannot be
         data = self._data(X, y)
         if clustering is None:
             in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
-            return self._keep(self._fitted(solve, {**data, "m": m}, backend=self.backend))
+            self.release_ = self._fitted(solve, {**data, "m": m}, backend=self.backend)
+            return self
         mixture = self._fitted(solve_mixture, data, backend=self.backend, clustering=clustering, share=self.share)
-        self.components_ = mixture.components
-        return self._keep(mixture.release)
+        self.components_, self.release_ = mixture.components, mixture.release
+        return self
 
-    def _matrices(self) -> list[Array]:
-        names = [[f"Phi_{c}_{k}" for k in range(self.components)] for c in range(len(self.classes_))]
-        return [np.stack([self.release_[name] for name in some]) for some in names]
+    def _matrix(self, number: int) -> Array:
+        return np.stack([self.release_[f"Phi_{number}_{k}"] for k in range(self.components)])
 
     def _clustering(self) -> NoisyKMeans | Components | None:
-        if self.component_labels not in ("private", "nearest", "given"):
+        kind, near = self.component_labels, self.centers is not None
+        if kind not in ("private", "nearest", "given") or (kind == "nearest") != near:
             raise TemplateError(
-                f"component_labels must be 'private', 'nearest' or 'given', not {self.component_labels!r}."
+                "component_labels must be 'private', 'given', or 'nearest', for which alone public centers are declared, not "
+                f"{kind!r} with{'' if near else 'out'} centers."
             )
-        if (self.component_labels == "nearest") != (self.centers is not None):
-            raise TemplateError("declare public centers for component_labels='nearest', and not otherwise.")
-        if self.component_labels == "nearest":
-            return Components(self.centers, classes=tuple(self.classes), radius=self.radius)
-        return NoisyKMeans(rounds=self.rounds) if self.component_labels == "private" else None
+        if near:
+            return Components(self.centers, classes=self._labels(), radius=self.radius)
+        return NoisyKMeans(rounds=self.rounds) if kind == "private" else None
 
 
-class KernelSVC(PrivateClassifier):
+class KernelSVC(
+    PrivateClassifier, problem="kernel_svm", unwhitened="its problem predicts from features that are not mapped yet"
+):
     """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
 
     Mapped records have length 1, whatever the `radius`.
@@ -311,20 +272,15 @@ class KernelSVC(PrivateClassifier):
         Public seed of the frequencies.
     """
 
-    problem = "kernel_svm"
-    options = ("components", "kernel", "gamma")
-    unwhitened = "its problem predicts from features that are not mapped yet"
-
     components: int = 50
     kernel: str = "gaussian"
     gamma: float = 1.0
     feature_seed: int = 0
 
     def _declared(self, features: int) -> dict[str, Any]:
-        given = super()._declared(features)
-        return {name: given[name] for name in given if name != "radius"} | {"seed": self.feature_seed}
+        return super()._declared(features) | {"seed": self.feature_seed}
 
     def _features(self, X: Any) -> Any:
-        rows = self._extended(X)
-        mapping = RandomFourierFeatures(rows.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
-        return mapping.transform(rows)
+        count = self.n_features_in_ + self.fit_intercept
+        mapping = RandomFourierFeatures(count, self.components, self.kernel, self.gamma, seed=self.feature_seed)
+        return mapping.transform(self._extended(X))

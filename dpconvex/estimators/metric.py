@@ -1,43 +1,30 @@
 """A metric that is learnt from labelled pairs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_array, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, column_or_1d
 
 from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private
-from dpconvex.estimators.pipelines import warn_of_leaks
-from dpconvex.estimators.tables import declared_classes, plain
+from dpconvex.estimators.classifiers import PrivateClassifier
+from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
-from dpconvex.language.validation import check_labels
-from dpconvex.release.solve import solve
 
 
-class MetricLearner(ClassifierMixin, Private):
+class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="a threshold"):
     """Mahalanobis metric from pairs that are alike or different: `problems/metric_learning.py`.
 
-    A record is a pair: neighbouring tables differ in one pair, and somebody who is in many pairs is protected less.
+    A record is a pair: neighbouring tables differ in one pair, and somebody who is in many pairs is protected less.  The `radius`
+    bounds the difference of a pair, and `classes` are the labels of different and of alike pairs, in this order.  Features have
+    the shape (n, 2, features).
 
     Parameters
     ----------
-    radius : float
-        Public bound on the Euclidean norm of the difference of a pair.
-    fit_intercept : False
-        The learner has a threshold of its own.
     width : float
         Half-width of the quadratic piece of the Huber hinge.
-    classes : sequence of two
-        The labels of different and of alike pairs, in this order.
-
-    Attributes
-    ----------
-    classes_ : ndarray, shape (2,)
 
     Examples
     --------
@@ -51,12 +38,7 @@ class MetricLearner(ClassifierMixin, Private):
     True
     """
 
-    problem = "metric_learning"
-    options = ("width",)
-    own_constant = "a threshold"
-
     width: float = 0.5
-    classes: Sequence[Any] = (0, 1)
 
     @property
     def metric_(self) -> Array:
@@ -69,31 +51,21 @@ class MetricLearner(ClassifierMixin, Private):
         """Squared distance below which a pair is alike."""
         return float(self._released()["b"])
 
-    def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit privately.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, 2, features)
-            Pairs, whose differences lie within the public radius (or ``clip=True``).
-        y : array_like, shape (n,)
-
-        Returns
-        -------
-        self
-        """
-        warn_of_leaks(self)
-        in_one_place("MetricLearner", X)
-        classes = declared_classes(self.classes)
-        if len(classes) > 2:
+    def _labels(self) -> tuple[Any, ...]:
+        labels = super()._labels()
+        if len(labels) > 2:
             raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
+        return labels
+
+    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        in_one_place("MetricLearner", X)
         differences = differences_of(X)
         plain("fit", "y", y, texts=True)
-        labels = column_or_1d(y)
-        check_labels("y", classes, labels)
-        self.n_features_in_, self.classes_ = differences.shape[1], np.array(classes)
-        data = {"x": differences, "y": np.where(labels == self.classes_[1], "alike", "different")}
-        return self._keep(self._fitted(solve, data, backend=self.backend))
+        self.n_features_in_ = differences.shape[1]
+        return differences, column_or_1d(y)
+
+    def _target(self, y: Any) -> Any:
+        return np.where(y == self.classes_[1], "alike", "different")
 
     def _targets(self, schema: Schema) -> Any:
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
@@ -101,9 +73,8 @@ class MetricLearner(ClassifierMixin, Private):
     def decision_function(self, X: ArrayLike) -> Array:
         """Return how far below the threshold the squared distance of each pair is, shape (n,); costs no privacy."""
         self._released()
-        return np.asarray(
-            self.threshold_ - np.sum((differences_of(X, self.n_features_in_) @ self._factor()) ** 2, axis=1)
-        )
+        mapped = differences_of(X, self.n_features_in_) @ self._factor()
+        return np.asarray(self.threshold_ - (mapped**2).sum(axis=1))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Say which pairs are alike, shape (n,); costs no privacy."""
@@ -111,9 +82,8 @@ class MetricLearner(ClassifierMixin, Private):
 
     def transform(self, X: ArrayLike) -> Array:
         """Map objects to where their Euclidean distance is the learnt one, shape (n, features); costs no privacy."""
-        self._released()
-        plain("transform", "X", X)
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64) @ self._factor())
+        factor = self._factor()
+        return np.asarray(checked(self, "transform", X, reset=False) @ factor)
 
     def _factor(self) -> Array:
         """Return the symmetric square root of M, in the units of the features."""
@@ -123,7 +93,6 @@ class MetricLearner(ClassifierMixin, Private):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse, tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, False, True
-        tags.classifier_tags.multi_class, tags.classifier_tags.poor_score = False, True
         return tags
 
 

@@ -5,27 +5,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Scoring
-from dpconvex.language.schema import Schema
-from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 
 
 class PrivateEstimator(Scoring):
     """A classifier or regressor that fits a template of your own.
 
-    The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.
+    The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.  The options `regularization`,
+    `radius`, `fit_intercept` and `intercept_scaling` are not used: the template says all that.
 
     Parameters
     ----------
     learner : Template
         With a function to predict with.
-    regularization, radius, fit_intercept, intercept_scaling : object
-        Not used: the template says all that.
 
     Examples
     --------
@@ -47,47 +45,35 @@ class PrivateEstimator(Scoring):
 
     def template(self, features: int) -> Template:
         """Return the template, which must be for this number of features."""
-        if not isinstance(self.learner, Template):
+        fields = self.learner.record.fields if isinstance(self.learner, Template) else {}
+        if set(fields) != {"x", "y"} or getattr(fields["x"], "shape", None) != (features,):
             raise TemplateError(
-                f"PrivateEstimator: expected a Template, such as PrivateEstimator(dpconvex.load(name, features=...)), not "
-                f"{self.learner!r}."
+                f"PrivateEstimator: expected a Template, such as PrivateEstimator(dpconvex.load(name, features={features})), of "
+                f"a record with a vector x of {features} features and a label y, not {self.learner!r}."
             )
-        fields = self.learner.record.fields
-        shape = getattr(fields.get("x"), "shape", None)
-        if set(fields) != {"x", "y"} or shape != (features,):
-            raise TemplateError(
-                f"PrivateEstimator: the record must have a vector x of {features} features and a label y; it is "
-                f"{self.learner.record!r}."
-            )
+        assert self.learner is not None
         return self.learner
 
     @property
     def classes_(self) -> NDArray[Any]:
         """The declared labels, for a classifier."""
-        labels = self._labels()
-        if labels is None:
+        if self._labels() is None:
             raise AttributeError("a regressor has no classes_.")
-        return np.array(list(labels))
+        return np.array(list(self._labels()))
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the share of right labels, or R squared.  It is computed from these data, and is not private."""
-        from sklearn.metrics import accuracy_score, r2_score
-
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
 
     def _constant(self) -> float:
         return 0.0  # whatever the template says
 
-    def _targets(self, schema: Schema) -> Any:
-        labels = self._labels()
-        return (None, schema.label_bounds) if labels is None else (tuple(map(text_of, labels)), None)
-
     @property
     def models_probabilities(self) -> bool:  # type: ignore[override]
-        return isinstance(self.learner, Template) and self.learner.probabilities is not None
+        return getattr(self.learner, "probabilities", None) is not None
 
     def _scores(self) -> bool:
-        return isinstance(self.learner, Template) and self.learner.decision is not None and self._labels() is not None
+        return getattr(self.learner, "decision", None) is not None and self._labels() is not None
 
     def _labels(self) -> Any:
         domain = self.learner.record.fields.get("y") if isinstance(self.learner, Template) else None

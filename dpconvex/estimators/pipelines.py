@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from dataclasses import dataclass
+from itertools import islice
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpconvex.errors import PrivacyWarning, TemplateError
 from dpconvex.language.schema import Schema
 
 # A pipeline calls its last step from its own `fit`, through a few wrappers.
-DEPTH = 12
+DEPTH = 14
 
 
 @dataclass(eq=False, repr=False)
@@ -72,37 +73,21 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
         return tags
 
 
-def steps_before(estimator: Any) -> list[Any]:
-    """Return the earlier steps of the pipeline that is fitting an estimator, none if there is none."""
-    frame = inspect.currentframe()
-    for _ in range(DEPTH):
-        frame = None if frame is None else frame.f_back
-        owner = None if frame is None else frame.f_locals.get("self")
-        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
-            return [step for _, step in owner.steps[:-1] if step not in (None, "passthrough")]
-    return []
-
-
 def schema_before(estimator: Any) -> Schema | None:
-    """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well."""
-    steps = steps_before(estimator)
-    return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
+    """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well.
 
-
-def learns(step: Any) -> bool:
-    """Say whether a transformer takes anything from the data that it is fitted to."""
-    try:
-        return bool(get_tags(step).requires_fit)
-    except Exception:  # a transformer of somebody else's that says nothing about itself
-        return True
-
-
-def warn_of_leaks(estimator: Any) -> None:
-    """Warn of steps before a fit that learn without paying, and of copies without a budget, as searches fit them."""
+    Warns of steps that learn without paying, and of copies without a budget, as searches fit them.
+    """
+    steps: list[Any] = []
+    for frame, _ in islice(walk_stack(None), DEPTH):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
+            steps = [step for _, step in owner.steps[:-1] if step not in (None, "passthrough")]
+            break
     found = [
         f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
         "of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
-        for step in steps_before(estimator)
+        for step in steps
         if learns(step)
     ]
     if getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None:
@@ -113,3 +98,12 @@ def warn_of_leaks(estimator: Any) -> None:
         )
     for said in found:
         warnings.warn(said, PrivacyWarning, stacklevel=4)
+    return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
+
+
+def learns(step: Any) -> bool:
+    """Say whether a transformer takes anything from the data that it is fitted to."""
+    try:
+        return bool(get_tags(step).requires_fit)
+    except Exception:  # a transformer of somebody else's that says nothing about itself
+        return True

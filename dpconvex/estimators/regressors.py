@@ -9,10 +9,12 @@ from sklearn.base import RegressorMixin
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DomainError, NotConverged, TemplateError
+from dpconvex.core.record_domains import Box
+from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.language.schema import Schema
-from dpconvex.language.validation import ROUNDING, numbers
+from dpconvex.language.schema_columns import interval
+from dpconvex.language.validation import check_column
 from dpconvex.learners.coefficients import Coefficients, coefficients
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -20,18 +22,21 @@ from dpconvex.release.solve import statistics
 from dpconvex.release.statistics import Statistics
 
 
-class PrivateRegressor(RegressorMixin, Private):
+class PrivateRegressor(
+    RegressorMixin,
+    Private,
+    weights="w",
+    unwhitened="whitened records are all of one length, so predictions would not be linear in the features",
+):
     """What regressors share.
 
     Parameters
     ----------
     bounds : pair of float
-        Public bounds of the target, which is moved from them to -1 and 1.
-    fit_intercept : bool
-        As for all estimators; without it, the middle of the bounds is predicted where all features are 0.
+        Public bounds of the target, which is moved from them to -1 and 1.  Without an intercept, the middle of them is
+        predicted where all features are 0.
     """
 
-    weights = "w"
     example = """
     >>> import dpconvex as dp
     >>> import numpy as np
@@ -40,38 +45,21 @@ class PrivateRegressor(RegressorMixin, Private):
     >>> bool(abs(model.coef_[0] - 40) < 2), bool(abs(model.intercept_ - 50) < 2)
     (True, True)
     """
-    unwhitened = "whitened records are all of one length, so predictions would not be linear in the features"
 
     bounds: tuple[float, float] = (-1.0, 1.0)
 
     def _scale(self) -> tuple[float, float]:
-        """Return the middle of the declared bounds, two finite numbers in order, and half of what is between them."""
-        try:
-            low, high = (float(value) for value in self.bounds)
-        except (TypeError, ValueError, OverflowError):
-            low, high = np.nan, np.nan
-        if not (np.isfinite([low, high]).all() and low < high):
-            raise TemplateError(
-                f"bounds must be two finite numbers, the lower bound below the upper one, not {self.bounds!r}."
-            )
+        """Return the middle of the declared bounds, and half of what is between them."""
+        low, high = interval("the target", self.bounds)
         return low / 2 + high / 2, high / 2 - low / 2
 
     def _target(self, y: Any) -> NDArray[Any]:
         middle, half = self._scale()
-        targets = numbers("y", y).astype(float)
-        moved = np.asarray((targets - middle) / half)
-        outside = np.flatnonzero(np.abs(moved) > 1 + ROUNDING)
-        if len(outside) and not self.clip:
-            low, high = self.bounds
-            raise DomainError(
-                f"y: {len(outside)} targets lie outside the declared bounds {low:g} to {high:g} (first: row {outside[0]}, "
-                f"{targets[outside[0]]:g}); declare bounds that hold by definition, or pass clip=True."
-            )
-        return moved
+        inside = check_column("y", Box(*interval("the target", self.bounds)), y, self.clip)
+        return np.clip((np.asarray(inside) - middle) / half, -1.0, 1.0)
 
     def _targets(self, schema: Schema) -> tuple[None, tuple[float, float]]:
-        low, high = self.bounds
-        return None, (float(low), float(high))
+        return None, interval("the target", self.bounds)
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target; costs no privacy."""
@@ -95,7 +83,7 @@ class PrivateRegressor(RegressorMixin, Private):
         return tags
 
 
-class Ridge(PrivateRegressor):
+class Ridge(PrivateRegressor, problem="ridge_regression"):
     """Least squares in a ball: `problems/ridge_regression.py`.
 
     Parameters
@@ -103,9 +91,6 @@ class Ridge(PrivateRegressor):
     bound : float
         Bound on the norm of the coefficients, for a target between -1 and 1.
     """
-
-    problem = "ridge_regression"
-    options = ("bound",)
 
     bound: float = 1.0
 
@@ -115,7 +100,7 @@ class Ridge(PrivateRegressor):
         return self.whitening if statistics else super()._whitening()
 
 
-class HuberRegressor(PrivateRegressor):
+class HuberRegressor(PrivateRegressor, problem="huber_regression"):
     """Robust linear regression: `problems/huber_regression.py`.
 
     Parameters
@@ -124,13 +109,10 @@ class HuberRegressor(PrivateRegressor):
         Residual at which the loss turns linear, for a target between -1 and 1.
     """
 
-    problem = "huber_regression"
-    options = ("threshold",)
-
     threshold: float = 0.5
 
 
-class QuantileRegressor(PrivateRegressor):
+class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
     """Linear regression to a quantile: `problems/quantile_regression.py`.
 
     Parameters
@@ -141,36 +123,28 @@ class QuantileRegressor(PrivateRegressor):
         Of the smoothed kink, for a target between -1 and 1.
     """
 
-    problem = "quantile_regression"
-    options = ("quantile", "width")
-
     quantile: float = 0.5
     width: float = 0.1
 
 
-class LinearRegression(PrivateRegressor):
+class LinearRegression(PrivateRegressor, problem="linear_regression"):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
     The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
     Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, and
-    `coefficients_` and `coef_std_` raise `NotConverged`.
+    `coefficients_` and `coef_std_` raise `NotConverged`.  With `fit_intercept` there is a parameter for the constant, which makes
+    records no longer here: `intercept_scaling` is not used.
 
     Parameters
     ----------
     confidence : float
         Of each interval by itself.
-    fit_intercept : bool
-        Fit a parameter for the constant; it makes records no longer here.
-    intercept_scaling : float
-        Not used.
 
     Attributes
     ----------
     statistics_ : Statistics
         The released sums.
     """
-
-    problem = "linear_regression"
 
     confidence: float = 0.95
 
@@ -207,13 +181,14 @@ class LinearRegression(PrivateRegressor):
 
     def fit(self, X: Any, y: Any = None) -> Any:
         self.statistics_: Statistics = self._fitted(statistics, self._data(X, y))
-        release, learner = self.statistics_.fit(), self.statistics_.template
+        self.release_, learner = self.statistics_.fit(), self.statistics_.template
         assert learner is not None
         try:
             estimates = coefficients(self.statistics_).estimates
         except NotConverged:
-            return self._keep(release)
-        return self._keep(replace(release, parameters=Space(learner.variables).unpack(estimates)))
+            return self
+        self.release_ = replace(self.release_, parameters=Space(learner.variables).unpack(estimates))
+        return self
 
     def _mechanism(self) -> Any:
         usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)

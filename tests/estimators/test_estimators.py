@@ -137,7 +137,7 @@ def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words(
     with pytest.raises(dp.DomainError, match="None"):
         dp.LogisticRegression(classes=("no", "yes")).fit(x, np.array(["yes", "no", "no", None], dtype=object))
     for classes in (("a",), ("a", "a"), (), (1, True)):
-        with pytest.raises(dp.TemplateError, match="two or more different labels"):
+        with pytest.raises(dp.TemplateError, match=r"two or more labels|declare at least one|not distinct"):
             dp.LogisticRegression(classes=classes).fit(x, ["a"] * 4)
 
 
@@ -231,7 +231,7 @@ def test_arrays_and_frames_of_dask() -> None:
         da.from_array(X, chunks=(rows, (2, 1))), da.from_array(Y, chunks=350)
     )
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
-    for y, complaint in ((Y, "in memory here, and others of Dask"), (None, "pass the labels, too")):
+    for y, complaint in ((Y, "in memory here, and others of Dask"), (None, "features of Dask with their labels")):
         with pytest.raises((dp.DomainError, dp.TemplateError), match=complaint):
             found.fit(da.from_array(X, chunks=350), y)
     frame = dd.from_pandas(pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=Y), npartitions=3)

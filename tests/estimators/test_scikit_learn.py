@@ -1,6 +1,7 @@
 """scikit-learn's own checks, and what its users rely on: names, sparse tables, pickles, pipelines, searches, budgets."""
 
 import pickle
+import re
 import warnings
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dpconvex as dp
 from dpconvex.apps.cli import main
 from dpconvex.estimators import base
-from dpconvex.estimators.base import SECTION, named
+from dpconvex.estimators.base import sections
 
 UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
 FUNCTIONS = "the template is one's own and holds functions: a pickle that runs them when it is read is not made"
@@ -36,9 +37,11 @@ TWO = (
     "check_classifiers_classes",
     "check_fit2d_1feature",
     "check_classifier_data_not_an_array",
+    "check_classifier_not_supporting_multiclass",
+    "check_classifiers_regression_target",
 )
 TWO_CLASSES = dict.fromkeys(TWO, UNDECLARED)
-MORE_CLASSES = dict.fromkeys((*SHARED, "check_classifiers_train"), UNDECLARED)
+MORE_CLASSES = dict.fromkeys((*SHARED, "check_classifiers_train", "check_classifiers_regression_target"), UNDECLARED)
 PROBABILITIES = {"check_decision_proba_consistency": UNDECLARED}
 
 
@@ -59,7 +62,7 @@ CHECKED: dict[str, tuple[Any, dict[str, str]]] = {
     "OrdinalRegressor": (dp.OrdinalRegressor(classes=(0, 1, 2)), MORE_CLASSES),
     "LargeMarginGaussian": (dp.LargeMarginGaussian(classes=(0, 1, 2)), MORE_CLASSES),
     "LargeMarginGaussianMixture": (dp.LargeMarginGaussianMixture(classes=(0, 1, 2), components=1), MORE_CLASSES),
-    "LinearRegression": (dp.LinearRegression(fit_intercept=True), {}),
+    "LinearRegression": (dp.LinearRegression(fit_intercept=True, clip=True, seed=0, epsilon=1e4), {}),
     "Ridge": (dp.Ridge(), {}),
     "HuberRegressor": (dp.HuberRegressor(fit_intercept=True), {}),
     "QuantileRegressor": (dp.QuantileRegressor(), {}),
@@ -71,10 +74,10 @@ CHECKED: dict[str, tuple[Any, dict[str, str]]] = {
     "SchemaEncoder": (dp.SchemaEncoder(dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])), {}),
 }
 for _estimator, _ in CHECKED.values():
-    if not isinstance(_estimator, dp.SchemaEncoder):  # strong regularization is quick to solve, weak noise to be judged
+    if not isinstance(_estimator, dp.SchemaEncoder | dp.LinearRegression):  # strong regularization is quick to solve, weak noise to be judged
         _estimator.set_params(clip=True, seed=0, epsilon=1e4, regularization=0.1)
 KNOWN = {type(estimator): why for estimator, why in CHECKED.values()}
-remembered = cache(dp.load)
+once = cache(dp.load)
 # One of each kind is checked always; the others, made of the same parts, are slow.
 QUICK = {"LogisticRegression", "SoftmaxRegression", "KernelSVC", "Ridge", "MetricLearner", "SchemaEncoder"}
 
@@ -84,6 +87,10 @@ def checks_of(names: set[str]) -> Any:
         warnings.simplefilter("ignore", SkipTestWarning)
         some = [CHECKED[name][0] for name in CHECKED if name in names]
         return parametrize_with_checks(some, expected_failed_checks=lambda estimator: KNOWN[type(estimator)])
+
+
+def remembered(name: str, **options: Any) -> dp.Template:
+    return once(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
 
 
 def conforms(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,10 +117,10 @@ def test_every_estimator_is_checked_and_described() -> None:
     assert estimators == set(CHECKED)
     for name in estimators - {"SchemaEncoder"}:
         kind = getattr(dp, name)
-        _, *parts = SECTION.split(kind.__doc__)
-        listed = dict(zip(parts[::2], parts[1::2], strict=True))
-        assert sorted(named(listed["Parameters"])) == sorted(kind._get_param_names()), name
-        assert "release_" in named(listed["Attributes"])
+        _, listed = sections(kind.__doc__)
+        entries = re.findall(r"^(\w[\w, ]*?)(?: :|$)", listed["Parameters"], flags=re.MULTILINE)
+        assert sorted(", ".join(entries).split(", ")) == sorted(kind._get_param_names()), name
+        assert "release_ : Release" in listed["Attributes"]
         assert f"dp.{name}(" in listed["Examples"] or name == "HuberSVC"
 
 
