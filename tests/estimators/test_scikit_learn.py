@@ -74,7 +74,7 @@ CHECKED: dict[str, tuple[Any, dict[str, str]]] = {
     "SchemaEncoder": (dp.SchemaEncoder(dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])), {}),
 }
 for _estimator, _ in CHECKED.values():
-    if not isinstance(_estimator, dp.SchemaEncoder | dp.LinearRegression):  # strong regularization is quick to solve, weak noise to be judged
+    if not isinstance(_estimator, dp.SchemaEncoder | dp.LinearRegression):  # quick to solve, and easy to judge
         _estimator.set_params(clip=True, seed=0, epsilon=1e4, regularization=0.1)
 KNOWN = {type(estimator): why for estimator, why in CHECKED.values()}
 once = cache(dp.load)
