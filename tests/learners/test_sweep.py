@@ -1,4 +1,4 @@
-"""Many fits: complete releases, each with its own noise, paid one by one."""
+"""Many fits: complete releases, each with its own noise, paid one by one, or all under one promise that accounting shares out."""
 
 import os
 from functools import cache
@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.accounting.events import Gaussian, Perturbation, Pure, Tail
+from dpconvex.accounting.totals import totals
 from dpconvex.errors import TemplateError
+from dpconvex.mechanisms.base import Mechanism
 from dpconvex.solvers import backend as backends
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 3))
+X = RNG.normal(size=(300, 3))
 X /= 1.001 * np.linalg.norm(X, axis=1)[:, None]
-DATA = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}
+LARGE = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}
+DATA = {name: column[:60] for name, column in LARGE.items()}
 PROMISES = [dp.Privacy(1.0), dp.Privacy(5.0)]
+ADJACENCIES = ["replace-one", "add-remove"]
 
 
 @cache
@@ -24,7 +29,7 @@ def learner(regularization: float = 0.1) -> dp.Template:
     return dp.load("logistic_regression", features=3, regularization=regularization)
 
 
-def test_an_interruption_releases_nothing_half_done_and_is_paid_for(tmp_path: Any) -> None:
+def test_an_interruption_releases_nothing_half_done_and_is_paid_for() -> None:
     budget, count = dp.Budget(dp.Privacy(10.0)), 0
     seen: list[dp.Release] = []
 
@@ -41,37 +46,6 @@ def test_an_interruption_releases_nothing_half_done_and_is_paid_for(tmp_path: An
         seen.extend(releases)
     assert len(seen) == 2
     assert budget.spent.epsilon == pytest.approx(3.0)
-
-
-def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
-    total, data, budget = dp.Privacy(2.0, 1e-6), dict(DATA), dp.Budget(dp.Privacy(2.0, 1e-6))
-    fits = dp.sweep(learner(), data, total=total, draws=2, budget=budget)
-    data.update({name: column[:4] for name, column in DATA.items()})
-    with pytest.raises(TemplateError, match="60, but there are 4 records"):
-        next(fits)
-    assert budget.entries == ()
-    # Between the fits of two learners the data are read anew.
-    data = dict(DATA)
-    fits = dp.sweep([learner(), learner(0.2)], data, total=total, budget=budget)
-    next(fits)
-    data.update({name: column[:4] for name, column in DATA.items()})
-    with pytest.raises(TemplateError, match="60, but there are 4 records"):
-        next(fits)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
-def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once() -> None:
-    fits = dp.sweep(learner(), DATA, total=dp.Privacy(2.0, 1e-6), draws=3)
-    next(fits)
-    child = os.fork()
-    if not child:
-        try:
-            next(fits)
-        except dp.DPConvexError as error:
-            os._exit(7 if "fork" in str(error) else 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert len(list(fits)) == 2
 
 
 @cache
@@ -97,22 +71,115 @@ def test_every_number_of_workers_gives_the_bits_of_single_fits() -> None:
         assert all(release.spent is None for release in swept)
 
 
-def test_no_two_fits_share_noise_and_few_are_begun_ahead() -> None:
-    budget = dp.Budget(dp.Privacy(9.0))
-    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=9, workers=3, budget=budget)
+def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the_sweep() -> None:
+    budget = dp.Budget(dp.Privacy(9.5))
+    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=10, workers=3, budget=budget)
     found = [next(releases)]
     assert 1 <= len(budget.entries) <= 4
-    found += releases
-    assert len(set(bits(found))) == 9
-    assert all(release.spent == PROMISES[0] for release in found)
-    assert budget.remaining.epsilon == 0
-
-
-def test_a_fit_that_fails_fails_at_its_turn_and_ends_the_sweep() -> None:
-    budget = dp.Budget(dp.Privacy(2.5))
-    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=9, workers=2, budget=budget)
     with pytest.raises(dp.BudgetExceeded):
-        list(releases)
-    assert len(budget.entries) == 2
+        found.extend(releases)
+    assert len(set(bits(found))) == len(found) == 9
+    assert all(release.spent == PROMISES[0] for release in found)
+    assert len(budget.entries) == 9
     with pytest.raises(dp.TemplateError, match="workers must be a positive number"):
         dp.sweep(learner(), DATA, PROMISES[0], workers="two")
+
+
+# One promise for all releases
+
+
+def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
+    total = dp.Privacy(2.0, 1e-6)
+    for templates, begun in ((learner(), 0), ([learner(), learner(0.2)], 1)):
+        data, budget = dict(DATA), dp.Budget(total)
+        fits = dp.sweep(templates, data, total=total, draws=2 - begun, budget=budget)
+        assert len([next(fits) for _ in range(begun)]) == len(budget.entries)
+        data.update({name: column[:4] for name, column in DATA.items()})
+        with pytest.raises(TemplateError, match="60, but there are 4 records"):  # they are read anew for each learner
+            next(fits)
+        assert len(budget.entries) == begun
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
+def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once() -> None:
+    fits = dp.sweep(learner(), DATA, total=dp.Privacy(2.0, 1e-6), draws=3)
+    next(fits)
+    child = os.fork()
+    if not child:
+        try:
+            next(fits)
+        except dp.DPConvexError as error:
+            os._exit(7 if "fork" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(fits)) == 2
+
+
+def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> None:
+    whole, noise = dp.Privacy(1.0, 1e-6, "add-remove"), dp.ObjectivePerturbation("gaussian", added=0.7)
+    ten = dp.calibrate(learner(0.01), whole, 4000, 10, noise)
+    assert ten.certificates[0].strong_convexity == pytest.approx(40.7)
+    assert ten.certificates[0].noise_scale <= 15
+    assert 0.99 <= ten.total.epsilon <= 1.0
+    assert dp.verify(learner(0.01), dp.Privacy(0.1, 1e-7, "add-remove"), 4000, noise).noise_scale > 41
+    assert dp.verify(learner(0.01), ten.each, 4000, noise) == ten.certificates[0]  # what `solve` will find
+    promised = [item.privacy for item in ten.certificates]
+    assert totals(promised, [item.event for item in ten.certificates if item.event is not None], 1e-6)[0] == ten.total
+    assert "10 releases, each epsilon = 0.3" in str(ten)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency: str) -> None:
+    whole = dp.Privacy(3.0, 1e-5, adjacency)
+    size, grid = 300 if adjacency == "add-remove" else None, [learner(0.01), learner()]
+    budget = dp.Budget(whole)
+    plan = dp.calibrate(grid, whole, 300, 2)
+    swept = dp.sweep(grid, LARGE, total=whole, draws=2, size=size, budget=budget)
+    assert budget.entries == ()
+    first = next(swept)
+    assert [(entry.privacy, entry.event) for entry in budget.entries] == [(whole, plan.event)]
+    found = [first, *swept]
+    assert [release.certificate for release in found] == list(plan.certificates)
+    assert all(release.whitening is not None for release in found)
+    assert len(budget.entries) == 1
+    budget = dp.Budget(whole)
+    chosen = dp.tune(grid, LARGE, whole, split=False, size=size, budget=budget)
+    certificate = chosen.release.certificate
+    assert isinstance(certificate, dp.Certificate)
+    assert chosen.release.whitening is not None
+    assert (chosen.spent, certificate.privacy, budget.remaining.epsilon) == (whole, whole, 0)
+    assert certificate.event is not None
+    leaves = [leaf.epsilon for leaf in certificate.event.leaves() if isinstance(leaf, Pure)]
+    assert pytest.approx(0.3) in leaves  # the choice
+    both = [dp.tune(grid, LARGE, whole, split=False, size=size, seed=3, workers=w).release["w"] for w in (None, 1)]
+    np.testing.assert_array_equal(*both)
+    for promises in ({}, {"privacies": whole, "total": whole}):
+        with pytest.raises(dp.TemplateError, match="the promise of each release, or the `total`"):
+            dp.sweep(grid, LARGE, **promises)
+
+
+MECHANISMS: list[tuple[Mechanism, type]] = [
+    (dp.ObjectivePerturbation("gaussian"), Perturbation),
+    (dp.ObjectivePerturbation("gamma"), Pure),
+    (dp.OutputPerturbation("gaussian"), Gaussian),
+    (dp.OutputPerturbation("gamma"), Pure),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_certificates_say_what_they_are_and_no_less_than_they_promise(
+    mechanism: Mechanism, kind: type, adjacency: str
+) -> None:
+    """The event of a release implies its promise, up to the rounding of tables; and the promise alone is never better."""
+    privacy = dp.Privacy(0.8, 1e-6, adjacency)
+    certificate = dp.verify(learner(0.01), privacy, 500, mechanism)
+    assert certificate.event is not None
+    leaves = list(certificate.event.leaves())
+    assert isinstance(leaves[0], kind)
+    assert isinstance(leaves[-1], Tail)
+    assert sum(isinstance(leaf, Pure) and leaf.epsilon < 0.01 for leaf in leaves) >= (adjacency == "add-remove")
+    found = {item.rule: item.epsilon for item in totals([privacy], [certificate.event], 1e-6)}
+    assert found["basic"] == pytest.approx(0.8)
+    assert min(found.values()) >= 0.78  # a release is as private as it says, and hardly more
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
