@@ -10,18 +10,11 @@ from dpconvex.learners.fourier_features import KERNELS, RandomFourierFeatures
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("paired", [True, False])
-def test_the_norm_bound_holds_and_is_sharp(kernel: str, paired: bool) -> None:
-    rng = np.random.default_rng(0)
+def test_the_norm_bound_is_sharp_and_inner_products_approximate_the_kernel(kernel: str, paired: bool) -> None:
+    rng = np.random.default_rng(1)
     features = RandomFourierFeatures(3, 1 if not paired else 20, kernel, 0.7, paired)
     norms = np.linalg.norm(features.transform(rng.normal(scale=5, size=(5000, 3))), axis=1)
-    assert norms.max() <= features.radius * (1 + 1e-12)
-    assert norms.max() >= 0.999 * features.radius
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("paired", [True, False])
-def test_inner_products_approximate_the_kernel(kernel: str, paired: bool) -> None:
-    rng = np.random.default_rng(1)
+    assert 0.999 * features.radius <= norms.max() <= features.radius * (1 + 1e-12)
     x = rng.normal(size=(30, 2))
     features = RandomFourierFeatures(2, 20_000, kernel, 0.5, paired, seed=3)
     mapped = features.transform(x)
@@ -43,9 +36,6 @@ def test_bad_records_are_refused() -> None:
         features.transform([[np.nan, 0.0]])
 
 
-# A record's features depend on that record alone.
-
-
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("features", "components"), [(1, 1), (3, 7), (13, 33), (40, 100)])
 def test_a_records_features_do_not_depend_on_the_others(features: int, components: int, paired: bool) -> None:
@@ -54,7 +44,7 @@ def test_a_records_features_do_not_depend_on_the_others(features: int, component
     x[::7] = 0.0
     x[:, :: max(features // 2, 2)] *= np.arange(300)[:, None] % 3 == 0
     alone = np.concatenate([kernel.transform(row[None]) for row in x])
-    for size in range(1, 301):
+    for size in range(1, 301, 7):
         np.testing.assert_array_equal(kernel.transform(x[:size]), alone[:size])
         np.testing.assert_array_equal(kernel.transform(x[-size:]), alone[-size:])
     for form in (
