@@ -1,7 +1,6 @@
-"""Centres of clusters, released from noisy k-means or declared without data, and which of them a record is nearest to.
+"""Centres of clusters, released from noisy k-means or declared without data; a record belongs to the nearest one of its class.
 
-The component of a record is the nearest centre of its class.  Given the centres it is a function of that record alone, so a
-learner that uses it pays nothing for it; what the centres cost, if they were learnt, was paid when they were released.
+Given the centres that is a function of the record alone, so a learner that uses it pays nothing for it.
 """
 
 from __future__ import annotations
@@ -89,9 +88,7 @@ class Components(Released):
             classes = tuple(self.classes)
             distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
         except (TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(
-                f"Components: centres and middle must be an array of numbers, and classes a list of labels ({error})."
-            ) from error
+            raise TemplateError(f"Components: centres and middle must be numbers, classes a list ({error}).") from error
         features, step = centers.shape[2:], math.nan
         if is_real(self.radius) and 1e-100 < self.radius < 1e100 and is_real(self.step):
             step = float(self.step) or grid_step(self.radius)
@@ -159,9 +156,7 @@ class Components(Released):
         records = values.reshape(len(values), d)
         far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_ROUNDING)
         if far.any():
-            raise DomainError(
-                f"assign: {int(far.sum())} records lie outside of the domain (first: row {int(np.argmax(far))})."
-            )
+            raise DomainError(f"assign: {far.sum()} records lie outside of the domain (first: row {np.argmax(far)}).")
         codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)
         if len(codes) != len(records):
             raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels; centres of classes need them.")
@@ -271,14 +266,10 @@ class Grouping:
     def __post_init__(self) -> None:
         record, features, group = self.record, self.features, self.group
         if not isinstance(features, str) or features not in record.continuous:
-            raise TemplateError(
-                f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
-            )
+            raise TemplateError(f"cluster: the record has no numbers {features!r}; it has {list(record.continuous)}.")
         if group is not None and not (isinstance(group, str) and group in record.discrete):
-            raise TemplateError(
-                f"cluster: the record has no Choice {group!r}; it has {list(record.discrete)}. Pass group=None to cluster "
-                "all records together."
-            )
+            known = f"it has {list(record.discrete)}; group=None clusters all records together"
+            raise TemplateError(f"cluster: the record has no Choice {group!r}; {known}.")
 
     @property
     def classes(self) -> tuple[Any, ...]:

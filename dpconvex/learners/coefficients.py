@@ -111,16 +111,10 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
     if statistics.whitening is not None and noisy.count is None:
-        raise TemplateError(
-            "coefficients: the records were whitened, and the statistics leave out what they weigh together, because the loss "
-            "has no constant; release statistics without whitening, or declare an offset."
-        )
+        raise TemplateError("coefficients: the loss has no offset; declare one, or release without whitening.")
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
-        raise TemplateError(
-            "coefficients: the statistics leave out the square of the response, and so the size of the residuals; release them "
-            "with SufficientStatistics(residuals=True)."
-        )
+        raise TemplateError("coefficients: the squared response is left out; use SufficientStatistics(residuals=True).")
     if len(noisy.parts) > 1:
         raise TemplateError("coefficients: the loss is not that of one linear regression; it falls into several.")
     q = noisy.hessian.toarray()

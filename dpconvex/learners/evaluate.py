@@ -1,8 +1,4 @@
-"""How often a released model errs on records, counted privately.
-
-A count of mistakes moves by at most one with one record: integer noise makes it private (docs/release.md, section 3).  Squared
-errors are cut at their largest value and added up on a fixed grid.
-"""
+"""How often a released model errs on records, counted with integer noise (docs/release.md, section 3)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -63,10 +59,8 @@ class Evaluation:
 
     def __str__(self) -> str:
         low, high = self.interval
-        return (
-            f"error {self.error:.4g} on {self.records} records (but for the noise, on these very records: between {low:.4g} and "
-            f"{high:.4g}); {self.status}"
-        )
+        between = f"but for the noise, on these very records: between {low:.4g} and {high:.4g}"
+        return f"error {self.error:.4g} on {self.records} records ({between}); {self.status}"
 
     def _repr_html_(self) -> str:
         return paragraph("Evaluation", f", {self}", self.spent is None)
@@ -167,9 +161,7 @@ class Errors:
         domain = fields[self.label]
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
         if not (self.counts or number):  # the square of the range, too, is a number
-            raise TemplateError(
-                f"evaluate: the field {self.label!r} must be a Choice, or one bounded number, not {domain!r}."
-            )
+            raise TemplateError(f"evaluate: {self.label!r} must be a Choice, or one bounded number, not {domain!r}.")
 
     @property
     def counts(self) -> bool:

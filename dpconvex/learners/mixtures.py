@@ -1,7 +1,6 @@
 """Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one promise.
 
-Given the centres, the component of a record is a function of that record, so the fit sees neighbours that differ in one record,
-and the two add up (docs/theory.md, section 16).
+Given the centres, the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
 """
 
 import math
@@ -138,9 +137,7 @@ def solve_mixture(
     call = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed, record=plan.others)
     fit = method.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
-        raise DomainError(
-            f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
-        )
+        raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
     call.check(fit)
     call.pay(plan.whole(fit.certificate).event)
     batch = plan.others.validate(call.data, clip=clip, empty=True)
@@ -171,10 +168,7 @@ class Plan:
         fields = dict(template.record.fields)
         choice = fields.pop(component, None)
         if not isinstance(choice, Choice):
-            raise TemplateError(
-                f"solve_mixture: the record has no Choice {component!r} for the component; its fields are "
-                f"{list(template.record.fields)}."
-            )
+            raise TemplateError(f"solve_mixture: the record has no Choice {component!r}; its fields: {list(fields)}.")
         self.privacy, self.others = privacy, Record(**fields)
         self.grouping = grouping = Grouping(self.others, features, group)
         known, count = template.record.combinations, len(choice.values)
@@ -228,15 +222,10 @@ def labelled(batch: Batch, made: tuple[Grouping, Components, Indices]) -> Batch:
 def fitting(components: Components, grouping: Grouping, count: int) -> Components:
     """Return centres that a user declared, or say why they do not fit."""
     if not components.declared:
-        raise TemplateError(
-            "solve_mixture: these centres were learnt, and paid for apart from this promise. Fit on their labels with solve: the "
-            "data need a column for the component, components.assign(x, y)."
-        )
+        raise TemplateError("solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
     (middle, radius), classes = grouping.extent, grouping.classes
     wanted = (len(classes) or 1, count, len(middle))
     if components.centers.shape != wanted or components.classes != classes:
-        raise TemplateError(
-            f"solve_mixture: the centres have the shape {components.centers.shape} for the classes {components.classes!r}, "
-            f"and must have {wanted} for {classes!r}."
-        )
+        given = f"the shape {components.centers.shape} for the classes {components.classes!r}"
+        raise TemplateError(f"solve_mixture: the centres have {given}, and must have {wanted} for {classes!r}.")
     return replace(components, radius=radius, middle=middle, step=0.0)

@@ -61,10 +61,9 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     except DPConvexError:
         raise
     except Exception as error:  # what a problem cannot do with its options is an error of whoever gave them
-        listed = ", ".join(f"{name} = {value!r}" for name, value in options.items())
-        raise TemplateError(
-            f"{file.stem} cannot be declared with {shorten(listed)}: {type(error).__name__}: {error}."
-        ) from error
+        listed = shorten(", ".join(f"{name} = {value!r}" for name, value in options.items()))
+        told = f"{file.stem} cannot be declared with {listed}: {type(error).__name__}: {error}."
+        raise TemplateError(told) from error
     if not isinstance(template, Template):
         raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
     if template.source is None:
@@ -116,10 +115,7 @@ def factory(file: Path) -> Callable[..., Any]:
     """Return the ``template`` function of a problem file."""
     function: Callable[..., Any] | None = getattr(execute(file), "template", None)
     if not callable(function):
-        raise TemplateError(
-            f"{file}: no function `template`. A problem file defines `def template(*, features, ...)` with keyword "
-            "options and returns a dpconvex.Template."
-        )
+        raise TemplateError(f"{file}: no function `template`; define one: `def template(*, features, ...)`.")
     return function
 
 
@@ -132,9 +128,8 @@ def check(given: Mapping[str, object], function: Callable[..., Any], file: Path)
         named = signature.parameters
         near = [suggestion(name, named) for name in given if name not in named][:1]
         listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in named.items()]
-        raise TemplateError(
-            f"{file.stem}: {error}{''.join(near)}. Options are: {', '.join(listed) or 'none'}."
-        ) from error
+        told = f"{error}{''.join(near)}. Options are: {', '.join(listed) or 'none'}"
+        raise TemplateError(f"{file.stem}: {told}.") from error
 
 
 def suggestion(word: str, known: Mapping[str, object]) -> str:

@@ -156,10 +156,7 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
     for release in in_order(tasks(), call.workers or 1, "fits"):
         yield release
         if event is not None and this_process() != began:
-            raise DPConvexError(
-                "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
-                "Fit in the process that began, or begin a sweep of its own here."
-            )
+            raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
 
 
 # Shares of one promise

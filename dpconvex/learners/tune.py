@@ -1,9 +1,6 @@
 """Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one promise.
 
-On disjoint parts of the data every record takes part in one fit or in the choice, never in two, so the whole costs what one of
-them costs (Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4).  On all of the data the fits share the promise by accounting; or
-their number is random, and the price is a share of epsilon that depends on its law, and hardly on its mean (docs/theory.md,
-section 8).
+Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,8 +106,9 @@ def tune(
 
     Notes
     -----
-    With m candidates there are m + 1 parts.  Under replace-one the parts are a public random split of the positions; under
-    add-remove every record chooses its part by itself, so that adding one does not move the others.
+    With m candidates there are m + 1 parts, and every record takes part in one fit or in the choice, so the whole costs what one
+    of them costs.  Under replace-one the parts are a public random split of the positions; under add-remove every record chooses
+    its part by itself, so that adding one does not move the others.
 
     `tune_repeated` fits on all of the data instead, with about half of epsilon for each fit, however many candidates there are.
     """
@@ -354,10 +352,8 @@ def named_templates(
         trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
         check_predictions("tune", record, trial, features, strict=False)
         if domains(template) != domains(reference):
-            raise TemplateError(
-                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
-                f"{reference.record!r} and {record!r}."
-            )
+            both = f"{reference.record!r} and {record!r}"
+            raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records: {both}.")
     return named
 
 
@@ -374,15 +370,11 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
     if not callable(build) or not width:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     if getattr(candidate, "whitening", None) not in (None, False):
-        raise TemplateError(
-            f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
-        )
+        raise TemplateError(f"tune: candidate {name!r} has an option whitening; give that to tune itself.")
     template = build(width)
     fields = template.record.continuous if isinstance(template, Template) else {}
     if getattr(fields.get(features), "shape", None) != (width,):
-        raise TemplateError(
-            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
-        )
+        raise TemplateError(f"tune: candidate {name!r} maps features first; do that yourself, and pass its template.")
     return template
 
 
