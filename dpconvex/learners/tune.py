@@ -37,6 +37,7 @@ from dpconvex.release.verify import Method, Proved
 
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
+FIXED = "fixed before the data are read"
 COMPOSED = "composition of fits and choice; docs/theory.md, section 20"
 REPEATED = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
 
@@ -114,10 +115,39 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    fields, method = (features, label), Method(mechanism, None, whitening)
-    named = named_templates(candidates, data, *fields)
-    call = Fit(data, privacy, list(named.values()), method, backend, size, clip, budget, "tune", seed, workers)
-    return (on_parts if split else on_all)(Candidates(named, call, fields), selection)
+    named = named_templates(candidates, data, features, label)
+    names, templates = list(named), list(named.values())
+    call = Fit(
+        data, privacy, templates, Method(mechanism, None, whitening), backend, size, clip, budget, "tune", seed, workers
+    )
+    count, choice, plan = len(named) + 1, privacy, None
+    call.check()
+    if split:
+        share = whole_share(call, count)
+        ways = [call.method.prove(template, privacy, share) for template in templates]
+    else:
+        choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
+        plan = shared(templates, privacy, call.size, 1, call.method, choice)
+        ways = list(plan.fits)
+    call.check(*ways)
+    call.pay(None if plan is None else plan.event)
+    batch = call.record.validate(call.data, clip=clip, empty=True)
+    batches = [batch] * count
+    if split:
+        part = parts(batch.size, count, share, privacy.adjacency, call.source.rng)
+        batches = [batch.chosen(part == k) for k in range(count)]
+    tasks = (partial(fitted, call, way, own, call.source.next()) for way, own in zip(ways, batches[:-1], strict=True))
+    releases = list(in_order(tasks, workers or 1, "fits"))
+    wrong = [Errors(call.record, item, features, label, call.protected).total(batches[-1]) for item in releases]
+    best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
+    certificate = releases[best].certificate
+    if plan is not None:
+        shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon}
+        shares |= {"fits": float(len(ways)), "epsilon of all": plan.total.epsilon}
+        many, fixed = f"the best of {len(ways)} fits", f"{FIXED}; composed by the rule: {plan.total.rule}"
+        certificate = of_the_best(plan.certificates[best], privacy, many, len(ways), shares, fixed, COMPOSED)
+        certificate = replace(certificate, event=plan.event)
+    return outcome(call, names[best], releases[best], certificate)
 
 
 @quietly
@@ -161,8 +191,8 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    fields, law = (features, label), repetitions if repetitions is not None else Repetitions()
-    named = named_templates(candidates, data, *fields)
+    law = repetitions if repetitions is not None else Repetitions()
+    named = named_templates(candidates, data, features, label)
     if not isinstance(law, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
     method, templates = Method(mechanism, None, whitening), list(named.values())
@@ -171,74 +201,39 @@ def tune_repeated(
     call.check(*(plan.fit for plan in plans.values()))
     for plan in plans.values():
         measurement(plan.score.noise, plan.score.scale)
-    source, names, all_of = call.source, list(named), Candidates(named, call, fields)
+    source, names = call.source, list(named)
     count = law.draw(source.seeded)
     call.pay()
-    batch = all_of.batch()
+    batch = call.record.validate(call.data, clip=clip, empty=True)
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
-        release = all_of.fit(name, plans[name].fit, batch, own)
-        wrong = np.array([all_of.mistakes(name, release, batch)], dtype=float)
-        return int(perturb(wrong, plans[name].score, own.seeded)[0]), name, release
+        release = fitted(call, plans[name].fit, batch, own)
+        wrong = Errors(call.record, release, features, label, call.protected).total(batch)
+        return int(perturb(np.array([float(wrong)]), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
     # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
     score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
-    return all_of.outcome(name, release, plans[name].certificate, score)
+    return outcome(call, name, release, plans[name].certificate, score)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Templates by name, the call that fits them, and the fields that predictions are made from and compared with."""
-
-    named: Mapping[str, Template]
-    call: Fit
-    fields: tuple[str, str]
-
-    def batch(self) -> Batch:
-        return self.call.record.validate(self.call.data, clip=self.call.clip, empty=True)
-
-    def fit(self, name: str, way: Proved, batch: Batch, source: NoiseSource) -> Release:
-        return self.call.run(way, Checked(self.named[name].record, batch, self.call.clip), source)
-
-    def mistakes(self, name: str, release: Release, batch: Batch) -> int:
-        return Errors(self.named[name].record, release, *self.fields, self.call.protected).total(batch)
-
-    def chosen(
-        self, ways: Sequence[Proved], batches: Sequence[Batch], held_out: Batch, epsilon: float, selection: str
-    ) -> tuple[int, str, Release]:
-        """Fit each candidate to a batch of its own, and choose one by its mistakes on another."""
-        call, names = self.call, list(self.named)
-        given = zip(names, ways, batches, strict=True)
-        tasks = (partial(self.fit, *each, call.source.next()) for each in given)
-        releases = list(in_order(tasks, call.workers or 1, "fits"))
-        wrong = [self.mistakes(name, release, held_out) for name, release in zip(names, releases, strict=True)]
-        best = select(wrong, epsilon, call.privacy.adjacency, call.source.seeded, selection)
-        return best, names[best], releases[best]
-
-    def outcome(self, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
-        found = replace(release, certificate=certificate, **self.call.source.spending(self.call.privacy))
-        return Tuning(name, found, found.spent, mistakes)
+def fitted(call: Fit, way: Proved, batch: Batch, source: NoiseSource) -> Release:
+    return call.run(way, Checked(way.template.record, batch, call.clip), source)
 
 
-def on_parts(candidates: Candidates, selection: str) -> Tuning:
-    """Fit every candidate on a part of the data of its own, and choose one on another part."""
-    call, privacy, count = candidates.call, candidates.call.privacy, len(candidates.named) + 1
-    call.check()
+def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
+    found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
+    return Tuning(name, found, found.spent, mistakes)
+
+
+def whole_share(call: Fit, count: int) -> int:
+    """Return how many records each of so many parts has, or refuse to cut them."""
     for name, column in () if in_partitions(call.data) else call.data.items():
         if isinstance(column, Chunks):
             raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
-    share = call.size // count
-    if share < 1:
+    if call.size < count:
         raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
-    ways = [call.method.prove(template, privacy, share) for template in candidates.named.values()]
-    call.check(*ways)
-    call.pay()
-    batch = candidates.batch()
-    part = parts(batch.size, count, share, privacy.adjacency, call.source.rng)
-    *own, held_out = (batch.chosen(part == k) for k in range(count))
-    _, name, release = candidates.chosen(ways, own, held_out, privacy.epsilon, selection)
-    return candidates.outcome(name, release, release.certificate)
+    return int(call.size // count)
 
 
 def parts(
@@ -250,28 +245,6 @@ def parts(
         return np.asarray(rng.integers(0, count, size=size)).astype(small)
     # Each fit is for a share of the records, as it was proved; what is left over takes part in the choice.
     return np.asarray(rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small)))
-
-
-def on_all(candidates: Candidates, selection: str) -> Tuning:
-    """Fit all candidates on all of the data, and choose one by its mistakes on the same; fits and choice share the promise."""
-    call, privacy, count = candidates.call, candidates.call.privacy, len(candidates.named)
-    choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
-    plan = shared(list(candidates.named.values()), privacy, call.size, 1, call.method, choice)
-    call.check(*plan.fits)
-    call.pay(plan.event)
-    batch = candidates.batch()
-    best, name, release = candidates.chosen(plan.fits, [batch] * count, batch, choice.epsilon, selection)
-    shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon, "fits": float(count)}
-    certificate = of_the_best(
-        plan.certificates[best],
-        privacy,
-        f"the best of {count} fits",
-        count,
-        {**shares, "epsilon of all": plan.total.epsilon},
-        f"fixed before the data are read; composed by the rule: {plan.total.rule}",
-        COMPOSED,
-    )
-    return candidates.outcome(name, release, replace(certificate, event=plan.event))
 
 
 @dataclass(frozen=True)
@@ -300,7 +273,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         f"the best of {repetitions.mean:g} runs on average",
         repetitions.mean,
         law | shares,
-        "fixed before the data are read",
+        FIXED,
         REPEATED,
     )
     assumed = (
