@@ -84,33 +84,21 @@ def sweep(
     Release
         In order of templates, then promises, then draws.  Whoever stops in between, or interrupts, has every release that was
         yielded, complete, and nothing of the others; a fit that was begun is paid for, and so is all of a `total`.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> learner = dp.load("logistic_regression", features=2)
-    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 50, "y": [1, -1] * 50}
-    >>> promises = [dp.Privacy(1.0), dp.Privacy(10.0)]
-    >>> [release.spent.epsilon for release in sweep(learner, data, promises, draws=2)]
-    [1.0, 1.0, 10.0, 10.0]
     """
-    templates = [template] if isinstance(template, Template) else list(template)
     if (privacies is None) == (total is None):
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
-    given = total or privacies
+    templates, given = [template] if isinstance(template, Template) else list(template), total or privacies
     promises = [given] if isinstance(given, Privacy) else list(given or ())
     if not templates or not promises:
         return iter(())
     method = Method(mechanism, cover, whitening)
     call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
+    event, order = None, list[Proved]()
     if total is None:
-        sized = (
-            (each, privacy, public_size(each, call.data, privacy, size))
-            for each, privacy in product(templates, promises)
-        )
-        event, order = None, [fit for one in sized for fit in [method.prove(*one)] * draws]
+        for learner, privacy in product(templates, promises):
+            order += [method.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
     else:
         plan = planned(templates, total, call.size, draws, method)
         event, order = plan.event, list(plan.fits)
@@ -170,8 +158,6 @@ class Shared:
     ----------
     each : Privacy
         The promise of one release by itself; it is what `solve` takes.
-    certificates : tuple of Certificate
-        Of the releases, in order.
     total : Total
         What they cost together, at the delta of the whole, and by which rule that is proved.
     event : Event
@@ -229,15 +215,6 @@ def calibrate(
         By default what `verify` chooses for the promise of each release, by the size (docs/choosing.md).  Where that leaves it to
         mechanisms that end near a minimiser, for all templates, the one with the smallest predicted excess risk of all releases
         together: noise that is best for a single release need not be for many.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> learner = dp.load("logistic_regression", features=2, regularization=0.01)
-    >>> noise = dp.ObjectivePerturbation("gaussian")
-    >>> ten = calibrate(learner, dp.Privacy(1.0, 1e-6, "add-remove"), 4000, releases=10, mechanism=noise)
-    >>> ten.each.epsilon > 0.3  # adding epsilons leaves 0.1 for each
-    True
     """
     learners = [template] if isinstance(template, Template) else list(template)
     return planned(learners, privacy, size, releases, Method(mechanism, cover, whitening))
