@@ -51,10 +51,8 @@ class Analysis:
     """All constants of a template.
 
     `losses`: one for each combination of discrete fields that is examined; empty if nothing is known of their gradients and
-    curvature, and `unbounded` says why; `obstacle`: why the program cannot be run, whatever the data, as far as is known.
+    curvature, and `unbounded` says why.
     """
-
-    obstacle: DPConvexError | None = None
 
     def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form, self.unbounded = form, unbounded

@@ -1,8 +1,4 @@
-"""A ledger of what has been promised so far.
-
-`Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when
-the ledger is made (`dpconvex.accounting.totals`).
-"""
+"""What many releases promise, each chosen with knowledge of the earlier ones, adds up by one rule that was fixed before them."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +186,11 @@ class Budget:
             self._lock, self._locking = threading.Lock(), process
         return self._lock
 
-    def __copy__(self) -> Budget:
+    def __deepcopy__(self, memo: object = None) -> Budget:
         """Return the budget itself: a copy could be spent once more."""
         return self
 
-    def __deepcopy__(self, memo: object) -> Budget:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send a budget to another process as the name of its file."""
@@ -235,8 +229,7 @@ class Budget:
 
     def _check(self, item: Entry) -> None:
         if not self._rule.fits([*self._seen, item]):
-            asked = Amount(item.privacy.epsilon, item.privacy.delta)
-            left = self._rule.left(self._seen)
+            asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._seen)
             none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}, {sum_text(left)}"
@@ -274,14 +267,10 @@ class Budget:
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
     """Charge a release to a budget, if there is one; errors as for `Budget.spend`."""
-    if budget is None:
-        return
-    if isinstance(budget, type) or not callable(getattr(budget, "spend", None)):
-        raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
-    if event is not None and "event" in signature(budget.spend).parameters:
+    if budget is not None:
+        if not isinstance(budget, Budget):
+            raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
         budget.spend(privacy, label, event)
-    else:  # a ledger of one's own need not know about events
-        budget.spend(privacy, label)
 
 
 def sum_text(amount: Amount | Privacy) -> str:

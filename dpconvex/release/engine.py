@@ -207,7 +207,12 @@ def minimize(
     batch = template.record.validate(data, clip=clip, copy=False)
     missed: NotConverged | None = None
     # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
-    if analysis is not None and analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0:
+    if (
+        analysis is not None
+        and analysis.form.feasible.obstacle is None
+        and analysis.kink is None
+        and analysis.modulus > 0
+    ):
         try:
             theta = DataEngine(analysis, batch, batch.size, chosen).minimise(batch.size * analysis.modulus, tolerance)
             return baseline(template, analysis.form.space, theta, tolerance)

@@ -189,9 +189,6 @@ class Fit:
         """Refuse, before anything is paid, what would fail whatever the values are."""
         self.record.check_form(self.data, empty=self.protected)
         for fit in fits:
-            obstacle = analyse(fit.template, fit.mechanism).obstacle
-            if obstacle is not None:
-                raise obstacle
             confirm(fit.certificate)
 
     def pay(self, event: Event | None = None) -> None:

@@ -13,7 +13,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import once, quietly
-from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
@@ -49,23 +49,20 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
 @once
 def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
-    form, obstacle = read(template, convex)
-    found = Analysis(form, unbounded=DPConvexError(why) if why else None)
-    found.obstacle = obstacle
-    return found
+    return Analysis(read(template, convex), unbounded=DPConvexError(why) if why else None)
 
 
 @once
-def read(template: Template, convex: bool) -> tuple[LossForm, DPConvexError | None]:
-    """Return the parts of a template, compared with its expressions, and why its program cannot be run, if it cannot."""
+def read(template: Template, convex: bool) -> LossForm:
     form = LossForm(template, convex)
-    return form, check_translation(form)
+    check_translation(form)
+    return form
 
 
 def form_of(template: Template) -> LossForm:
-    """Return the parts of a template, of which nothing is bounded yet."""
+    """Return the parts of a template, compared with its expressions; nothing is bounded yet."""
     check_template(template)
-    return read(template, True)[0]
+    return read(template, True)
 
 
 @quietly
@@ -172,22 +169,18 @@ def certified(
         analysis = analyse(template, mechanism)
     except NotPrivate:
         if isinstance(mechanism, Automatic) and first is None:
-            with suppress(
-                DPConvexError
-            ):  # of a quadratic loss, gradients need not be bounded; else the first reason is said
+            with suppress(DPConvexError):  # of a quadratic loss, gradients need not be bounded
                 return certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
         raise
-    try:
-        with computable(privacy):
-            stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
-            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
-    except DPConvexError as error:
-        # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
-        if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
-            raise
-        raise analysis.obstacle from error
+    feasible = analysis.form.feasible
+    if feasible.obstacle is not None:
+        raise NotConverged(f"{feasible.obstacle}.")
+    with computable(privacy):
+        stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
+        certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     found = Proved(template, certificate, mechanism, stages)
-    return found if isinstance(mechanism, SufficientStatistics) else found.advised(outlook(analysis))
+    conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
+    return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
 
 
 def check_records_matter(template: Template) -> None:
@@ -200,14 +193,6 @@ def check_records_matter(template: Template) -> None:
             template.losses[0],
             f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})",
         )
-
-
-def outlook(analysis: Analysis) -> str:
-    """Say what a solver will do where that is out of the ordinary: nothing at all, or without a projection on K."""
-    if analysis.obstacle is not None:
-        return f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}"
-    conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
-    return "" if analysis.form.feasible.has_projection else conic
 
 
 def is_private(

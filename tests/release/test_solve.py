@@ -135,8 +135,8 @@ def test_the_budget_pays_before_the_data_are_read() -> None:
     log: list[str] = []
 
     class Ledger(dp.Budget):
-        def spend(self, privacy: dp.Privacy, label: str) -> None:
-            super().spend(privacy, label)
+        def spend(self, privacy: dp.Privacy, label: str, event: Any = None) -> None:
+            super().spend(privacy, label, event)
             log.append(f"spent {privacy.epsilon} on {label}")
 
     promise = dp.Privacy(2.0, adjacency="add-remove")
