@@ -18,7 +18,7 @@ from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import quietly
-from dpconvex.errors import MissingRule, NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import in_one_place
@@ -143,7 +143,7 @@ def check_place(data: Any, solver: Any) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline(Release):
-    """A fit without privacy, and how accurate it is."""
+    """A fit without privacy: how far from the minimiser it is at most, and its mean objective above the least, if known."""
 
     distance: float = np.inf
     gap: float | None = None
@@ -189,8 +189,8 @@ def minimize(
     Returns
     -------
     Release
-        Not private.  Its `distance` bounds the distance from the minimiser, and `gap` how far its mean objective is above the
-        least one; `accuracy` says both in words.
+        Not private.  `distance` and `gap` bound how far it is from the minimiser, and its mean objective above the least one;
+        `accuracy` says both in words.
 
     Examples
     --------
@@ -205,28 +205,23 @@ def minimize(
     check_template(template)
     chosen, analysis = resolved(backend), analysed(template)
     batch = template.record.validate(data, clip=clip, copy=False)
-    missed: NotConverged | None = None
-    # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
-    if (
-        analysis is not None
-        and analysis.form.feasible.obstacle is None
-        and analysis.kink is None
-        and analysis.modulus > 0
-    ):
-        try:
-            theta = DataEngine(analysis, batch, batch.size, chosen).minimise(batch.size * analysis.modulus, tolerance)
-            return baseline(template, analysis.form.space, theta, tolerance)
-        except NotConverged as error:
-            if backend is not None:
-                raise
-            missed = error
+    space, modulus = Space(template.variables), 0.0
+    feasible = FeasibleSet(space, template.constraints)
+    if analysis is not None:
+        space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
+        # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
+        if modulus > 0 and analysis.kink is None and feasible.obstacle is None:
+            try:
+                theta = DataEngine(analysis, batch, batch.size, chosen).minimise(modulus, tolerance)
+                return baseline(template, space, theta, tolerance)
+            except NotConverged:
+                if backend is not None:
+                    raise
     in_one_place("the conic solver that this template needs", data)
-    try:
-        return by_duality(template, analysis, batch)
-    except MissingRule:  # a user's own atom, which no conic solver takes
-        if missed is None:
-            raise
-        raise missed from None
+    anything = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
+    theta, gap = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
+    distance = float(np.sqrt(2 * gap / modulus)) if modulus > 0 else np.inf
+    return baseline(template, space, theta, distance, gap / batch.size)
 
 
 def analysed(template: Template) -> Analysis | None:
@@ -237,20 +232,6 @@ def analysed(template: Template) -> Analysis | None:
         if not (all(map(is_convex, (*template.losses, template.regularizer))) and template.losses[0].variables):
             raise
         return None
-
-
-def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> Baseline:
-    """Fit through a conic solver."""
-    if analysis is None:
-        space, modulus = Space(template.variables), 0.0
-        feasible = FeasibleSet(space, template.constraints)
-    else:
-        space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
-    strong_convexity = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
-    problem = Problem(template, space, feasible, batch, size=batch.size, strong_convexity=strong_convexity)
-    theta, gap = least(problem)
-    distance = float(np.sqrt(2 * gap / modulus)) if modulus > 0 else np.inf
-    return baseline(template, space, theta, distance, gap / batch.size)
 
 
 def baseline(template: Template, space: Space, theta: Array, distance: float, gap: float | None = None) -> Baseline:

@@ -12,7 +12,7 @@ from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, check_clip, counted, in_one_place
@@ -53,12 +53,10 @@ def solve(
 
     Parameters
     ----------
-    template : Template
+    template, privacy, mechanism, cover, whitening
+        As for `verify`.  After whitening, parameters are those for whitened records, and the release predicts from original ones.
     data : mapping of str to array_like
         One entry per field of the record.
-    privacy : Privacy
-    mechanism, cover : optional
-        As for `verify`.
     backend : str or object, optional
         How to solve: "conic", "first-order", or a configured backend.
     size : int, optional
@@ -72,8 +70,6 @@ def solve(
         Name of the spend in the ledger.
     seed : int, optional
         For tests.  The release then says that it is not private.
-    whitening : PrivateWhitening, bool or "auto", optional
-        As for `verify`.  The parameters are then those for whitened records, and the release predicts from original ones.
 
     Returns
     -------
@@ -82,14 +78,10 @@ def solve(
 
     Raises
     ------
-    NotPrivate, TemplateError
-        If there is no proof, or an argument makes no sense; no data are read.
-    BudgetExceeded
-        If the ledger has not enough left.
-    DomainError
-        If a record is outside its declared domain.
-    NotConverged
-        If the answer could not be certified to be close enough to the minimiser; nothing is released.
+    NotPrivate, TemplateError, BudgetExceeded
+        If there is no proof, an argument makes no sense, or the ledger has not enough left; no data are read.
+    DomainError, NotConverged
+        If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
     """
     fit = Fit(data, privacy, [template], Method(mechanism, cover, whitening), backend, size, clip, budget, label, seed)
     return fit.run(fit.proved_and_paid())
@@ -121,8 +113,8 @@ def statistics(
     mechanism : SufficientStatistics, optional
         By default with Gaussian noise, or Gamma noise for a promise without delta.
     whitening : PrivateWhitening, bool or "auto", optional
-        A first stage: statistics are then those of whitened and weighted records, which are far more accurate where features vary
-        more in some directions than in others.
+        As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
+        directions than in others.
     data, size, clip, budget, label, seed, cover
         As for `solve`.
 
@@ -147,8 +139,7 @@ def statistics(
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     fit = Fit(data, privacy, [template], Method(chosen, cover, whitening), None, size, clip, budget, label, seed)
-    found = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip)
-    assert isinstance(found, Statistics)
+    found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip)
     return found
 
 
@@ -238,24 +229,21 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
     protected = fit.certificate.privacy.adjacency == "add-remove"
     batch, stages = fit.template.record.validate(data, clip=clip, empty=protected), fit.stages
     if not protected and batch.size != fit.certificate.size:
-        anew = " Partitions know their sizes from when they were made: make them anew for files that were written anew."
         raise DomainError(
             f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made; nothing is "
-            f"released. Data must not change during a fit.{anew if isinstance(batch, PartitionedBatch) else ''}"
+            "released. Data must not change during a fit; make Partitions anew for files that were written anew."
         )
     if stages is None:
         return covered(fit, fit.certificate, batch, backend, source)
-    noise, certificate, least = stages.noise, stages.fit, 0.0
+    noise, certificate = stages.noise, stages.fit
     moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
     whitening = Whitening(noise.field, noise.radius, matrix)
     if isinstance(certificate, StatisticsCertificate):
-        least = usual_length(moment, whitening.matrix, noise.radius, certificate.size)
-        whitening = replace(whitening, least=least)
+        whitening = replace(whitening, least=usual_length(moment, whitening.matrix, noise.radius, certificate.size))
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
-    found = covered(fit, certificate, whitened_batch(batch, whitening), backend, source)
-    assert isinstance(found.certificate, Certificate)
+    found: Any = covered(fit, certificate, whitened_batch(batch, whitening), backend, source)
     whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 
@@ -279,9 +267,8 @@ def covered(
         noisy = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
         if not np.isfinite(noisy).all():
             raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
-        return Statistics(
-            perturb(noisy, cover, source.seeded), moments, fields_of(template), template=template, **proof
-        )
+        values = perturb(noisy, cover, source.seeded)
+        return Statistics(values, moments, fields_of(template), template=template, **proof)
     engine = DataEngine(analysis, batch, certificate.size, backend)
     noisy = mechanism.run(analysis, certificate, engine, source.rng)
     # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
