@@ -1,12 +1,10 @@
 """Exact answers from the data: for a mechanism, or without privacy, for comparison.  No other file hands records to solvers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +17,8 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
+from dpconvex.evaluation.devices import current
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import in_one_place
@@ -27,11 +27,10 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import analyse, check_template
+from dpconvex.solvers import backend as backends
+from dpconvex.solvers.certify import FirstOrder, Warm
 from dpconvex.solvers.conic import least
 from dpconvex.solvers.problem import Problem
-
-if TYPE_CHECKING:
-    from dpconvex.evaluation.batch_loss import BatchedLoss
 
 
 @dataclass(eq=False)
@@ -76,8 +75,6 @@ class DataEngine:
         added: float = 0.0,
         smoothing: float = 0.0,
     ) -> Array:
-        from dpconvex.solvers import backend as backends
-
         solution = backends.solve(self.problem(strong_convexity, linear, added, smoothing), self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
             raise NotConverged(
@@ -88,8 +85,6 @@ class DataEngine:
 
     @cached_property
     def _losses(self) -> BatchedLoss:
-        from dpconvex.evaluation.batch_loss import batched_loss
-
         form = self.analysis.form
         return batched_loss(form.template, form.space, self.batch)
 
@@ -122,9 +117,6 @@ class DataEngine:
 
 def resolved(backend: Any, *templates: Template) -> Any:
     """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
-    from dpconvex.evaluation.devices import current
-    from dpconvex.solvers import backend as backends
-
     records = [template.record.continuous.values() for template in templates]
     current().check(max((sum(math.prod(domain.shape) for domain in record) for record in records), default=0))
     return backends.resolve_backend(backend)
@@ -132,8 +124,6 @@ def resolved(backend: Any, *templates: Template) -> Any:
 
 def check_place(data: Any, solver: Any) -> None:
     """Refuse a backend that needs all records at once where they are in partitions."""
-    from dpconvex.solvers.certify import FirstOrder, Warm
-
     if type(solver) not in (FirstOrder, Warm):
         in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")
 
