@@ -36,11 +36,9 @@ class Statistics(Released):
     Attributes
     ----------
     values : ndarray, shape (statistics,)
-        Noisy sums over the records, on a fixed grid; `moments` says of what.
-    fields : str
-        The declared fields of the record, which a template must share.
+        Noisy sums over the records, on a fixed grid; `moments` says of what, `fields` of which records.
     certificate, spent, not_private_because
-        The proof, and the promise that was kept, or why there is none.
+        As of a `Release`.
     template : Template or None
         The template that the statistics were released for.
     whitening : Whitening or None
@@ -63,10 +61,9 @@ class Statistics(Released):
         values = np.asarray(self.values, dtype=float)
         if values.shape != (self.moments.count,) or not np.isfinite(values).all():
             raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
-        if not all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in self.moments.kinds):
-            raise TemplateError("Statistics: the moments have no scale.")
-        if not 0 <= self.deviation < np.inf or not 0 < self.certificate.size < 2**53:
-            raise TemplateError("Statistics: the certificate is about no noise, or no records.")
+        scaled = all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in self.moments.kinds)
+        if not (scaled and 0 <= self.deviation < np.inf and 0 < self.certificate.size < 2**53):
+            raise TemplateError("Statistics: the moments have no scale, or the certificate is about no noise or no records.")
         self.check_paid()
         object.__setattr__(self, "values", frozen(values.copy()))
 
@@ -122,10 +119,7 @@ class Statistics(Released):
         return turned_parameters(form, self.whitening.field, back)
 
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
-        """Return the noisy sum of the losses of a template as a quadratic function of its parameters.
-
-        Where records were whitened first, it is that of the parameters for whitened ones.
-        """
+        """Return the noisy sum of the losses of a template as a quadratic function of its parameters, those for whitened records."""
         loss: QuadraticLoss = quadratic_loss(form_of(self.matching(template)))
         return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
 
