@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each child waits for the starting shot, so that all of them are at the ledger at once.
 RACE = """
 import os, sys
-from dpconvex.errors import BudgetExceeded
-from dpconvex.language.privacy import Privacy
-from dpconvex.release.budget import Budget
+from dpconvex import Budget, BudgetExceeded, Privacy
 
 path, count = sys.argv[1], int(sys.argv[2])
 Budget(Privacy(1.0), path)
@@ -43,9 +41,7 @@ print(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in childr
 # A child tells of each spend when it has returned, and is killed somewhere in the middle of the next ones.
 DEATH = """
 import os, random, signal, sys, time
-from dpconvex.errors import DPConvexError
-from dpconvex.language.privacy import Privacy
-from dpconvex.release.budget import Budget
+from dpconvex import Budget, DPConvexError, Privacy
 
 folder, moments = sys.argv[1], int(sys.argv[2])
 random.seed(0)
