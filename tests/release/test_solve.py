@@ -1,6 +1,6 @@
 """The private fit: what it returns, what it refuses, and in which order it pays, reads and computes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -102,23 +102,9 @@ def test_under_add_remove_the_number_of_records_is_not_public() -> None:
 # The order of things.
 
 
-class Watched(Mapping[str, Any]):
-    """Data that write down when they are read; their shapes and types can be asked for."""
+class Watched:
+    """A column that writes down when it is read; its shape and type can be asked for."""
 
-    def __init__(self, log: list[str]) -> None:
-        self.data, self.log = records(), log
-
-    def __getitem__(self, name: str) -> Any:
-        return WatchedColumn(name, self.data[name], self.log)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-
-class WatchedColumn:
     def __init__(self, name: str, values: Any, log: list[str]) -> None:
         self.name, self.values, self.log = name, values, log
         self.shape, self.dtype = values.shape, values.dtype
@@ -139,21 +125,21 @@ def test_the_budget_pays_before_the_data_are_read() -> None:
             super().spend(privacy, label, event)
             log.append(f"spent {privacy.epsilon} on {label}")
 
+    data: Any = {name: Watched(name, values, log) for name, values in records().items()}
     promise = dp.Privacy(2.0, adjacency="add-remove")
     budget = Ledger(dp.Privacy(3.0, adjacency="add-remove"))
-    dp.solve(learner("logistic_regression"), Watched(log), promise, size=100, budget=budget, label="first")
+    dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget, label="first")
     assert log[0] == "spent 2.0 on first"
     assert {"read x", "read y"} == set(log[1:])
     log.clear()
     with pytest.raises(dp.BudgetExceeded):
-        dp.solve(learner("logistic_regression"), Watched(log), promise, size=100, budget=budget)
-    assert log == []
+        dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget)
     # Without a proof nothing is read, and nothing spent.
     w = cp.Variable(3, name="w")
     kinked = dp.Template(learner("huber_svm").record, lambda x, y: cp.logistic(x @ w), cp.norm1(w))
     for template, options in ((kinked, {"size": 100}), (learner("logistic_regression"), {})):
         with pytest.raises(dp.NotPrivate, match=r"strongly convex|number of records is private"):
-            dp.solve(template, Watched(log), promise, budget=budget, **options)
+            dp.solve(template, data, promise, budget=budget, **options)
     assert (log, len(budget.entries)) == ([], 1)
 
 
