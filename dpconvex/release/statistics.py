@@ -63,7 +63,7 @@ class Statistics(Released):
             raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
         scaled = all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in self.moments.kinds)
         if not (scaled and 0 <= self.deviation < np.inf and 0 < self.certificate.size < 2**53):
-            raise TemplateError("Statistics: the moments have no scale, or the certificate is about no noise or no records.")
+            raise TemplateError("Statistics: the moments have no scale, or the certificate no noise or no records.")
         self.check_paid()
         object.__setattr__(self, "values", frozen(values.copy()))
 
@@ -119,7 +119,7 @@ class Statistics(Released):
         return turned_parameters(form, self.whitening.field, back)
 
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
-        """Return the noisy sum of the losses of a template as a quadratic function of its parameters, those for whitened records."""
+        """Return the noisy sum of a template's losses as a quadratic function of its parameters, those for whitened records."""
         loss: QuadraticLoss = quadratic_loss(form_of(self.matching(template)))
         return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
 
