@@ -18,7 +18,7 @@ from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
-# So often do interior points and steps take turns where neither reaches a tolerance.
+# So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
 ROUNDS, MANY = 4, 1000
 
 
@@ -29,64 +29,68 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
-    if not problem.feasible.has_projection or problem.epigraph is not None:
-        return by_duals(problem, start, tolerance)
-    return by_projections(problem, start, tolerance, max_steps)
+    if problem.feasible.has_projection and problem.epigraph is None:
+        return by_projections(problem, start, tolerance, max_steps)
+    if problem.feasible.obstacle is not None:
+        raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
+    objective = PerturbedObjective(problem)
+    found = objective.minimised(start, tolerance)
+    if found.distance <= tolerance:
+        return Solution(found.point, found.distance, objective.composite.evaluations)
+    remedy = "Ask for a larger tolerance, regularize more, or write constraints that have a projection."
+    raise too_far(found.distance, tolerance, remedy)
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
+    """Take steps; far out, along the edge of K or of a piece of the loss, interior points find what steps do not, and vice versa."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
-    if best.distance_bound <= tolerance:
-        return Solution(best.theta, best.distance_bound, composite.evaluations)
-    # Far out, along the edge of K or of a piece of the loss, interior points find what steps do not, and the other way round.
-    # Below what rounding allows, which steps have nearly reached, nothing helps.
-    below = tolerance < floor(composite, best) >= best.distance_bound / 100
-    turns = max_steps >= MANY and problem.feasible.obstacle is None and not below
-    for _ in range(ROUNDS if turns else 0):
-        found, _ = certify_by_duals(problem, best.theta, tolerance)
-        if found.distance <= tolerance:
-            return Solution(found.point, found.distance, composite.evaluations)
-        closer = polish(composite, found.point, tolerance, max_steps)
-        if closer.distance_bound <= tolerance:
-            return Solution(closer.theta, closer.distance_bound, composite.evaluations)
-        best = min(best, closer, key=lambda iterate: iterate.distance_bound)
-    raise NotConverged(failure(composite, best, tolerance, max_steps))
+    if best.distance_bound > tolerance:
+        lowest = floor(composite, best)
+        rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
+        turns = 0 if rounded or max_steps < MANY or problem.feasible.obstacle is not None else ROUNDS
+        for _ in range(turns):
+            found = PerturbedObjective(problem).minimised(best.theta, tolerance)
+            if found.distance <= tolerance:
+                return Solution(found.point, found.distance, composite.evaluations)
+            closer = polish(composite, found.point, tolerance, max_steps)
+            best = min(best, closer, key=lambda iterate: iterate.distance_bound)
+            if best.distance_bound <= tolerance:
+                break
+        else:
+            raise too_far(
+                best.distance_bound,
+                tolerance,
+                f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
+                if lowest > tolerance
+                else f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth what has kinks.",
+            )
+    return Solution(best.theta, best.distance_bound, composite.evaluations)
+
+
+def too_far(distance: float, tolerance: float, remedy: str) -> NotConverged:
+    return NotConverged(
+        f"the answer is certified only to within {distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; nothing is "
+        f"released. {remedy}"
+    )
 
 
 def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    mu, feasible = composite.problem.strong_convexity, composite.problem.feasible
-    if not composite.is_smooth:
-        start = feasible.project(start)
+    feasible = composite.problem.feasible
+    start = start if composite.is_smooth else feasible.project(start)
     value, gradient = composite.smooth(start)
     if not np.isfinite(value) and max_steps > 0:  # a start from which no method could go on
         start = feasible.project(np.zeros(composite.dim))
         value, gradient = composite.smooth(start)
     if not np.isfinite(value):
-        return Iterate(start, np.inf, value, gradient, mu)
+        return Iterate(start, np.inf, value, gradient, composite.problem.strong_convexity)
     best = at_point(composite, start, value, gradient)
-    if best.distance_bound <= tolerance or (composite.is_smooth and max_steps == 0):
-        return best
     if composite.is_smooth:
         return smooth.descend(composite, best, tolerance, max_steps)
-    best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
-    if best.distance_bound <= tolerance or max_steps == 0:
-        return best
-    return proximal.descend(composite, best, tolerance, max_steps)
-
-
-def by_duals(problem: Problem, start: Array, tolerance: float) -> Solution:
-    """Certify by multipliers of the constraints, where K has no projection in closed form."""
-    if problem.feasible.obstacle is not None:
-        raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
-    best, evaluations = certify_by_duals(problem, start, tolerance)
-    if best.distance <= tolerance:
-        return Solution(best.point, best.distance, evaluations)
-    raise NotConverged(
-        f"the answer is certified only to within {best.distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; "
-        "nothing is released. Ask for a larger tolerance, regularize more, or write constraints that have a projection."
-    )
+    if best.distance_bound > tolerance:
+        best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
+    return best if best.distance_bound <= tolerance else proximal.descend(composite, best, tolerance, max_steps)
 
 
 class PerturbedObjective:
@@ -96,6 +100,15 @@ class PerturbedObjective:
         self.composite = Composite(problem, projected=False)
         self.modulus, self.epigraph = problem.strong_convexity, problem.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
+
+    def minimised(self, start: Array, tolerance: float) -> Certified:
+        """Minimise over the inequalities of K."""
+        if self.epigraph is None:
+            return minimum(self, self.composite.problem.feasible.region, start, tolerance)
+        lifted = np.concatenate([start, self.epigraph.heights(start)])
+        lifted = lifted if np.isfinite(lifted).all() else self.epigraph.region.inside.astype(float)
+        found = minimum(self, self.epigraph.region, lifted, tolerance)
+        return replace(found, point=found.point[: len(start)])
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Both at a point."""
@@ -107,9 +120,8 @@ class PerturbedObjective:
         """Return the Hessian, 0 along heights."""
         dim = self.composite.dim
         found = self.composite.hessian(x[:dim])
-        matrix = np.zeros((len(x), len(x)))
-        matrix[:dim, :dim] = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
-        return matrix
+        found = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
+        return np.pad(found, (0, len(self.costs)))
 
     def gradient_error(self, x: Array, gradient: Array) -> float:
         """Bound what rounding does to a gradient."""
@@ -124,33 +136,6 @@ class PerturbedObjective:
         terms = self.epigraph.heights(theta.astype(float))
         above = terms + 4 * UNIT * np.abs(terms)
         return np.concatenate([theta, np.where(heights > above, above, heights)])
-
-
-def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[Certified, int]:
-    """Minimise a problem over the inequalities of K; returns the answer and the passes over the records that it took."""
-    objective, heights = PerturbedObjective(problem), problem.epigraph
-    if heights is None:
-        found = minimum(objective, problem.feasible.region, start, tolerance)
-    else:
-        lifted = np.concatenate([start, heights.heights(start)])
-        lifted = lifted if np.isfinite(lifted).all() else heights.region.inside.astype(float)
-        found = minimum(objective, heights.region, lifted, tolerance)
-        found = replace(found, point=found.point[: len(start)])
-    return found, objective.composite.evaluations
-
-
-def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> str:
-    """Say how far the answer is, and what to do about it."""
-    lowest = floor(composite, best)
-    remedy = (
-        f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
-        if lowest > tolerance
-        else f"It took at most {max_steps} polishing steps: allow more of them, regularize more, or smooth what has kinks."
-    )
-    return (
-        f"the answer is certified only to within {best.distance_bound:.3g} of the minimiser, and {tolerance:.3g} was asked "
-        f"for; nothing is released. {remedy}"
-    )
 
 
 @dataclass(frozen=True)
