@@ -1,9 +1,8 @@
 """The part of a regularizer that a gradient method must not differentiate, and its proximal map together with K.
 
-A regularizer is a smooth part plus terms with kinks or logarithms at the ends of their domains.  Absolute values of coordinates
-within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a proximal map.  Everything else gets
-heights above its entries, ``term(theta) <= height``, which are minimised in its place: kinks and logarithms join the inequalities
-of K, in a space with one more coordinate for each, and multipliers certify the answer.
+Absolute values of coordinates within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a
+proximal map.  Everything else with kinks, or logarithms at the ends of their domains, gets heights above its entries,
+``term(theta) <= height``, which are minimised in its place, among the inequalities of K, and certified by multipliers.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
-from dpconvex.geometry.conditions import has_kinks
+from dpconvex.geometry.conditions import has_kinks, is_norm
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, linear_parts, weighted_sum
@@ -50,8 +49,6 @@ class Groups:
         return len(self.weights) == len(self.support)
 
     def _lengths(self, theta: Array) -> Array:
-        if self.singles:
-            return np.abs(theta[self.support])
         return np.sqrt(np.bincount(self.labels, theta[self.support] ** 2, minlength=len(self.weights)))
 
     def value(self, theta: Array) -> float:
@@ -66,8 +63,8 @@ class Groups:
 
     def error(self, norm: float, step: float) -> float:
         """Bound how far a computed proximal point of coordinates of a norm can be from the exact one."""
-        terms = 0 if self.singles else int(np.bincount(self.labels).max()) + 24
-        return 8.0 * (terms + 1) * UNIT * (norm + step * float(np.linalg.norm(self.weights)))
+        terms = int(np.bincount(self.labels).max()) + 25
+        return 8.0 * terms * UNIT * (norm + step * float(np.linalg.norm(self.weights)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +133,9 @@ class Kinks:
     terms: tuple[Term, ...] = ()
     epigraph: Epigraph | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self.terms) or self.epigraph is not None
+
     def value(self, theta: Array) -> float:
         start = 0.0 if self.epigraph is None else self.epigraph.value(theta)
         return start + sum(term.value(theta) for term in self.terms)
@@ -152,23 +152,24 @@ class Kinks:
 
 
 @once
-def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
-    """Split a regularizer into the rest and terms that have a proximal map together with K; None if there are no such terms.
+def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks]:
+    """Split a regularizer into the rest and its kinks.
 
-    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If other kinks do, all become
-    inequalities.
+    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If not all kinks have a proximal
+    map together with K, all become inequalities, or, where these cannot be handled, those that have none stay.
     """
     if not is_convex(regularizer):
-        return regularizer, None
+        return regularizer, Kinks()
     parts = linear_parts(regularizer)
     terms, left = proximal_terms(parts, feasible)
     if any(is_rough(part, feasible) for part in left):
         rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
         heights = epigraph(rough, feasible)
         if heights is not None:
-            others = {part: row for part, row in parts.items() if part not in rough}
-            return weighted_sum(others), Kinks(epigraph=heights)
-    return (weighted_sum(left), Kinks(tuple(terms))) if terms else (regularizer, None)
+            return weighted_sum({part: row for part, row in parts.items() if part not in rough}), Kinks(
+                epigraph=heights
+            )
+    return (weighted_sum(left) if terms else regularizer), Kinks(tuple(terms))
 
 
 def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Parts]:
@@ -196,26 +197,28 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
 
 
 def is_absolute(part: Expression) -> bool:
-    return part.atom is ABS or (part.atom is NORM and part.option("p") == 1)
+    return part.atom is ABS or is_norm(part, 1.0)
 
 
 def fits(term: Term, feasible: FeasibleSet) -> bool:
     """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
-    if not near or isinstance(term, Groups):
-        return all(isinstance(piece, Interval) and isinstance(term, Groups) and term.singles for piece in near)
+    if isinstance(term, Groups):
+        return not near or (term.singles and all(isinstance(piece, Interval) for piece in near))
     # Bounds on eigenvalues can be clipped to afterwards.
-    (piece, *others) = near
-    if others or not isinstance(piece, Spectral) or not isinstance(piece.inner, Interval) or not term.is_symmetric:
-        return False
-    level = piece.shift[0, 0] * np.eye(len(piece.shift))
-    same = np.array_equal(np.sort(piece.coordinates), np.sort(term.support))
-    return same and not (term.shift.any() or (piece.shift != level).any())
+    return not near or (
+        isinstance(near[0], Spectral)
+        and isinstance(near[0].inner, Interval)
+        and term.is_symmetric
+        and set(near[0].coordinates) == set(term.support)
+        and not term.shift.any()
+        and bool((near[0].shift == near[0].shift[0, 0] * np.eye(len(near[0].shift))).all())
+    )
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     """Read weighted entries of an atom as a term; None if it has no proximal map here."""
-    if not (is_absolute(part) or part.atom in (NORM, NORM_NUC)) or (weights < 0).any():
+    if not (is_absolute(part) or is_norm(part, 2.0) or part.atom is NORM_NUC) or (weights < 0).any():
         return None
     inner = part.args[0]
     if not inner.is_affine or inner.is_constant:
@@ -223,10 +226,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     matrix, offset = affine_map(inner, space)
     if part.atom is NORM_NUC:
         plain = plain_matrix((matrix, offset), inner.shape)
-        if plain is None:
-            return None
-        coordinates, scale, shift, is_symmetric = plain
-        return Nuclear(coordinates, float(weights[0]) * abs(scale), shift, is_symmetric)
+        return None if plain is None else Nuclear(plain[0], float(weights[0]) * abs(plain[1]), *plain[2:])
     if offset.any():
         return None
     if is_absolute(part):
@@ -236,8 +236,6 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
             return None
         slopes = weights[weights > 0] * np.abs(matrix.data)
         return Groups(matrix.indices.astype(np.int64), np.arange(len(slopes)), slopes)
-    if part.option("p") != 2:
-        return None
     kept = np.flatnonzero(weights)
     balls = [ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
     found = [one for one in balls if one is not None]
@@ -271,14 +269,14 @@ def is_reached(part: Expression) -> bool:
 
 
 def is_piecewise_linear(node: Expression) -> bool:
-    if node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL:
-        return True
-    return node.atom is NORM and node.option("p") in (1.0, np.inf)
+    flat = node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL
+    return flat or is_norm(node, 1.0) or is_norm(node, np.inf)
 
 
 def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
     """Put heights above weighted entries of terms; None if one is not convex, or what results cannot be handled."""
-    found: list[tuple[Expression, Array]] = []
+    terms: list[Expression] = []
+    costs: list[Array] = []
     for part, row in parts.items():
         weights = row.toarray()[0]
         if part.atom is NORM and part.option("p") == 1:
@@ -288,12 +286,13 @@ def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
         if not is_convex(part) or (weights < 0).any() or not is_reached(part):
             return None
         kept = np.flatnonzero(weights)
-        found.append((part if len(kept) == part.size else reshape(part, (part.size,))[kept], weights[kept]))
-    ends = np.cumsum([0, *(len(weights) for _, weights in found)])
+        terms.append(part if len(kept) == part.size else reshape(part, (part.size,))[kept])
+        costs.append(weights[kept])
+    ends = np.cumsum([0, *map(len, costs)])
     heights = Variable.of((int(ends[-1]),), "heights of the regularizer", -1)
     below = [
-        Constraint("inequality", (entries, reshape(heights[start:stop], entries.shape)))
-        for (entries, _), start, stop in zip(found, ends, ends[1:], strict=False)
+        Constraint("inequality", (term, reshape(heights[start:stop], term.shape)))
+        for term, start, stop in zip(terms, ends, ends[1:], strict=False)
     ]
     variables = [block.variable for block in feasible.space.blocks.values()]
     region = Region(Space([*variables, heights]), (*feasible.constraints, *below))
@@ -301,4 +300,4 @@ def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
         region.check()
     except DPConvexError:
         return None
-    return Epigraph(tuple(entries for entries, _ in found), np.concatenate([w for _, w in found]), region)
+    return Epigraph(tuple(terms), np.concatenate(costs), region)

@@ -125,9 +125,9 @@ class Quadratic:
 class Bend:
     """Bounds on the second derivatives of a regularizer's smooth part, as declared: per record, not times their number."""
 
-    quadratic: float  # Of its squares: the largest sum of the absolute values of a row of their Hessian
-    rest: float  # Of what is left, in the operator norm; infinite if there is no bound
-    radius: float  # They hold at points of K of at most this norm
+    quadratic: float = 0.0  # Of its squares: the largest sum of the absolute values of a row of their Hessian
+    rest: float = np.inf  # Of what is left, in the operator norm; infinite if there is no bound
+    radius: float = 0.0  # They hold at points of K of at most this norm
     reason: str = ""  # Why there is no bound
 
 

@@ -49,18 +49,16 @@ def largest_floor(
     stiffness = curved + certificate.added
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
-    if kinks is not None and (
-        kinks.terms or kinks.epigraph is not None
-    ):  # their slopes may hide those of the smooth part
+    if kinks:  # their slopes may hide those of the smooth part
         smooth = split_kinks(feasible, form.template.regularizer)[0]
         steepness = float(np.linalg.norm(slope_of(smooth, form.space, start)))
         slope += certificate.size * steepness if np.isfinite(steepness) else math.inf
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = float(form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public) / mu)
-    if feasible.is_space and kinks is None:
+    if feasible.is_space and not kinks:
         return error
-    if kinks is not None and kinks.epigraph is not None:
+    if kinks.epigraph is not None:
         region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
         # Multipliers of what a height is above add up to what it costs, times the rows' lengths.
         pulls = gradient + certificate.size * float(kinks.epigraph.weights.sum()) * region.longest_row
@@ -137,7 +135,7 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
 def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     form, kinks = analysis.form, kinks_of(analysis.form)
     start = np.zeros(form.space.dim)  # itself if K is not known well enough
-    if kinks is not None and kinks.epigraph is not None:
+    if kinks.epigraph is not None:
         start = kinks.epigraph.inside
     elif form.feasible.obstacle is None:
         start = form.feasible.some_point(start)
@@ -150,15 +148,14 @@ def largest_eigenvalue(analysis: Analysis) -> float:
     return float(abs(matrix).sum(axis=1).max()) if matrix.nnz else 0.0
 
 
-def kinks_of(form: LossForm) -> Kinks | None:
+def kinks_of(form: LossForm) -> Kinks:
     return split_kinks(form.feasible, form.template.regularizer)[1]
 
 
 def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
     """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm."""
-    kinks = kinks_of(form) if step else None
-    shrinking = 0.0 if kinks is None else kinks.error(norm, step)
-    return form.feasible.error(norm) + 4 * UNIT * norm + shrinking
+    kinks = kinks_of(form)
+    return form.feasible.error(norm) + 4 * UNIT * norm + (kinks.error(norm, step) if kinks and step else 0.0)
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:

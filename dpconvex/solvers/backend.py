@@ -1,8 +1,8 @@
 """Ways to solve a perturbed program, all certified alike.
 
 A backend turns a `Problem` into a point; `certify` proves how far the point is from the minimiser, polishes it if that is too
-far, and refuses to hand it on otherwise.  No backend's own word counts.  A backend from elsewhere gets a copy of the problem, and
-gives back nothing but a point, which is certified against the original: whatever it does to its copy changes no proof.
+far, and refuses to hand it on otherwise.  A backend from elsewhere gets a copy of the problem, and gives back only a point, which
+is certified against the original: whatever it does to its copy changes no proof.
 """
 
 from typing import Any, Protocol
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.solvers.certify import FirstOrder, Warm, certify
-from dpconvex.solvers.conic import Conic
+from dpconvex.solvers.conic import Conic, try_out
 from dpconvex.solvers.problem import Problem, Solution
 
 # Steps that make up for what a certificate of the point alone asks more than that which a backend made on its copy of a problem.
 RECHECK = 100
 # Coordinates beyond this are no answer: squares of them overflow.
 LARGEST = 1e100
+BUILT_IN = {"conic": Conic, "first-order": FirstOrder}
 
 
 class Backend(Protocol):
@@ -31,17 +32,15 @@ class Backend(Protocol):
 
 def resolve_backend(backend: str | Backend | None) -> Backend:
     """Turn a name or a configured object into a backend."""
-    known = {"conic": Conic, "first-order": FirstOrder}
     if backend is None:
         return FirstOrder()
-    if isinstance(backend, str):
-        if backend not in known:
-            raise TemplateError(f"unknown backend {backend!r}; known are {', '.join(map(repr, known))}.")
-        return known[backend]()
-    if isinstance(backend, type) or not callable(getattr(backend, "solve", None)):
-        raise TemplateError(f"backend must be a name or a backend object, such as Conic(), not {backend!r}.")
+    if isinstance(backend, str) and backend in BUILT_IN:
+        return BUILT_IN[backend]()
+    if isinstance(backend, str | type) or not callable(getattr(backend, "solve", None)):
+        known = ", ".join(map(repr, BUILT_IN))
+        raise TemplateError(f"unknown backend {backend!r}; known are {known}, and objects with a method solve.")
     if isinstance(backend, Conic):
-        backend.check()
+        try_out(backend.solver, backend.options)
     return backend
 
 
@@ -58,14 +57,7 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
     """Let a backend from elsewhere solve a copy of a problem; returns its point, in memory of our own."""
     name = type(backend).__name__
     try:
-        copied = problem.copied()
-    except Exception as error:
-        raise NotConverged(
-            f"the problem cannot be copied for the backend {name} ({type(error).__name__}: {error}); nothing is released. "
-            'Use one of the built-in ones, "first-order" or "conic".'
-        ) from error
-    try:
-        answer: Any = backend.solve(copied, tolerance).theta  # asked for once
+        answer: Any = backend.solve(problem.copied(), tolerance).theta  # asked for once
         point = np.array(answer, dtype=float, copy=True, subok=False)
         if np.iscomplexobj(answer):
             raise TypeError("its numbers are complex")

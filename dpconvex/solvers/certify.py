@@ -29,7 +29,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
-    if problem.feasible.has_projection and problem.epigraph is None:
+    if problem.feasible.has_projection and problem.kinks.epigraph is None:
         return by_projections(problem, start, tolerance, max_steps)
     if problem.feasible.obstacle is not None:
         raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
@@ -42,7 +42,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
-    """Take steps; far out, along the edge of K or of a piece of the loss, interior points find what steps do not, and vice versa."""
+    """Take steps, and turns with interior points, which find what steps do not far out, along the edge of K."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
     if best.distance_bound > tolerance:
@@ -98,7 +98,7 @@ class PerturbedObjective:
 
     def __init__(self, problem: Problem) -> None:
         self.composite = Composite(problem, projected=False)
-        self.modulus, self.epigraph = problem.strong_convexity, problem.epigraph
+        self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 
     def minimised(self, start: Array, tolerance: float) -> Certified:

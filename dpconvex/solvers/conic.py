@@ -1,14 +1,10 @@
 """Solvers through CVXPY, for small batches: as a backend, whose answers are certified or refused, and for baselines.
 
-Baselines promise nothing, and need neither a projection nor smoothness nor strong convexity (`least`): they come with the gap
-between primal and dual.  With x and z of the solver's program ``min x'Px/2 + q'x, Ax + s = b, s in C``, convexity puts
-``-b'z - x'Px/2 + r'x*`` below the least value, where r = Px + q + A'z is what the dual misses; x* is taken to be no larger than
-twice x, which is the only thing here that is not proved.
+Baselines promise nothing, and need neither a projection nor smoothness nor strong convexity (`least`).
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import cvxpy as cp
@@ -35,8 +31,9 @@ class SolverFailed(NotConverged):
 class Conic:
     """Solve through CVXPY.
 
-    Where the solver raises an error, returns no point, or cannot be given an atom of the loss (an own `Atom`), the
-    first-order backend answers: whether there is a release must not depend on one record.
+    The solver's answer, exact or not, is brought to the tolerance.  Where it raises an error, returns no point, or cannot be
+    given an atom of the loss (an own `Atom`), the first-order backend answers: whether there is a release must not depend on
+    one record.
 
     Parameters
     ----------
@@ -77,54 +74,34 @@ class Conic:
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         """Return a solution certified to the tolerance, or raise `NotConverged`."""
-        if problem.feasible.obstacle is not None:
-            raise NotConverged(
-                f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released."
-            )
         try:
             start = self.point(problem)
         except (SolverFailed, MissingRule):
             return FirstOrder().solve(problem, tolerance)
         return certify(problem, start, tolerance, self.polish_steps)
 
-    def check(self) -> None:
-        """Refuse, without data, options that the solver does not take."""
-        try_out(self.solver, self.options, repr(self.options))
-
     def point(self, problem: Problem) -> Array:
         """Return the solver's own answer, uncertified, shape (dim,)."""
         # Fresh variables: nothing that outlives this call comes to hold values that depend on the data.
         fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
         program = perturbed_program(problem, fresh)
-        options: dict[str, Any] = dict(self.options)
         try:
-            solution = solve_quietly(program, self.solver, options)[2]
+            solve_quietly(program, self.solver, dict(self.options))
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
-        if stopped_early(solution, options):
-            raise NotConverged(
-                f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
-                "released. Allow it more iterations, or use the first-order backend."
-            )
-        theta = packed(problem, fresh)
-        if theta is None:
-            raise SolverFailed(
-                f"the solver {self.solver} returned no point (its status: {program.status}). Nothing is released."
-            )
-        return theta
+        return packed(problem, fresh, program)
 
 
-def packed(problem: Problem, fresh: dict[str, cp.Variable]) -> Array | None:
-    """Return the values of solved variables as coordinates; None if some have none."""
+def packed(problem: Problem, fresh: dict[str, cp.Variable], program: cp.Problem) -> Array:
+    """Return the values of solved variables as coordinates."""
     values = {name: variable.value for name, variable in fresh.items()}
     if any(value is None or not np.isfinite(value).all() for value in values.values()):
-        return None
+        raise SolverFailed(f"the solver returned no point (its status: {program.status}). Nothing is released.")
     return problem.space.pack(values)
 
 
-@lru_cache
-def try_out(solver: str, options: tuple[tuple[str, Hashable], ...], written: str) -> None:
-    """Solve a public program of one number; `written` tells apart options that are equal but not alike, as 1 and True."""
+def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
+    """Refuse, without data, options that a solver does not take: solve a public program of one number."""
     number = cp.Variable()
     program = cp.Problem(cp.Minimize(cp.square(number)), [number >= 1])
     try:
@@ -134,15 +111,6 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...], written: str
             f"Conic: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
             f"{dict(options)!r}. Give it options that it knows, with values that they allow, or use another solver."
         ) from error
-
-
-def stopped_early(solution: Any, options: Mapping[str, Any]) -> bool:
-    """Say whether a solver ran into its limit of iterations or time; what it holds then is no answer, near as it may be."""
-    if solution.status == cp.settings.USER_LIMIT:
-        return True
-    done = solution.attr.get(cp.settings.NUM_ITERS)
-    allowed = [options[name] for name in ("max_iter", "max_iters") if name in options]
-    return bool(allowed) and solution.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]
 
 
 def least(problem: Problem) -> tuple[Array, float]:
@@ -160,9 +128,7 @@ def least(problem: Problem) -> tuple[Array, float]:
             if program.status == cp.UNBOUNDED
             else "nothing satisfies the constraints."
         )
-    theta = packed(problem, fresh)
-    if theta is None:
-        raise NotConverged(f"the solver returned no point (its status: {program.status}).")
+    theta = packed(problem, fresh, program)
     if problem.feasible.has_projection:
         theta = problem.feasible.project(theta)
     moved = max(problem.value(theta) - float(np.asarray(program.value)), 0.0)
@@ -170,7 +136,12 @@ def least(problem: Problem) -> tuple[Array, float]:
 
 
 def solver_gap(data: dict[str, Any], found: Any) -> float:
-    """Return the gap between a primal and a dual answer, with an allowance for what the dual's equation misses."""
+    """Return the gap between a primal and a dual answer.
+
+    With x and z of the solver's program ``min x'Px/2 + q'x, Ax + s = b, s in C``, convexity puts ``-b'z - x'Px/2 + r'x*`` below
+    the least value, where r = Px + q + A'z is what the dual misses; x* is taken to be no larger than twice x, which is the only
+    thing here that is not proved.
+    """
     x, z = np.asarray(found.x), np.asarray(found.z)
     q, matrix, b = np.asarray(data["c"]), data["A"], np.asarray(data["b"])
     bent = data["P"] @ x if data.get("P") is not None else np.zeros_like(x)

@@ -12,6 +12,7 @@ and because F is mu-strongly convex, ``||x - minimiser|| <= ||r|| / mu``: whatev
 rounding does to the gradients and to the projection is added.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,9 +21,6 @@ import numpy as np
 from dpconvex.core.arrays import Array
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.kinks import Kinks
-from dpconvex.geometry.quadratics import Bend
 from dpconvex.solvers.problem import Problem
 
 
@@ -34,42 +32,27 @@ class Composite:
             raise NotConverged(
                 f"the answer cannot be certified, because {problem.feasible.reason}. Nothing is released."
             )
-        self.problem = problem
-        self.dim = problem.space.dim
-        self.evaluations = 0
-
-    @cached_property
-    def kinks(self) -> Kinks | None:
-        """The part of the regularizer that has a proximal map together with K."""
-        return self.problem.split[1]
+        self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0
+        scalars = sum(math.prod(column.shape[1:]) for column in problem.batch.fields.values())
+        self.lengths = problem.lengths or Lengths(scalars, max(self.dim, 1), self.dim)
 
     @cached_property
     def is_smooth(self) -> bool:
         """Whether h is zero: K is all of space and nothing is split off."""
-        return self.problem.feasible.is_space and self.kinks is None
-
-    @cached_property
-    def bend(self) -> Bend:
-        """Bounds on the curvature of the regularizer; a problem that brings none knows only that of squares."""
-        if self.problem.bend is not None:
-            return self.problem.bend
-        regularizer = self.problem.loss.quadratic(self.problem.split[0])
-        if regularizer is None:
-            return Bend(0.0, np.inf, 0.0)
-        return Bend(float(abs(regularizer.hessian).sum(axis=1).max(initial=0.0)), 0.0, np.inf)
+        return self.problem.feasible.is_space and not self.problem.kinks.terms
 
     @cached_property
     def curvature(self) -> float:
-        """Proved Lipschitz constant of the gradient of f where `bend` holds; infinite if there is none."""
+        """Proved Lipschitz constant of the gradient of f where the problem's `bend` holds; infinite if there is none."""
         problem = self.problem
-        if not (np.isfinite(problem.hessian_bound) and np.isfinite(self.bend.rest)):
+        if not (np.isfinite(problem.hessian_bound) and np.isfinite(problem.bend.rest)):
             return np.inf
         public = self.stiffness + problem.added
         return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
 
     def curvature_at(self, theta: Array) -> float:
         """Return the same for the segment from a point of K to the minimiser."""
-        return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
+        return self.curvature if float(np.linalg.norm(theta)) <= self.problem.bend.radius else np.inf
 
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of f; infinity and NaN where it is too large to compute with."""
@@ -94,20 +77,17 @@ class Composite:
         return max(change, mu) if np.isfinite(change) else mu
 
     def proximal(self, theta: Array, step: float) -> Array:
-        if self.kinks is not None:
-            theta = self.kinks.proximal(theta, step * self.problem.size)
-        return self.problem.feasible.project(theta)
+        return self.problem.feasible.project(self.problem.kinks.proximal(theta, step * self.problem.size))
 
     def separable(self, theta: Array) -> float:
         """The kinks in h (its indicator is left to the caller, who stays in K)."""
-        return 0.0 if self.kinks is None else self.problem.size * self.kinks.value(theta)
+        return self.problem.size * self.problem.kinks.value(theta)
 
-    def proximal_error(self, theta: Array, step: float) -> float:
-        """Bound on the distance between the computed and the exact proximal point."""
-        norm = float(np.linalg.norm(theta))
-        error = 4 * UNIT * norm if self.kinks is None else self.kinks.error(norm, step * self.problem.size)
-        point = theta if self.kinks is None else self.kinks.proximal(theta, step * self.problem.size)
-        return self.problem.feasible.error(float(np.linalg.norm(point))) + error
+    def proximal_error(self, theta: Array, gradient: Array, lipschitz: float) -> float:
+        """Bound on the distance between the computed and the exact proximal-gradient step from a point."""
+        start, step = theta - gradient / lipschitz, self.problem.size / lipschitz
+        shrunk = float(np.linalg.norm(self.problem.kinks.proximal(start, step)))
+        return self.problem.feasible.error(shrunk) + self.problem.kinks.error(float(np.linalg.norm(start)), step)
 
     def gradient_error(self, theta: Array, gradient: Array) -> float:
         """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
@@ -123,18 +103,8 @@ class Composite:
     @cached_property
     def stiffness(self) -> float:
         """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
-        bend = self.bend
-        known = self.problem.size * (bend.quadratic + bend.rest)
-        return known if np.isfinite(bend.rest) else self.problem.strong_convexity
-
-    @cached_property
-    def lengths(self) -> Lengths:
-        """How long the sums are that make a gradient."""
-        if self.problem.lengths is not None:
-            return self.problem.lengths
-        fields = self.problem.batch.fields.values()
-        scalars = sum(int(np.prod(column.shape[1:], dtype=np.int64)) for column in fields)
-        return Lengths(scalars, max(self.dim, 1), self.dim)
+        known = self.problem.size * (self.problem.bend.quadratic + self.problem.bend.rest)
+        return known if np.isfinite(known) else self.problem.strong_convexity
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,15 +130,14 @@ def step(composite: Composite, point: Array, value: float, gradient: Array, lips
         reached, slope = composite.smooth(theta)
         # Near the minimiser the difference of values drowns in rounding, and gradients tell more.
         model = value - float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
-        fine = reached <= model or float((slope - gradient) @ (slope - gradient)) <= lipschitz**2 * float(move @ move)
+        fine = reached <= model or float(np.linalg.norm(slope - gradient)) <= lipschitz * float(np.linalg.norm(move))
         if fine or lipschitz > 1e30 * mu:
             break
         lipschitz *= 2.0
     residual = slope - gradient + lipschitz * move
-    bound = float(np.linalg.norm(residual)) / mu + 2 * composite.gradient_error(theta, slope) / mu
+    bound = (float(np.linalg.norm(residual)) + 2 * composite.gradient_error(theta, slope)) / mu
     if not composite.is_smooth:
-        start = point - gradient / lipschitz
-        bound += composite.proximal_error(start, 1.0 / lipschitz) * spread(composite, theta, lipschitz)
+        bound += composite.proximal_error(point, gradient, lipschitz) * spread(composite, theta, lipschitz)
     plain = at_point(composite, theta, reached, slope, lipschitz)
     return replace(plain, distance_bound=min(plain.distance_bound, bound if np.isfinite(bound) else np.inf))
 
@@ -186,48 +155,37 @@ def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
 def at_point(
     composite: Composite, theta: Array, value: float, gradient: Array, lipschitz: float | None = None
 ) -> Iterate:
-    """Certificate of a point itself, from f and its gradient there.
+    """Certificate of a point itself, from f and its gradient there, without another pass over the records.
 
     Where h = 0, the gradient is the only subgradient.  Else let ``x = prox(theta - grad f(theta) / L)`` with
     ``L = sqrt(L_f mu)``, L_f a proved Lipschitz constant of the gradient of f, which has all of the strong convexity; then
-
-        ||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu)),
-
-    which costs a projection and no pass over the records (docs/theory.md, section 13).  Infinite where L_f is not known.
+    ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))`` (docs/theory.md, section 13).  Infinite if L_f is not known.
     """
     mu = composite.problem.strong_convexity
-    error = composite.gradient_error(theta, gradient) / mu
-    if composite.is_smooth:
-        bound = float(np.linalg.norm(gradient)) / mu + error
-    else:
-        condition = condition_at(composite, theta)
-        if np.isfinite(condition):
-            point = theta - gradient / (condition * mu)
-            step_length = 1.0 / (condition * mu)
-            move = theta - composite.proximal(point, step_length)
-            proximal = composite.proximal_error(point, step_length)
-            bound = (float(np.linalg.norm(move)) + proximal) * (1 + 2 * condition) + error
-        else:
-            bound = np.inf
+    bound, root = float(np.linalg.norm(gradient)) / mu, balanced(composite, theta)
+    if not composite.is_smooth:
+        bound = np.inf
+        if np.isfinite(root):
+            move = theta - composite.proximal(theta - gradient / root, 1.0 / root)
+            error = composite.proximal_error(theta, gradient, root)
+            bound = (float(np.linalg.norm(move)) + error) * (1 + 2 * root / mu)
+    bound += composite.gradient_error(theta, gradient) / mu
     return Iterate(theta, bound if np.isfinite(bound) else np.inf, value, gradient, lipschitz or mu)
 
 
-def condition_at(composite: Composite, theta: Array) -> float:
-    """Root of L_f/mu; infinite where L_f is not known."""
-    return float(np.sqrt(composite.curvature_at(theta) / composite.problem.strong_convexity))
+def balanced(composite: Composite, theta: Array) -> float:
+    """The root of L_f mu; infinite where L_f is not known."""
+    return float(np.sqrt(composite.curvature_at(theta) * composite.problem.strong_convexity))
 
 
 def floor(composite: Composite, iterate: Iterate) -> float:
     """Return the smallest distance bound that rounding allows, near an iterate."""
-    mu = composite.problem.strong_convexity
-    errors = composite.gradient_error(iterate.theta, iterate.gradient) / mu
+    mu, theta, gradient = composite.problem.strong_convexity, iterate.theta, iterate.gradient
+    errors = composite.gradient_error(theta, gradient) / mu
     if composite.is_smooth:
         return errors
-    point = iterate.theta - iterate.gradient / iterate.lipschitz
-    proximal = composite.proximal_error(point, 1.0 / iterate.lipschitz)
-    lowest = 2 * errors + proximal * spread(composite, iterate.theta, iterate.lipschitz)
-    condition = condition_at(composite, iterate.theta)
-    if np.isfinite(condition):
-        point = iterate.theta - iterate.gradient / (condition * mu)
-        lowest = min(lowest, errors + composite.proximal_error(point, 1.0 / (condition * mu)) * (1 + 2 * condition))
-    return lowest
+    proximal = composite.proximal_error(theta, gradient, iterate.lipschitz)
+    lowest, root = 2 * errors + proximal * spread(composite, theta, iterate.lipschitz), balanced(composite, theta)
+    if not np.isfinite(root):
+        return lowest
+    return min(lowest, errors + composite.proximal_error(theta, gradient, root) * (1 + 2 * root / mu))

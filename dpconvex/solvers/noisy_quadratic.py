@@ -53,45 +53,40 @@ class NoisyQuadratic:
     @cached_property
     def slope(self) -> Array:
         """q, shape (dim,)."""
-        return -self._linear @ self.coefficients
+        return -self._gradients(np.zeros(self.loss.dim)) @ self.coefficients
 
     @property
     def constant(self) -> float:
         """c, or what of it is known: 0 if the statistics leave it out."""
         return float(self.coefficients[(self.loss.targets < 0).all(axis=1)].sum())
 
-    @cached_property
-    def _linear(self) -> sp.csr_array:
-        place = np.flatnonzero((self.loss.targets[:, 0] < 0) & (self.loss.targets[:, 1] >= 0))
-        coordinate = self.loss.targets[place, 1]
-        shape = (self.loss.dim, len(self.loss.targets))
-        return sp.csr_array(sp.coo_array((np.ones(len(place)), (coordinate, place)), shape=shape))
+    def _gradients(self, theta: Array) -> sp.csr_array:
+        """Gradients of all targets at a point, as columns; what is no coordinate is 1."""
+        a, b = self.loss.targets.T
+        full, number = np.append(theta, 1.0), np.arange(len(a))
+        row, column, weight = np.r_[a, b], np.r_[number, number], np.r_[full[b], full[a]]
+        kept = row >= 0
+        shape = (self.loss.dim, len(a))
+        return sp.csr_array(sp.coo_array((weight[kept], (row[kept], column[kept])), shape=shape))
 
     def gradient_map(self, theta: Array) -> sp.csr_array:
         """Return the linear map from moments to the gradient at a point, shape (dim, moments): what noise on them does to it."""
-        squared, a, b = self.pairs
-        rows, columns = np.concatenate([a, b]), np.concatenate([squared, squared])
-        weights = np.concatenate([theta[b], theta[a]])
-        bent = sp.coo_array((weights, (rows, columns)), shape=(self.loss.dim, len(self.loss.targets)))
-        found = (sp.csr_array(bent) + self._linear) @ self.loss.onto(self.moments)
-        return sp.csr_array(found[:, : self.moments.count])
+        return sp.csr_array((self._gradients(theta) @ self.loss.onto(self.moments))[:, : self.moments.count])
 
     def value_map(self, theta: Array) -> Array:
         """Return the linear map from moments to the value of the loss at a point, shape (moments,)."""
-        factors = np.where(self.loss.targets >= 0, theta[self.loss.targets], 1.0).prod(axis=1)
+        factors = np.append(theta, 1.0)[self.loss.targets].prod(axis=1)
         return np.asarray(factors @ self.loss.onto(self.moments))[: self.moments.count]
 
     def curvature_products(self, columns: Array) -> Array:
         """Return the sum over moments k of (what noise on k adds to Q) times a column k, shape (dim,)."""
         squared, a, b = self.pairs
-        entries = sp.coo_array(self.loss.onto(self.moments)[squared])
+        entries = sp.coo_array(self.loss.onto(self.moments)[squared][:, : self.moments.count])
         pair, moment = entries.coords
-        kept = moment < self.moments.count
-        pair, moment, value = pair[kept], moment[kept], entries.data[kept]
         # A square's coefficient is half of the entry of Q, and is added for both of its coordinates.
         result = np.zeros(self.loss.dim)
-        np.add.at(result, a[pair], value * columns[b[pair], moment])
-        np.add.at(result, b[pair], value * columns[a[pair], moment])
+        np.add.at(result, a[pair], entries.data * columns[b[pair], moment])
+        np.add.at(result, b[pair], entries.data * columns[a[pair], moment])
         return result
 
     @property
@@ -118,8 +113,8 @@ class NoisyQuadratic:
         For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)) (Wigner's semicircle).
         """
         squared, a, b = self.pairs
-        entries = self.loss.onto(self.moments)[squared]
-        variance = np.asarray(entries[:, : self.moments.count].power(2).sum(axis=1)) * self.deviation**2
+        entries = self.loss.onto(self.moments)[squared][:, : self.moments.count]
+        variance = np.asarray(entries.power(2).sum(axis=1)) * self.deviation**2
         rows = np.bincount(a, weights=np.where(a == b, 4.0, 1.0) * variance, minlength=self.loss.dim)
         rows += np.bincount(b, weights=np.where(a == b, 0.0, variance), minlength=self.loss.dim)
         return 2 * float(np.sqrt(rows[mine].max(initial=0.0)))
@@ -134,9 +129,8 @@ class NoisyQuadratic:
                 values, vectors = np.linalg.eigh(block)
                 found[key] = (vectors * np.maximum(values, 0.0)) @ vectors.T
             more = share * self.edge(mine) if ridge is None else ridge
-            blocks.append(sp.coo_array(found[key] + more * np.eye(len(mine))))
-        order = np.concatenate([mine for mine, _ in self.parts])
-        back = np.argsort(order)
+            blocks.append(found[key] + more * np.eye(len(mine)))
+        back = np.argsort(np.concatenate([mine for mine, _ in self.parts]))
         return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]
 
 
@@ -153,18 +147,14 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
         return by_cone(form, hessian, slope, size)
     total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope
     theta = np.empty(form.space.dim)
-    factors: dict[bytes, Array] = {}
     for mine in components(total):
-        block = total[mine][:, mine].toarray()
-        key = block.tobytes()
         try:
-            if key not in factors:
-                factors[key] = np.linalg.cholesky(block)
+            factor = scipy.linalg.cho_factor(total[mine][:, mine].toarray())
         except np.linalg.LinAlgError as error:
             raise NotConverged(
                 "the noisy loss with this regularizer has no single minimiser; regularize more, or leave `ridge` out."
             ) from error
-        theta[mine] = scipy.linalg.cho_solve((factors[key], True), pull[mine])
+        theta[mine] = scipy.linalg.cho_solve(factor, pull[mine])
     return theta
 
 

@@ -25,7 +25,7 @@ from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.kinks import Epigraph, Kinks, split_kinks
+from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
@@ -51,18 +51,13 @@ class Problem:
     hessian_bound: float = np.inf  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
     lengths: Lengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
-    bend: Bend | None = None  # the curvature of the regularizer wherever the minimiser can be
+    bend: Bend = field(default_factory=Bend)  # the curvature of the regularizer wherever the minimiser can be, if known
 
     def __post_init__(self) -> None:
         linear = np.zeros(self.space.dim) if self.linear is None else np.array(self.linear, dtype=float)
         if linear.shape != (self.space.dim,) or not np.isfinite(linear).all():
             raise TemplateError(f"Problem: linear must be {self.space.dim} finite numbers, got shape {linear.shape}.")
         object.__setattr__(self, "linear", frozen(linear))
-        for name, least in (("size", 0.0), ("added", 0.0), ("strong_convexity", np.nextafter(0.0, 1.0))):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= least):
-                sign = ">= 0" if least == 0 else "> 0"
-                raise TemplateError(f"Problem: {name} must be finite and {sign}, not {value!r}.")
 
     def copied(self) -> Problem:
         """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
@@ -77,38 +72,25 @@ class Problem:
         return batched_loss(self.template, self.space, self.batch)
 
     @property
-    def split(self) -> tuple[Expression, Kinks | None]:
-        """The regularizer without what has a proximal map together with K, and that."""
-        return split_kinks(self.feasible, self.template.regularizer)
+    def smooth_part(self) -> Expression:
+        """The regularizer without its kinks."""
+        return split_kinks(self.feasible, self.template.regularizer)[0]
 
     @property
-    def epigraph(self) -> Epigraph | None:
-        """The kinks of the regularizer as inequalities, where they have no proximal map together with K."""
-        return None if self.split[1] is None else self.split[1].epigraph
+    def kinks(self) -> Kinks:
+        return split_kinks(self.feasible, self.template.regularizer)[1]
 
     def value(self, theta: Array) -> float:
         """F at `theta`, shape (dim,), K not checked."""
         return self.value_and_gradient(theta)[0]
 
-    def loss_gradient(self, theta: Array) -> Array:
-        """Gradient of the sum of losses alone, shape (dim,)."""
-        return self._losses(theta)[1]
-
     def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
-        """Both at once, at the cost of one pass over the records.
-
-        With `smooth`, without the kinks of the regularizer, which are handled by their proximal map.
-        """
-        value, gradient = self._losses(theta)
-        linear = np.zeros(self.space.dim) if self.linear is None else self.linear
-        regular, slope = self.loss.regularizer_value_and_gradient(theta, self.split[0] if smooth else None)
-        total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
-        return total, gradient + self.size * slope + self.added * theta + linear
-
-    def _losses(self, theta: Array) -> tuple[float, Array]:
-        """Sum of the losses and its gradient."""
+        """Both at once, at the cost of one pass over the records; with `smooth`, without the kinks of the regularizer."""
         value, gradient = self.loss.value_and_gradient(self.seen(theta))
-        return value, self.seen(gradient)
+        linear = np.zeros(self.space.dim) if self.linear is None else self.linear
+        regular, slope = self.loss.regularizer_value_and_gradient(theta, self.smooth_part if smooth else None)
+        total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
+        return total, self.seen(gradient) + self.size * slope + self.added * theta + linear
 
     def seen(self, theta: Array) -> Array:
         """Return what the losses see of parameters."""
@@ -119,11 +101,9 @@ class Problem:
 
         That of the losses is estimated from about so many records, if that is given.
         """
-        matrix = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
-        public = self.size * self.loss.regularizer_hessian(theta, self.split[0]).toarray() + self.added * np.eye(
-            self.space.dim
-        )
-        matrix = self.seen(self.seen(matrix).T) + public
+        losses = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
+        public = self.size * self.loss.regularizer_hessian(theta, self.smooth_part).toarray()
+        matrix = self.seen(self.seen(losses).T) + public + self.added * np.eye(self.space.dim)
         return np.asarray(matrix + matrix.T) / 2
 
 

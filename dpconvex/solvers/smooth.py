@@ -126,7 +126,7 @@ def inverse(composite: Composite, theta: Array, records: int) -> Inverse | None:
         except (np.linalg.LinAlgError, ValueError):
             return None
         return lambda vector: np.asarray(scipy.linalg.cho_solve(factor, vector, check_finite=False))
-    found, quadratic = problem.loss.grid(problem.seen(theta), records), problem.loss.quadratic(problem.split[0])
+    found, quadratic = problem.loss.grid(problem.seen(theta), records), problem.loss.quadratic(problem.smooth_part)
     if found is None:
         return None
     diagonal = np.zeros(composite.dim) if quadratic is None else quadratic.hessian.diagonal()

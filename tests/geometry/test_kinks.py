@@ -78,7 +78,7 @@ def parts(case: str) -> tuple[cp.Variable, Any, list[Any], LossForm, Kinks]:
     )
     form = LossForm(template)
     rest, kinks = split_kinks(form.feasible, template.regularizer)
-    assert kinks is not None
+    assert kinks
     assert (kinks.epigraph is None) == (case in MAPPED)
     assert str(rest) == "0.05 * sum_squares(v)"
     return v, written, declared, form, kinks
@@ -131,7 +131,7 @@ def test_what_has_no_joint_proximal_map_is_left_or_gets_heights(make: Any, regul
     )
     form = LossForm(template)
     rest, kinks = split_kinks(form.feasible, template.regularizer)
-    if kinks is None:
+    if not kinks:
         assert str(rest) != "0.05 * sum_squares(v)"
     else:
         theta = np.random.default_rng(0).normal(size=form.space.dim)

@@ -9,6 +9,8 @@ import numpy as np
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.geometry.kinks import split_kinks
+from dpconvex.geometry.quadratics import Bend, quadratic
 from dpconvex.language.batch import Batch
 from dpconvex.language.huber_hinge import huber_hinge
 from dpconvex.language.record import Record
@@ -22,11 +24,15 @@ def build(
     """Return the problem of a random batch; `modulus` is that of the declared regularizer."""
     rng = np.random.default_rng(seed)
     space = Space(template.variables)
+    feasible = FeasibleSet(space, template.constraints)
+    smooth = quadratic(split_kinks(feasible, template.regularizer)[0], space)
+    if smooth is not None:
+        options.setdefault("bend", Bend(float(abs(smooth.hessian).sum(axis=1).max()), 0.0, np.inf))
     batch: Batch = options.pop("batch", None) or template.record.sample(size, rng)
     return Problem(
         template,
         space,
-        FeasibleSet(space, template.constraints),
+        feasible,
         batch,
         size=batch.size,
         strong_convexity=batch.size * modulus + options.get("added", 0.0),
