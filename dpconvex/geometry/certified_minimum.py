@@ -1,4 +1,4 @@
-"""Minima of smooth strongly convex functions over any closed convex set, with a proved distance (`region.certified_distance`).
+"""Minima of smooth strongly convex functions over any closed convex set, with a proved distance (`certificates`).
 
 Newton's method: quadratic models over K, by an interior-point method.  The last steps are taken in units of their own length,
 which gives the solver all digits of a step and not only those of the point.
@@ -14,8 +14,9 @@ from scipy.linalg import lstsq
 
 from dpconvex.core.to_cvxpy import clarabel_answer
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
+from dpconvex.geometry.certificates import Certified, Smooth, certified_distance
 from dpconvex.geometry.convex_sets import UNIT, smat, svec
-from dpconvex.geometry.region import Certified, Region, Smooth, certified_distance
+from dpconvex.geometry.region import Region
 
 # Of double or extended precision.
 Array = NDArray[Any]
@@ -52,12 +53,10 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
             target = None if found is None else x + found[0]
         if target is None:
             break
-        target = region.bring_in(target).astype(float)
-        step = target - x
-        length, slope = float(np.linalg.norm(step)), float(gradient @ step)
-        if slope >= 0 or length == 0:
+        step = region.bring_in(target).astype(float) - x
+        length, slope, share = float(np.linalg.norm(step)), float(gradient @ step), 1.0
+        if slope >= 0:
             break
-        share = 1.0
         while share > 1e-12:
             there = function.value_and_gradient(x + share * step)
             if np.isfinite(there[0]) and there[0] <= value + 1e-4 * share * slope + 8 * UNIT * abs(value):
@@ -74,14 +73,13 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
     """Minimise models around a point, in units of the last step, until the proved distance stops shrinking."""
     size, count = 1 + float(np.linalg.norm(x)), len(region.blocks)
-    best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
+    best, waiting, near = Certified(x, np.inf), 0, region.on_hull(x)
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
     known: list[Array] = []
-    kept: list[Block] = []
     _, gradient = function.value_and_gradient(x)
     for number in range(LAST_STEPS):
         cuts = region.cuts(near)
-        blocks = [*region.blocks, *cuts, *kept]
+        blocks = [*region.blocks, *cuts]
         duals = [known[k] if known and k < count else np.zeros(len(block.offset)) for k, block in enumerate(blocks)]
         parts = [nearby(block, near, REACH * unit, z) for block, z in zip(blocks, duals, strict=True)]
         if number < 3 or number % 4 == 0:
@@ -96,20 +94,14 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
             if waiting > PATIENCE:
                 break
             continue
-        multipliers = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         if known:  # before, the curvature of conditions was not known
-            near = function.lowered(region.on_hull(near + found[0]))
-            unit = min(max(length, 1e-13 * size), 4 * unit)
-        cutting = list(zip(blocks[count:], multipliers[count:], strict=True))  # of kinks, one cut says too little
-        largest = max((float(z.max(initial=0.0)) for _, z in cutting), default=0.0)
-        kept = [block for block, z in cutting if known and (z > 1e-9 * largest).any()][: 6 * len(region.curved)]
-        known = multipliers[: count + len(cuts)]
+            near, unit = region.on_hull(near + found[0]), min(max(length, 1e-13 * size), 4 * unit)
+        known = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         point = region.bring_in(near)
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
-        distance = certified_distance(function, region, point, gradient, blocks, multipliers)
-        # Next to the end of a logarithm steps only multiply the last digits, and come back from afar.
-        waiting, last = 0 if distance < 0.7 * max(best.distance, last) else waiting + 1, distance
+        distance = certified_distance(function, region, point, gradient, blocks, known)
+        waiting = 0 if distance < 0.7 * best.distance else waiting + 1
         best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
@@ -223,32 +215,24 @@ def refined(
     add up to, these are all that is asked for.  The answer itself is returned where no guess of the inequalities works out.
     """
     v, z = answer
-    slack, free = offset - rows @ v, np.arange(len(z)) >= equations
-    squares = np.maximum((rows**2).sum(axis=1), 1e-300)
-    tight = free & (z * squares > slack * float(np.abs(bent).max(initial=0.0) or 1.0))
+    free, stiff = np.arange(len(z)) >= equations, float(np.abs(bent).max(initial=0.0)) or 1.0
+    tight = ~free | (z * (rows**2).sum(axis=1) > (offset - rows @ v) * stiff)
     for _ in range(ROUNDS):
-        chosen = np.flatnonzero(tight | ~free)
-        if len(v) + len(chosen) > MOST_REFINED:
-            return answer
-        right = np.concatenate([-pull, offset[chosen]])
-        matrix = np.block([[bent, rows[chosen].T], [rows[chosen], np.zeros((len(chosen),) * 2)]])
-        solution, unit = np.zeros(len(right)), np.ones(len(right))
-        for _ in range(4):  # Ruiz's units, in which no row is large beside others
-            largest = np.abs(unit[:, None] * matrix * unit).max(axis=1)
-            unit /= np.sqrt(np.where(largest > 0, largest, 1.0))
-        scaled, extended = unit[:, None] * matrix * unit, matrix.astype(np.longdouble)
+        chosen, right = rows[tight], np.concatenate([-pull, offset[tight]])
+        if len(right) > MOST_REFINED:
+            break
+        matrix = np.block([[bent, chosen.T], [chosen, np.zeros((len(chosen),) * 2)]])
+        unit = 1 / np.sqrt(np.maximum(np.abs(matrix).max(axis=1), 1e-300))
+        solution = np.zeros(len(right))
         for _ in range(3):  # what is left is small, also where multipliers are large beside moves
-            left = (right - extended @ solution).astype(float)
-            solution = solution + unit * lstsq(scaled, unit * left, lapack_driver="gelsy", cond=1e-15)[0]
-        if not np.isfinite(solution).all():
-            return answer
+            left = unit * (right - matrix @ solution)
+            solution += unit * lstsq(unit[:, None] * matrix * unit, left, lapack_driver="gelsy", cond=1e-15)[0]
         new_v, new_z = solution[: len(v)], np.zeros(len(z))
-        new_z[chosen] = solution[len(v) :]
-        room = 1e-12 * (np.abs(offset) + np.abs(rows) @ np.abs(new_v))
-        outside = free & ~tight & (offset - rows @ new_v < -room)
-        pulling = tight & (new_z < -1e-12 * np.abs(new_z).max(initial=0.0))
-        if not outside.any() and not pulling.any():
-            return new_v, np.where(tight, np.maximum(new_z, 0.0), new_z)
+        new_z[tight] = solution[len(v) :]
+        outside = ~tight & (offset - rows @ new_v < -1e-12 * (np.abs(offset) + np.abs(rows) @ np.abs(new_v)))
+        pulling = free & tight & (new_z < -1e-12 * np.abs(new_z).max(initial=0.0))
+        if not (outside | pulling).any():
+            return new_v, np.where(free, np.maximum(new_z, 0.0), new_z)
         tight = (tight & ~pulling) | outside
     return answer
 

@@ -24,6 +24,12 @@ def close(a: Array, b: Array) -> NDArray[np.bool_]:
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
 
 
+def finite_norm(lower: Array, upper: Array) -> float:
+    """The norm of ends of intervals, without the infinite ones."""
+    ends = np.abs([lower, upper])
+    return float(np.linalg.norm(np.where(np.isfinite(ends), ends, 0.0)))
+
+
 @dataclass(frozen=True, eq=False)
 class Piece:
     """A closed convex set on some coordinates of the whole vector, shape (m,)."""
@@ -43,9 +49,15 @@ class Piece:
         """Of the norm of the piece's coordinates; possibly infinite."""
         return float(np.linalg.norm(np.max(np.abs(self.bounds()), axis=0)))
 
+    @property
+    def rounding(self) -> tuple[float, float]:
+        """How many roundings a projection suffers, and of what numbers besides the point's own norm."""
+        return 0.0, 0.0
+
     def error(self, norm: float) -> float:
         """Bound on the distance between the computed and the exact projection of any point of at most this norm: linear in it."""
-        raise NotImplementedError
+        count, size = self.rounding
+        return count * UNIT * (norm + size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +72,6 @@ class Interval(Piece):
 
     def bounds(self) -> tuple[Array, Array]:
         return self.lower, self.upper
-
-    def error(self, norm: float) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +93,9 @@ class NormBall(Piece):
     def norm_bound(self) -> float:
         return float(np.linalg.norm(self.center)) + self.radius
 
-    def error(self, norm: float) -> float:
-        return 8.0 * UNIT * (norm + float(np.linalg.norm(self.center)))
+    @property
+    def rounding(self) -> tuple[float, float]:
+        return 8.0, float(np.linalg.norm(self.center))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +110,10 @@ class Slab(Piece):
         level = self.basis @ x
         return np.asarray(x + self.basis.T @ (np.clip(level, self.lower, self.upper) - level))
 
-    def error(self, norm: float) -> float:
-        """Bound the error of two products with the basis, and of the basis itself, which decompositions make less exact."""
-        ends = np.abs([self.lower, self.upper])
-        size = norm + float(np.linalg.norm(np.where(np.isfinite(ends), ends, 0.0).max(axis=0)))
-        return (2.0 if len(self.basis) == 1 else 8.0) * (len(self.coordinates) + 4) * UNIT * size
+    @property
+    def rounding(self) -> tuple[float, float]:
+        # Of two products with the basis, and of the basis itself, which decompositions make less exact.
+        return 8.0 * (len(self.coordinates) + 4), finite_norm(self.lower, self.upper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +135,7 @@ class AxisHull(Piece):
     @property
     def can_project(self) -> bool:
         """Whether the projection is known: the anchor belongs to the set, or the set is a facet that does not hold it."""
-        inside = bool((self.low <= 0).all() and (self.high >= 0).all())
-        return inside or (self.is_facet and bool((self.low != 0).all()))
+        return bool((self.low <= 0).all() and (self.high >= 0).all()) or (self.is_facet and bool(self.low.all()))
 
     def project(self, x: Array) -> Array:
         """Shrink towards the anchor by multiples of 1/reach: M. Held, P. Wolfe & H. Crowder, Math. Programming 1974."""
@@ -154,11 +162,11 @@ class AxisHull(Piece):
         result[some] = np.maximum(size[some] - amount * weight, 0.0)
         return np.asarray(self.anchor + sign * result)
 
-    def error(self, norm: float) -> float:
-        """Bound the rounding of the sums that make the amount, which a unit of length in the answer weighs least."""
-        farthest = float(np.maximum(np.abs(self.low), np.abs(self.high)).max(initial=0.0))
-        scale = norm + float(np.linalg.norm(self.anchor)) + farthest
-        return 8.0 * (len(self.coordinates) + 4) * UNIT * scale
+    @property
+    def rounding(self) -> tuple[float, float]:
+        # Of the sums that make the amount, which a unit of length in the answer weighs least.
+        farthest = float(np.abs([self.low, self.high]).max(initial=0.0))
+        return 8.0 * (len(self.coordinates) + 4), float(np.linalg.norm(self.anchor)) + farthest
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -281,14 +289,15 @@ class Spectral(Piece):
     def norm_bound(self) -> float:
         return (float(np.linalg.norm(self.shift)) + self.inner.norm_bound) * (1 + 4 * UNIT)
 
-    def error(self, norm: float) -> float:
-        """Backward error of the decomposition, with room for the reassembly, and the error on the spectrum."""
+    @property
+    def rounding(self) -> tuple[float, float]:
+        # Backward error of the decomposition, with room for the reassembly, and the error on the spectrum.
         shift, side = float(np.linalg.norm(self.shift)), max(self.shift.shape)
         if isinstance(self.inner, Interval):
-            ends = np.abs([self.inner.lower[0], self.inner.upper[0]])
-            return 4.0 * side * UNIT * (norm + shift + side * float(ends[np.isfinite(ends)].sum()))
+            return 4.0 * side, shift + side * finite_norm(self.inner.lower, self.inner.upper)
+        count, size = self.inner.rounding
         still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
-        return 8.0 * side * UNIT * (2 * norm + 4 * shift + still) + self.inner.error((norm + shift) * (1 + 1e-9))
+        return 16.0 * side + count, 2 * shift + still + size
 
 
 def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:

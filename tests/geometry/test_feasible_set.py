@@ -11,10 +11,10 @@ import dpconvex as dp
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.geometry.certificates import certified_distance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.conditions import Affine, Conditions
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.region import certified_distance
 from dpconvex.release.verify import analyse
 
 RNG = np.random.default_rng(7)
@@ -83,9 +83,6 @@ class SquaredDistance:
 
     def gradient_error(self, x: np.ndarray, gradient: np.ndarray) -> float:
         return float(np.finfo(float).eps * (np.linalg.norm(gradient) + np.linalg.norm(x)))
-
-    def lowered(self, x: np.ndarray) -> np.ndarray:
-        return x
 
 
 def set_of(case: Case) -> FeasibleSet:

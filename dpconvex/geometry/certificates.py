@@ -1,0 +1,145 @@
+"""Proofs of how far a point of K is from a minimiser, from multipliers of the conditions that make K.
+
+Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With
+``g = grad F(x) + s + E'nu`` for the equations' rows E and any nu,
+
+    ||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)
+
+(docs/theory.md, section 13), whatever a solver says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.geometry.blocks import NONNEGATIVE, Block
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.region import Region
+
+# Of double or extended precision.
+Array = NDArray[Any]
+
+# Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
+FINE, WHOLE = 240, 1074
+
+
+class Smooth(Protocol):
+    """A differentiable strongly convex function; its last coordinates may be heights, which cost something."""
+
+    @property
+    def modulus(self) -> float: ...  # of strong convexity, in all coordinates but heights
+
+    @property
+    def costs(self) -> Array: ...  # of heights; empty if there are none
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]: ...
+
+    def hessian(self, x: Array) -> Array: ...  # nearly; steps depend on it, proofs do not
+
+    def gradient_error(self, x: Array, gradient: Array) -> float: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A point of K (but for rounding to double precision) and a bound on its distance from the minimiser."""
+
+    point: Array
+    distance: float
+
+
+def certified_distance(
+    function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[Block], multipliers: Sequence[Array]
+) -> float:
+    """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
+    mu, count = function.modulus, len(function.costs)
+    duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
+    if count:
+        duals = shared_out(blocks, duals, function.costs)
+    spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
+    slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
+    if count:
+        if not (np.abs(slope[-count:]) <= 1e-9 * function.costs).all():
+            return np.inf
+        slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
+    sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
+    residual = float(np.linalg.norm(region.free.T @ slope)) + sum(space.error for space in spaces)
+    residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
+    ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
+    if region.is_polyhedral and spaces:
+        exact = (exactly(region, x, blocks[0], spaces[0].z, near) for near in (1e-6, 1e-10, 1e-14))
+        ends.append(next((found for found in exact if found is not None), ends[0]))
+    gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
+    rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
+    share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
+    root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
+    return (residual + root) / (mu if count else 2 * mu) + off + rounded
+
+
+def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
+    """Leave out multipliers of inequalities, not of heights, whose gap costs more than the residual that they take away."""
+    if block.kind != NONNEGATIVE:
+        return z
+    costly = z * block.norms**2 <= modulus * block.at(x)
+    if count:
+        costly &= np.diff(sp.csr_array(block.matrix[:, -count:]).indptr) == 0
+    return np.where(costly, 0.0, z)
+
+
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array) -> list[Array]:
+    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most."""
+    heights = [abs(sp.coo_array(block.matrix[:, -len(costs) :])) for block in blocks]
+    sums = sum(table.T @ z.astype(float) for table, z in zip(heights, multipliers, strict=True))
+    scale = costs / np.where(sums > 0, sums, np.inf)
+    found = []
+    for block, z, table in zip(blocks, multipliers, heights, strict=True):
+        factor = np.ones(len(z))
+        if block.kind == NONNEGATIVE:
+            factor[table.row] = scale[table.col]
+        elif table.nnz:
+            factor[:] = scale[table.col[0]]
+        found.append(block.dual(z * factor))
+    return found
+
+
+def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[float, float] | None:
+    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
+
+    Returns what is left of the half-space there, and how far the point is from the solutions of the equations; None if the point
+    is farther from x than rounding explains.
+    """
+    equations, values = region.system
+    count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
+    rows = np.concatenate([equations, block.matrix.toarray()])
+    slopes = multiples(rows, WHOLE)
+    offsets = multiples(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE)
+
+    def left(at: Any) -> Array:
+        """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
+        return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
+
+    point, inner = (multiples(y.astype(float), FINE) for y in (x, region.inside))
+    tight = np.concatenate([np.ones(count, dtype=bool), (z > 0) & (block.at(x) <= near * (1 + size))])
+    inverse = np.linalg.pinv(rows[tight], rcond=1e-12)
+    for _ in range(8):
+        point += multiples(-inverse @ left(point)[tight], FINE)
+    missed = np.maximum(-left(point)[count:], 0.0)
+    if missed.any():  # pulled towards the point inside
+        share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], UNIT)), FINE) + 1
+        point = point + ((share * (inner - point)) >> FINE)
+    slack = left(point)[count:]
+    moved = np.array([float(Fraction(v, 2**FINE)) for v in point]) - x.astype(float)
+    if (slack < 0).any() or not float(np.linalg.norm(moved)) <= 4 * UNIT * size:
+        return None
+    off = float(np.linalg.norm(left(point)[:count])) + unit * (count + 1)
+    return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
+
+
+def multiples(numbers: Array | float, bits: int) -> Any:
+    """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
+    found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
+    return found.reshape(np.shape(numbers))
