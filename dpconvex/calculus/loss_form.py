@@ -20,7 +20,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.conditions import implicit_constraints
+from dpconvex.geometry.domains import implicit_constraints
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template

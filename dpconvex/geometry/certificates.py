@@ -17,13 +17,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.geometry.blocks import NONNEGATIVE, Block
+from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, Block
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.region import Region
 
 # Of double or extended precision.
 Array = NDArray[Any]
 
+# Rounding is looked at in so many directions.
+DIRECTIONS = 12
 # Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
 FINE, WHOLE = 240, 1074
 
@@ -143,3 +145,20 @@ def multiples(numbers: Array | float, bits: int) -> Any:
     """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
     found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
     return found.reshape(np.shape(numbers))
+
+
+def longest_row(region: Region) -> float:
+    """Bound the norm of what a condition with a multiplier of 1 adds to a gradient; that of cuts, at the point inside."""
+    blocks = [*region.blocks, *region.cuts(region.inside)]
+    return max([1.0, *(float((np.max if b.kind == NONNEGATIVE else np.sum)(b.norms)) for b in blocks)])
+
+
+def relative_rounding(region: Region, radius: float) -> float:
+    """Bound what rounding does to conditions, in units of their margins at `inside`, at points of K up to a norm.
+
+    Rounding is proportional to the numbers that occur, and is looked at in some directions.
+    """
+    rng = np.random.default_rng(0)
+    points = [region.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, region.dim))]
+    errors = [region.margins(point)[1].astype(float) + region.off_hull(point) for point in [region.inside, *points]]
+    return float((np.max(errors, axis=0) / region.depth).max(initial=EXTENDED))

@@ -12,7 +12,6 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.atoms.matrices import NORM_NUC
 from dpconvex.core.expression import Expression
 from dpconvex.geometry.blocks import SECOND_ORDER, SEMIDEFINITE, Block
-from dpconvex.geometry.conditions import Conditions
 from dpconvex.geometry.convex_sets import (
     UNIT,
     AxisHull,
@@ -27,6 +26,7 @@ from dpconvex.geometry.convex_sets import (
     triangle,
 )
 from dpconvex.geometry.quadratics import Affine, affine_map, linear_parts
+from dpconvex.geometry.region import Region
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,6 @@ class Row:
     level: float
     tight: bool
 
-    @property
-    def sides(self) -> list[Row]:
-        """The one or two inequalities that it means."""
-        return [self, Row(self.coordinates, -self.normal, -self.level, True)] if self.tight else [self]
-
 
 Condition = Row | Block | Expression
 
@@ -51,47 +46,44 @@ class Empty(Exception):
     """A condition holds nowhere."""
 
 
-def closed_forms(conditions: Conditions) -> tuple[list[Piece], list[Piece], list[Indices]]:
+def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
     """Return pieces on disjoint coordinates, pieces that contain K, and groups of coordinates on which K is none of the former.
 
     Conditions are taken together where they share coordinates, directly or by way of others.
     """
-    items: list[Condition] = []
-    for tight, (matrix, offset) in [*((True, e) for e in conditions.equations), (False, conditions.rows)]:
-        sign = 1.0 if tight else -1.0
+    items: list[Condition] = [*region.cones, *region.curved]
+    for sign, (matrix, offset) in [*((1.0, e) for e in region.equations), (-1.0, region.rows)]:
         for k in range(len(offset)):
             row = sp.csr_array(matrix[[k]])
-            items.append(Row(row.indices.astype(np.int64), sign * row.data, -sign * float(offset[k]), tight))
-    items += [*conditions.cones, *conditions.curved]
-    places = [coordinates_of(item, conditions) for item in items]
+            items.append(Row(row.indices.astype(np.int64), sign * row.data, -sign * float(offset[k]), sign > 0))
+    places = [coordinates_of(item, region) for item in items]
     parts: list[Piece] = []
     around: list[Piece] = []
     others: list[Indices] = []
-    lower, upper = conditions.lower, conditions.upper
-    left = np.isfinite(lower) | np.isfinite(upper)
-    for group in connected(places, conditions.dim):
+    left = np.isfinite(region.lower) | np.isfinite(region.upper)
+    for group in connected(places, region.dim):
         members, here = [items[k] for k in group], np.unique(np.concatenate([places[k] for k in group]))
         left[here] = False
         try:
-            piece = joint(members, here, conditions)
+            piece = joint(members, here, region)
             if piece is not None:
                 parts.append(piece)
-                continue
-            others.append(here)
-            around.extend(piece for item in members for piece in alone(item, conditions))
+            else:
+                others.append(here)
+                around.extend(piece for item in members for piece in alone(item, region))
         except Empty:
-            raise conditions.contradiction() from None
+            raise region.contradiction() from None
     if left.any():
-        parts.append(Interval(np.flatnonzero(left), lower[left], upper[left]))
-    return parts, [Interval(np.arange(conditions.dim), lower, upper), *parts, *around], others
+        parts.append(Interval(np.flatnonzero(left), region.lower[left], region.upper[left]))
+    return parts, [Interval(np.arange(region.dim), region.lower, region.upper), *parts, *around], others
 
 
-def coordinates_of(item: Condition, conditions: Conditions) -> Indices:
+def coordinates_of(item: Condition, region: Region) -> Indices:
     if isinstance(item, Row):
         return item.coordinates
     if isinstance(item, Block):
         return np.unique(item.matrix.indices).astype(np.int64)
-    blocks = [conditions.space.block_of(variable) for variable in item.variables]
+    blocks = [region.space.block_of(variable) for variable in item.variables]
     return np.unique(np.concatenate([np.arange(b.start, b.start + b.dim) for b in blocks]))
 
 
@@ -104,46 +96,45 @@ def connected(places: list[Indices], dim: int) -> list[list[int]]:
     return [np.flatnonzero(labels == k).tolist() for k in dict.fromkeys(labels.tolist())]
 
 
-def joint(members: list[Condition], here: Indices, conditions: Conditions) -> Piece | None:
+def joint(members: list[Condition], here: Indices, region: Region) -> Piece | None:
     """Return all conditions on some coordinates as one piece with a projection, if they are one."""
-    lower, upper = conditions.lower, conditions.upper
-    bounded = bool((np.isfinite(lower[here]) | np.isfinite(upper[here])).any())
+    bounded = bool(np.isfinite([region.lower[here], region.upper[here]]).any())
     rows = [item for item in members if isinstance(item, Row)]
     cones = [item for item in members if isinstance(item, Block) and item.kind == SEMIDEFINITE]
-    if len(rows) == len(members) and bounded:
-        return simplex(rows[0], lower, upper) if len(rows) == 1 else None
-    if len(rows) == len(members):
-        return slab(rows, here)
-    if len(rows) + len(cones) == len(members):
+    if cones and len(rows) + len(cones) == len(members):
         return None if bounded else spectral(cones, rows)
-    for piece in alone(members[0], conditions)[:1] if len(members) == 1 else []:
-        if isinstance(piece, AxisHull):
-            return within(piece, lower, upper)
-        return None if bounded else piece
-    return None
+    if len(rows) == len(members) and not bounded:
+        return slab(rows, here)
+    if len(members) > 1:
+        return None
+    if rows:
+        return simplex(rows[0], region.lower, region.upper)
+    piece = next(iter(alone(members[0], region)), None)
+    if isinstance(piece, AxisHull):
+        return within(piece, region.lower, region.upper)
+    return None if bounded else piece
 
 
-def alone(item: Condition, conditions: Conditions) -> list[Piece]:
+def alone(item: Condition, region: Region) -> list[Piece]:
     """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
-    found: list[Piece | None] = []
     if isinstance(item, Row):
-        found = [corner(row, conditions.lower, conditions.upper) for row in item.sides]
-    elif not isinstance(item, Block):
-        found = [nuclear_ball(item, conditions)]
+        return [*corners(item, region.lower, region.upper)]
+    found: Piece | None = None
+    if not isinstance(item, Block):
+        found = nuclear_ball(item, region)
     elif item.kind != SEMIDEFINITE and not item.matrix[[0]].nnz:
         read = ball if item.kind == SECOND_ORDER else l1_ball
-        found = [read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:])]
-    return [piece for piece in found if piece is not None]
+        found = read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:])
+    return [] if found is None else [found]
 
 
 def ball(matrix: sp.csr_array, radius: float, offset: Array) -> NormBall | None:
     """Read a Euclidean ball if the matrix is a multiple of an isometry on its coordinates."""
     gram = sp.csr_array(matrix.T @ matrix)
-    scale = gram.diagonal()
-    columns = np.flatnonzero(scale)
+    columns = np.flatnonzero(gram.diagonal())
     if not len(columns):
         return None
-    square = float(scale[columns].mean())
+    square = float(gram.diagonal()[columns].mean())
     if abs(gram[columns][:, columns] - square * sp.eye_array(len(columns))).max() > 1e-12 * square:
         return None
     center = -np.asarray(matrix[:, columns].T @ offset) / square
@@ -164,15 +155,15 @@ def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | No
         raise Empty
     coordinates, place = np.unique(matrix.indices, return_inverse=True)
     centers = -offset[count == 1] / matrix.data
-    center, weight = np.zeros(len(coordinates)), np.zeros(len(coordinates))
+    center = np.zeros(len(coordinates))
     center[place] = centers
-    np.add.at(weight, place, np.abs(matrix.data))
     if (center[place] != centers).any():
         return None
-    return AxisHull(coordinates.astype(np.int64), center, -left / weight, left / weight)
+    reach = left / np.bincount(place, weights=np.abs(matrix.data))
+    return AxisHull(coordinates.astype(np.int64), center, -reach, reach)
 
 
-def nuclear_ball(root: Expression, conditions: Conditions) -> Spectral | None:
+def nuclear_ball(root: Expression, region: Region) -> Spectral | None:
     """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
     (part, factors), *others = sorted(linear_parts(root).items(), key=lambda pair: pair[0].is_constant)
     if part.atom is not NORM_NUC or root.size > 1 or not all(other.is_constant for other, _ in others):
@@ -180,10 +171,10 @@ def nuclear_ball(root: Expression, conditions: Conditions) -> Spectral | None:
     inner = part.args[0]
     if not inner.is_affine or min(inner.shape) == 1:
         return None
-    radius = -sum(float((row @ affine_map(other, conditions.space)[1])[0]) for other, row in others) / factors.data[0]
+    radius = -sum(float((row @ affine_map(other, region.space)[1])[0]) for other, row in others) / factors.data[0]
     if radius < 0:
         raise Empty
-    found = plain_matrix(affine_map(inner, conditions.space), inner.shape)
+    found = plain_matrix(affine_map(inner, region.space), inner.shape)
     if found is None:
         return None
     coordinates, scale, shift, is_symmetric = found
@@ -228,9 +219,8 @@ def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
 
 def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
     """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
-    found = [symmetric((block.matrix, block.offset)) for block in blocks]
-    places = [one for one in found if one is not None]
-    if len(places) < len(found) or any(not np.array_equal(one[0], places[0][0]) for one in places):
+    places = [one for block in blocks for one in [symmetric((block.matrix, block.offset))] if one is not None]
+    if len(places) < len(blocks) or any(not np.array_equal(one[0], places[0][0]) for one in places):
         return None
     coordinates, _, about = places[0]
     one = np.eye(len(about))
@@ -247,7 +237,7 @@ def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
     ends = np.full(side, low), np.full(side, high)
     spectrum: Piece | None = Interval(np.arange(side), *ends)
     if rows:
-        (row, *others), diagonal = rows, np.sort(coordinates[svec(np.eye(side)) > 0])
+        (row, *others), diagonal = rows, np.sort(coordinates[svec(one) > 0])
         is_trace = np.array_equal(row.coordinates, diagonal) and (row.normal == row.normal[0]).all()
         if others or not is_trace or middle.any():
             return None
@@ -280,24 +270,26 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
     return Slab(here, unit[None], np.array([low]), np.array([high]))
 
 
-def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> AxisHull | None:
-    """Return the simplex that a row cuts off a corner of the box: all that exact arithmetic could put there, if `rounded`."""
-    apex = np.where(row.normal > 0, lower[row.coordinates], upper[row.coordinates])
-    if not np.isfinite(apex).all():
-        return None
-    at = row.normal * apex
-    room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(row.level)) if rounded and at.any() else 0.0
-    left = row.level - float(at.sum())
-    if left < -room:
-        return None  # nothing satisfies all constraints; whoever projects will see
-    ends = np.array([max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)])[:, None] / row.normal
-    return AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0))
+def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[AxisHull]:
+    """Return the simplices that a row cuts off corners of the box: all that exact arithmetic could put there, if `rounded`."""
+    found = []
+    for sign in (1.0, -1.0)[: 1 + row.tight]:
+        normal, level = sign * row.normal, sign * row.level
+        apex = np.where(normal > 0, lower[row.coordinates], upper[row.coordinates])
+        at = normal * apex
+        left = level - float(at.sum())
+        room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(level)) if rounded and at.any() else 0.0
+        # If nothing is left, nothing satisfies all constraints; whoever projects will see.
+        if np.isfinite(apex).all() and left >= -room:
+            least, most = max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)
+            ends = np.array([[least], [most]]) / normal
+            found.append(AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0)))
+    return found
 
 
 def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
     """Return a row and the bounds of its coordinates as a simplex with a projection, if they are one."""
-    cuts = [corner(one, lower, upper, rounded=False) for one in row.sides]
-    found = [within(cut, lower, upper) for cut in cuts if cut is not None]
+    found = [within(hull, lower, upper) for hull in corners(row, lower, upper, rounded=False)]
     return next((hull for hull in found if hull is not None), None)
 
 

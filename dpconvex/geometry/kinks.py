@@ -25,10 +25,10 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
-from dpconvex.geometry.conditions import has_kinks, is_norm
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
+from dpconvex.geometry.domains import has_kinks
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.quadratics import Parts, affine_map, groups, linear_parts, weighted_sum
+from dpconvex.geometry.quadratics import Parts, affine_map, groups, is_norm, linear_parts, weighted_sum
 from dpconvex.geometry.region import Region
 
 # Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.

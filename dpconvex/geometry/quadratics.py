@@ -1,7 +1,8 @@
 """What is linear, and what is quadratic, in public expressions: as matrices in the coordinates of the parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arithmetic import add, total
 from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
-from dpconvex.core.atoms.powers import POWER
+from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.discipline import sign
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Variable, constant
@@ -106,6 +108,63 @@ def groups(reduction: Expression) -> NDArray[np.int64]:
     kept = tuple(1 if k in axis else n for k, n in enumerate(shape))
     numbers = np.arange(reduction.size).reshape(kept, order="F")
     return np.broadcast_to(numbers, shape).reshape(-1, order="F")
+
+
+def taken(parts: Parts, rows: Any) -> Parts:
+    """Return some of the sums."""
+    found = {part: sp.csr_array(factors[rows]) for part, factors in parts.items()}
+    return {part: factors for part, factors in found.items() if factors.nnz}
+
+
+def expanded(parts: Parts) -> list[Parts] | None:
+    """Write upper bounds on the largest of several numbers as bounds on each; None if there is nothing to expand."""
+    absolute: Array | float = 0.0
+    for part, factors in parts.items():
+        if part.atom is ABS or is_norm(part, 1.0):
+            absolute = absolute + np.diff(factors.indptr) * (1 if part.atom is ABS else 2)
+    for part, factors in parts.items():
+        found = choices(part)
+        fit = (np.diff(factors.indptr) == 1) & (factors.sum(axis=1) > 0)
+        if part.atom is ABS:
+            fit &= absolute == 1
+        if not found or not fit.any():
+            continue
+        others = {p: f for p, f in parts.items() if p is not part}
+        sums = [taken(parts, np.flatnonzero(~fit))]
+        for inner, chosen in found:
+            pairs = sp.coo_array(sp.diags_array(fit.astype(float)) @ factors @ chosen)
+            new = taken(others, pairs.row)
+            pick = sp.csr_array((pairs.data, (np.arange(pairs.nnz), pairs.col)), shape=(pairs.nnz, inner.size))
+            for p, f in linear_parts(inner).items():
+                new[p] = sp.csr_array(new[p] + pick @ f) if p in new else sp.csr_array(pick @ f)
+            sums.append(new)
+        return [one for one in sums if one]
+    return None
+
+
+def is_norm(part: Expression, order: float) -> bool:
+    return part.atom is NORM and part.option("p") == order
+
+
+def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
+    """Return expressions, and signs for each entry of a part by their entries, of which it is the largest."""
+    one = sp.csr_array(sp.eye_array(part.size))
+    if part.atom is MAXIMUM:
+        return [(argument, one) for argument in part.args]
+    if part.atom is MAX:
+        return [(part.args[0], sp.csr_array(one[:, groups(part)]))]
+    if (part.atom is ABS or is_norm(part, np.inf)) and part.args[0].is_affine:
+        own = one if part.atom is ABS else sp.csr_array(one[:, groups(part)])
+        return [(part.args[0], own), (part.args[0], -own)]
+    return []
+
+
+def stacked(maps: Sequence[Affine], weights: Sequence[Array] | None = None) -> Affine:
+    """Put affine maps below each other, their rows times weights if given; without those whose weight is zero."""
+    if weights is not None:
+        kept = [(m[w > 0] * w[w > 0][:, None], o[w > 0] * w[w > 0]) for (m, o), w in zip(maps, weights, strict=True)]
+        return stacked(kept)
+    return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,7 @@
-"""The set K as conditions in cones and convex functions that are not positive, and what multipliers of these prove.
+"""The set K as conditions: bounds, equations, blocks in cones, and convex functions that are not positive.
 
-Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With
-``g = grad F(x) + s + E'nu`` for the equations' rows E and any nu,
-
-    ||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)
-
-(docs/theory.md, section 13), whatever a solver says.  A distance is certified up to the root of how exactly conditions hold with
-equality, so points and values have extended precision here, where NumPy has any (80 bits on most machines).
+A distance is certified up to the root of how exactly conditions hold with equality, so points and values have extended precision
+here, where NumPy has any (80 bits on most machines).
 """
 
 from collections.abc import Sequence
@@ -18,27 +13,215 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arithmetic import add, total
-from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.arrangement import hstack, reshape, transpose, vstack
+from dpconvex.core.atoms.exponentials import rel_entr
+from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
+from dpconvex.core.atoms.norms import norm
+from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.evaluate import bent, over_records, subgradient
-from dpconvex.core.expression import Expression, Variable, postorder
+from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.to_cvxpy import ConicForm, inner_point
-from dpconvex.errors import NotConverged
-from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, ROOM, Block
-from dpconvex.geometry.conditions import Conditions, has_kinks, stacked
-from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.core.to_cvxpy import ConicForm, attribute_constraints, inner_point
+from dpconvex.errors import MissingRule, NotConverged, TemplateError
+from dpconvex.geometry.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.geometry.convex_sets import UNIT, triangle
+from dpconvex.geometry.domains import check, has_kinks, with_domains
+from dpconvex.geometry.quadratics import (
+    Affine,
+    Parts,
+    affine_map,
+    expanded,
+    groups,
+    is_norm,
+    linear_parts,
+    squares,
+    stacked,
+    taken,
+    weighted_sum,
+)
 
 # Of double or extended precision.
 Array = NDArray[Any]
 
+# Where no variable occurs, a number may miss zero by this much.
+SLACK = 1e-12
 # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell.
 SHALLOW = 1e-9
-# Rounding is looked at in so many directions.
-DIRECTIONS = 12
 
 
-class Region(Conditions):
+class Region:
     """A closed convex set, in the coordinates of a space."""
+
+    def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
+        self.space, self.dim = space, space.dim
+        for constraint in constraints:
+            check(constraint)
+        attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
+        self.constraints = with_domains(constraints)
+        self.told = [*(told for told, _ in attributes), *map(str, constraints)]
+        self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
+        self.equations: list[Affine] = []  # matrix @ x + offset = 0
+        self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
+        self.cones: list[Block] = []
+        self._rows: list[Affine] = []
+        for constraint in (*(constraint for _, constraint in attributes), *self.constraints):
+            self._read(constraint)
+        if (self.lower > self.upper).any():
+            raise self.contradiction()
+        self.fixed = self.lower == self.upper
+        # matrix @ x + offset >= 0, of several coordinates each; and these with the bounds as one block, before the cones
+        self.rows = stacked([(sp.csr_array((0, self.dim)), np.zeros(0)), *self._rows])
+        low, high = np.isfinite(self.lower) & ~self.fixed, np.isfinite(self.upper) & ~self.fixed
+        one = sp.csr_array(sp.eye_array(self.dim))
+        linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), self.rows])
+        self.blocks = [*([Block(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
+        self.is_polyhedral = not self.curved and not self.cones
+
+    def contradiction(self) -> TemplateError:
+        told = " and ".join(dict.fromkeys(self.told))
+        return TemplateError(
+            f"no point satisfies all constraints together, the attributes of the variables included: {told}."
+        )
+
+    def _read(self, constraint: Constraint) -> None:
+        first, *others = constraint.args
+        if constraint.kind == "semidefinite":
+            self._semidefinite(first)
+        elif constraint.kind == "equality":
+            self._not_negative(*affine_map(first - others[0], self.space), equal=True)
+        elif constraint.kind == "second-order cone":
+            along = None if others[0].ndim < 2 else (int(constraint.options[0]),)
+            self._inequality(reshape(norm(others[0], 2, along), first.shape) - first)
+        elif constraint.kind == "inequality":
+            self._inequality(first - others[0])
+        elif constraint.kind == "exponential cone":
+            self.curved.append(first + rel_entr(others[0], others[1]))
+        else:
+            raise MissingRule(
+                f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power"
+            )
+
+    def _not_negative(self, matrix: sp.csr_array, offset: Array, equal: bool = False) -> None:
+        """Ask that ``matrix @ x + offset`` is not negative, or zero; rows of a single coordinate are bounds."""
+        matrix = sp.csr_array(matrix)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        count = np.diff(matrix.indptr)
+        fixed = offset[count == 0]
+        if (fixed < -SLACK).any() or (equal and (fixed > SLACK).any()):
+            raise self.contradiction()
+        single = np.flatnonzero(count == 1)
+        place, slope = matrix.indices[matrix.indptr[single]], matrix.data[matrix.indptr[single]]
+        ends = -offset[single] / slope
+        below, above = (slope > 0) | equal, (slope < 0) | equal
+        np.maximum.at(self.lower, place[below], ends[below])
+        np.minimum.at(self.upper, place[above], ends[above])
+        if (count > 1).any():
+            (self.equations if equal else self._rows).append((sp.csr_array(matrix[count > 1]), offset[count > 1]))
+
+    def _semidefinite(self, matrix: Expression) -> None:
+        """Ask that an affine symmetric matrix, as a map from coordinates to its svec, is semidefinite."""
+        entries, offset = affine_map(matrix, self.space)
+        side = matrix.shape[0] if matrix.ndim else 1
+        row, column, weight = triangle(side)
+        upper, lower = column * side + row, row * side + column
+        skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
+        if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
+            raise MissingRule(
+                "a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2"
+            )
+        found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
+        if side == 1:
+            self._not_negative(*found)
+        else:
+            self.cones.append(Block(SEMIDEFINITE, *found))
+
+    def _norm(self, kind: str, level: Affine, inner: Affine) -> None:
+        """Ask that a norm be at most a level."""
+        if not level[0].nnz and level[1][0] < 0:
+            raise self.contradiction()
+        if len(inner[1]) == 1:
+            for side in (1.0, -1.0):
+                self._not_negative(sp.csr_array(level[0] + side * inner[0]), level[1] + side * inner[1])
+        else:
+            self.cones.append(Block(kind, *stacked([level, inner])))
+
+    def _inequality(self, difference: Expression) -> None:
+        """Ask that no entry is positive: by rows and cones, or, where there is one of another kind, as a curved function."""
+        waiting, whole = [linear_parts(difference)], True
+        while waiting:
+            parts = waiting.pop()
+            more = expanded(parts)
+            if more is not None:
+                waiting.extend(more)
+                whole = False
+                continue
+            bent = np.zeros(next(iter(parts.values())).shape[0] if parts else 0, dtype=bool)
+            for part, factors in parts.items():
+                bent |= (np.diff(factors.indptr) > 0) & (not part.is_affine)
+            found = [self._cone(taken(parts, [row])) for row in np.flatnonzero(bent)]
+            if whole and any(cone is None for cone in found):
+                self.curved.append(difference)
+                return
+            self._not_negative(*self._level(taken(parts, np.flatnonzero(~bent))))
+            for row, cone in zip(np.flatnonzero(bent), found, strict=True):
+                if cone is None:
+                    self.curved.append(weighted_sum(taken(parts, [row])))
+                elif isinstance(cone, Expression):
+                    self._semidefinite(cone)
+                else:
+                    self._norm(*cone)
+
+    def _level(self, parts: Parts) -> Affine:
+        """Return minus the affine parts of sums."""
+        count = next(iter(parts.values())).shape[0] if parts else 0
+        matrix, offset = sp.csr_array((count, self.dim)), np.zeros(count)
+        for part, factors in parts.items():
+            if part.is_affine:
+                own, fixed = affine_map(part, self.space)
+                matrix, offset = sp.csr_array(matrix - factors @ own), offset - factors @ fixed
+        return matrix, offset
+
+    def _cone(self, sums: Parts) -> tuple[str, Affine, Affine] | Expression | None:
+        """Read one sum that is not positive: as a norm's kind, what bounds it and what it is of; or as a semidefinite matrix."""
+        level = self._level(sums)
+        parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
+        if any((weights < 0).any() for _, weights in parts):
+            return None
+        squared = [squares(part, weights) for part, weights in parts]
+        if None not in squared:
+            return self._squares(level, [found for found in squared if found is not None])
+        if not all(part.args[0].is_affine for part, _ in parts):
+            return None
+        inner = [affine_map(part.args[0], self.space) for part, _ in parts]
+        if all(part.atom is ABS or is_norm(part, 1.0) for part, _ in parts):
+            return ABSOLUTE, level, stacked(inner, [w if p.atom is ABS else w[groups(p)] for p, w in parts])
+        (part, weights), *others = parts
+        if others or np.count_nonzero(weights) != 1:
+            return None
+        entry = int(np.flatnonzero(weights)[0])
+        if is_norm(part, 2.0):
+            return SECOND_ORDER, level, stacked(inner, [np.where(groups(part) == entry, weights[entry], 0.0)])
+        if part.atom not in (LAMBDA_MAX, SIGMA_MAX):
+            return None
+        matrix = part.args[0]
+        if part.atom is SIGMA_MAX:
+            zeros = [np.zeros((side, side)) for side in matrix.shape]
+            matrix = vstack(hstack(zeros[0], matrix), hstack(transpose(matrix), zeros[1]))
+        bound = weighted_sum({part: factors for part, factors in sums.items() if part.is_affine})
+        return -bound * np.eye(matrix.shape[0]) - float(weights[entry]) * matrix
+
+    def _squares(self, level: Affine, terms: list[tuple[Expression, Array]]) -> tuple[str, Affine, Affine]:
+        rows = stacked([affine_map(e, self.space) for e, _ in terms], [np.sqrt(weights) for _, weights in terms])
+        if not level[0].nnz:
+            if level[1][0] < 0:
+                raise self.contradiction()
+            return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
+        # |e|^2 <= t where ||(2 e, t - 1)|| <= t + 1.
+        inside = stacked([(2 * rows[0], 2 * rows[1]), (level[0], level[1] - 1)])
+        return SECOND_ORDER, (level[0], level[1] + 1), inside
+
+    # The affine hull.
 
     @cached_property
     def system(self) -> tuple[Array, Array]:
@@ -78,52 +261,36 @@ class Region(Conditions):
         missed = float(np.linalg.norm((matrix @ x - value).astype(float)))
         return (missed + (ROOM + width) * EXTENDED * size) / self.hull[2] * (1 + 1e-9)
 
-    @property
-    def count(self) -> int:
-        """The number of conditions."""
-        return sum(len(block.offset) for block in self.blocks) + sum(root.size for root in self.curved)
+    # Points.
 
-    @cached_property
-    def longest_row(self) -> float:
-        """Bound the norm of what a condition with a multiplier of 1 adds to a gradient; that of cuts, at the point inside."""
-        blocks = [*self.blocks, *self.cuts(self.inside)]
-        return max(
-            [1.0, *(float(b.norms.max() if b.kind == NONNEGATIVE else b.norms.sum()) for b in blocks if len(b.norms))]
-        )
-
-    @property
-    def is_polyhedral(self) -> bool:
-        return not self.curved and not self.cones
-
-    def leaves(self, x: Array) -> dict[Variable, Array]:
-        """Values of all variables at a point."""
-        values = self.space.unpack(x)
-        return {block.variable: values[name] for name, block in self.space.blocks.items()}
-
-    def curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
+    def _curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
         """Values of a curved function's entries, in column order, and what rounding does to them."""
         leaves: dict[Expression, Array] = {leaf: value[..., None] for leaf, value in self.leaves(x).items()}
         try:
             found = over_records([root], leaves)
         except TypeError:  # decompositions of matrices have double precision
             found = over_records([root], {leaf: value.astype(float) for leaf, value in leaves.items()})
-        value = found[root][..., 0]
+        value, nodes = found[root][..., 0], postorder([root])
         unit = EXTENDED if value.dtype == np.longdouble else UNIT
-        nodes = postorder([root])
         size = max(float(np.abs(found[node]).max(initial=0.0)) for node in nodes)
         flat = np.broadcast_to(np.where(np.isnan(value), np.inf, value), root.shape).reshape(-1, order="F")
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
 
-    def _margins(self, x: Array) -> tuple[Array, Array]:
+    def leaves(self, x: Array) -> dict[Variable, Array]:
+        """Values of all variables at a point."""
+        values = self.space.unpack(x)
+        return {block.variable: values[name] for name, block in self.space.blocks.items()}
+
+    def margins(self, x: Array) -> tuple[Array, Array]:
         """By how much each condition holds, and what rounding does to that."""
         pairs = [(np.zeros(0), np.zeros(0)), *(block.margins(x) for block in self.blocks)]
-        pairs.extend((-value, error) for value, error in (self.curved_at(root, x) for root in self.curved))
+        pairs.extend((-value, error) for value, error in (self._curved_at(root, x) for root in self.curved))
         margin, error = (np.concatenate([pair[k] for pair in pairs]) for k in range(2))
         return margin, error
 
     def excess(self, x: Array) -> Array:
         """Bounds on by how much conditions are missed: where none is positive, the point lies in K but for `off_hull`."""
-        margin, error = self._margins(x)
+        margin, error = self.margins(x)
         missed = (error - margin).astype(float)
         return np.where(np.isnan(missed), np.inf, missed)
 
@@ -151,47 +318,42 @@ class Region(Conditions):
         """How far the conditions are from equality at `inside`."""
         return -self.excess(self.inside)
 
-    def relative_rounding(self, radius: float) -> float:
-        """Bound what rounding does to conditions, in units of their margins at `inside`, at points of K up to a norm.
-
-        Rounding is proportional to the numbers that occur, and is looked at in some directions.
-        """
-        rng = np.random.default_rng(0)
-        points = [self.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, self.dim))]
-        errors = [self._margins(point)[1].astype(float) + self.off_hull(point) for point in [self.inside, *points]]
-        return float((np.max(errors, axis=0) / self.depth).max(initial=EXTENDED))
-
     def bring_in(self, x: Array) -> Array:
-        """Return a point of K near a point: pulled towards `inside` as far as it must be."""
-        x = self.on_hull(np.clip(x, self.lower, self.upper))
-        share = 0.0
+        """Return a point of K near a point, pulled towards `inside` as far as convexity, or else rounding, asks for."""
+        x, share = self.on_hull(np.clip(x, self.lower, self.upper)), 0.0
         for _ in range(120):
             point = x if share == 0 else self.on_hull(x + share * (self.inside - x))
-            excess = self.excess(point)
-            if excess.max(initial=-1.0) <= 0:
+            excess = np.maximum(self.excess(point), 0.0)
+            if not excess.any():
                 return point
-            here = np.maximum(excess, 0.0)
-            finite = np.isfinite(here)
-            needed = float((here[finite] / (here[finite] + self.depth[finite])).max(initial=0.0))
-            slow = not finite.all() or (share > 0 and needed < share / 4)
-            share = min(share + max(needed * (1 - share) * 1.001, share if slow else 0.0, 1e-40), 1.0)
+            known = np.isfinite(excess)
+            needed = float((excess[known] / (excess[known] + self.depth[known])).max(initial=0.0))
+            share = min(share + max(1.001 * needed * (1 - share), share, 1e-40), 1.0)
         return self.inside
+
+    def check(self) -> None:
+        """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere."""
+        self.cuts(self.inside)
+        if self.curved and self.conic.minimise(np.eye(self.dim), -self.inside.astype(float)) is None:
+            raise NotConverged("the conic solver does not find points of the set")
+
+    # Curved functions.
 
     def cuts(self, x: Array) -> list[Block]:
         """Return the linearisations of the curved functions at a point, which hold on all of K: one block for each function."""
-        return [cut for root in self.curved for cut in [self._cut(root, x)] if cut is not None]
-
-    def _cut(self, root: Expression, x: Array) -> Block | None:
-        value, error = self.curved_at(root, x)
-        slopes = [
-            slope_of(reshape(root, (root.size,))[entry], self.space, x.astype(float)) for entry in range(root.size)
-        ]
-        kept = np.isfinite(value) & np.isfinite(slopes).all(axis=1)
-        if not kept.any():
-            return None
-        relative = max(float(error[kept].max()), (ROOM + self.dim) * UNIT)
-        rows = sp.csr_array(-np.array(slopes)[kept])
-        return Block(NONNEGATIVE, rows, -value[kept], np.asarray(x, dtype=np.longdouble), error[kept], relative)
+        found = []
+        for root in self.curved:
+            value, error = self._curved_at(root, x)
+            entries = reshape(root, (root.size,))
+            slopes = np.array([slope_of(entries[k], self.space, x.astype(float)) for k in range(root.size)])
+            kept = np.isfinite(value) & np.isfinite(slopes).all(axis=1)
+            if kept.any():
+                relative = max(float(error[kept].max()), (ROOM + self.dim) * UNIT)
+                about = np.asarray(x, dtype=np.longdouble)
+                found.append(
+                    Block(NONNEGATIVE, sp.csr_array(-slopes[kept]), -value[kept], about, error[kept], relative)
+                )
+        return found
 
     def curvature(self, x: Array, weights: Sequence[Array]) -> Array:
         """Estimate the second derivatives of weighted curved functions; steps depend on it, proofs do not."""
@@ -200,26 +362,18 @@ class Region(Conditions):
             for root, weight in zip(self.curved, weights, strict=True)
             if len(weight) == root.size and weight.any() and not has_kinks(root)
         ]
-        result = np.zeros((self.dim, self.dim))
-        if not terms:
-            return result
+        blocks, result = list(self.space.blocks.values()), np.zeros((self.dim, self.dim))
         moves = {
-            block.variable: np.reshape(
-                block.lift @ np.eye(self.dim)[block.slice], (*block.variable.shape, self.dim), order="F"
-            )
-            for block in self.space.blocks.values()
+            block.variable: (block.lift @ np.eye(self.dim)[block.slice]).reshape((*block.variable.shape, -1), order="F")
+            for block in blocks
         }
-        for variable, change in bent(add(*terms), self.leaves(x.astype(float)), moves).items():
-            block = self.space.block_of(variable)
-            flat = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
-            result[block.slice] += block.lift.T @ flat
+        found = bent(add(*terms), self.leaves(x.astype(float)), moves) if terms else {}
+        for block in blocks:
+            if block.variable in found:
+                shape = *block.variable.shape, self.dim
+                change = np.broadcast_to(found[block.variable], shape).reshape((-1, self.dim), order="F")
+                result[block.slice] += block.lift.T @ change
         return np.where(np.isfinite(result), (result + result.T) / 2, 0.0)
-
-    def check(self) -> None:
-        """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere."""
-        self.cuts(self.inside)
-        if self.curved and self.conic.minimise(np.eye(self.dim), -self.inside.astype(float)) is None:
-            raise NotConverged("the conic solver does not find points of the set")
 
 
 def slope_of(expression: Expression, space: Space, x: Array) -> Array:

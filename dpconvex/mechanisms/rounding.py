@@ -19,6 +19,7 @@ from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import once
 from dpconvex.core.summation import public_norms
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
+from dpconvex.geometry.certificates import longest_row, relative_rounding
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic_of, squares, weighted_sum
@@ -61,7 +62,7 @@ def largest_floor(
     if kinks.epigraph is not None:
         region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
         # Multipliers of what a height is above add up to what it costs, times the rows' lengths.
-        pulls = gradient + certificate.size * float(kinks.epigraph.weights.sum()) * region.longest_row
+        pulls = gradient + certificate.size * float(kinks.epigraph.weights.sum()) * longest_row(region)
         return 2 * error + math.sqrt(2) * dual_floor(region, mu, radius, gradient, pulls, room)
     if feasible.obstacle is not None:
         return math.inf
@@ -86,11 +87,12 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))
     decrease = min(gradient * reach, gradient**2 / mu) + room
+    count = sum(len(block.offset) for block in (*region.blocks, *region.cuts(region.inside)))
     # Of multipliers and rows, one for each number that is added up.
-    residual = 8 * (64 + region.count + region.dim) * UNIT * pulls / mu + 8 * UNIT * radius
+    residual = 8 * (64 + count + region.dim) * UNIT * pulls / mu + 8 * UNIT * radius
     if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
         return residual
-    return math.sqrt(GAPS * region.relative_rounding(radius) * decrease / mu) + residual
+    return math.sqrt(GAPS * relative_rounding(region, radius) * decrease / mu) + residual
 
 
 def answer_radius(

@@ -13,8 +13,9 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.certificates import certified_distance
 from dpconvex.geometry.certified_minimum import minimum, reaches
-from dpconvex.geometry.conditions import Affine, Conditions
 from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.geometry.quadratics import Affine
+from dpconvex.geometry.region import Region
 from dpconvex.release.verify import analyse
 
 RNG = np.random.default_rng(7)
@@ -354,11 +355,11 @@ def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch: pytest.Monke
         return dp.Template(record, lambda x: cp.logistic(x @ W), cp.sum_squares(W), [cp.norm(TALL @ W) <= 0.8])
 
     dp.verify(template(), dp.Privacy(1.0), size=50)
-    read_rightly = Conditions._norm
+    read_rightly = Region._norm
 
-    def wider(self: Conditions, kind: str, level: Affine, inner: Affine) -> None:
+    def wider(self: Region, kind: str, level: Affine, inner: Affine) -> None:
         read_rightly(self, kind, (level[0], 1.5 * level[1]), inner)
 
-    monkeypatch.setattr(Conditions, "_norm", wider)
+    monkeypatch.setattr(Region, "_norm", wider)
     with pytest.raises(TemplateError, match="read as another set"):
         dp.verify(template(), dp.Privacy(1.0), size=50)

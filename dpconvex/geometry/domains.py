@@ -1,0 +1,119 @@
+"""What constraints must be, and what the domains of atoms ask: part of a constraint, or a constraint beside a regularizer."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from dpconvex.core.atoms.arrangement import repeated
+from dpconvex.core.atoms.exponentials import rel_entr
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
+from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
+from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.powers import ABS
+from dpconvex.core.discipline import is_concave, is_convex, sign
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Constraint, Expression, postorder
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.errors import NotPrivate
+
+# Atoms with kinks that no condition of ours avoids; norms of order 1 and infinity have them too.
+KINKED = (ABS, MAX, MAXIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
+# Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
+SYMMETRIC = 1e-12
+
+
+def has_kinks(expression: Expression) -> bool:
+    return any(
+        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf))
+        for node in postorder([expression])
+    )
+
+
+def check(constraint: Constraint) -> None:
+    """Refuse what is not public, or not convex."""
+    if constraint.fields:
+        raise NotPrivate(
+            "a constraint mentions a field of the record, so the feasible set would depend on data",
+            constraint,
+            "state the constraint with public constants, or penalise its violation in the loss",
+        )
+    known = all(argument.is_affine for argument in constraint.args)
+    if constraint.kind == "inequality":
+        known = is_convex(constraint.args[0]) and is_concave(constraint.args[1])
+    if not known:
+        raise NotPrivate(
+            "a constraint is not convex by CVXPY's rules",
+            constraint,
+            "bound convex functions from above and concave ones from below; let equations be affine",
+        )
+
+
+def domains(expression: Expression) -> Iterator[tuple[Expression, Expression, str]]:
+    """Yield what the domains of atoms ask of their arguments: the atom, the argument, and the kind of condition."""
+    for node in postorder([expression]):
+        for argument, kind in zip(node.args, node.atom.domain(node), strict=True) if node.atom is not None else ():
+            # At the end of its domain, a function of one argument is infinite: to close the domain adds no point.
+            if kind is not None:
+                yield node, argument, "not negative" if kind == "positive" and len(node.args) == 1 else kind
+
+
+def not_negative(argument: Expression) -> Constraint:
+    return Constraint("inequality", (repeated(0.0, argument.shape), argument))
+
+
+def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
+    """Add where the atoms in constraints are defined, as constraints of their own."""
+    found = list(constraints)
+    for constraint in constraints:
+        more = [rel_entr(*constraint.args[1:])] if constraint.kind == "exponential cone" else []
+        for _, argument, kind in (one for root in (*constraint.args, *more) for one in domains(root)):
+            if kind in ("not negative", "positive") and argument.variables and is_concave(argument):
+                found.append(not_negative(argument))
+            elif kind == "semidefinite" and argument.variables:
+                found.append(Constraint("semidefinite", (argument,)))
+    return list(dict.fromkeys(found))
+
+
+def implicit_constraints(
+    regularizer: Expression, expander: Expander, least_entry: Callable[[Expression], float]
+) -> list[Constraint]:
+    """Return the domains of a regularizer's atoms that do not contain K, as constraints; entries are bounded over K from below.
+
+    CVXPY keeps them implicitly: ``power(w, 3)`` is convex because w is not negative there.  Compiled code would leave them.
+    """
+    found: list[Constraint] = []
+    for node, argument, kind in domains(regularizer):
+        if kind in ("symmetric", "semidefinite"):  # CVXPY would add symmetry as a constraint
+            if not (argument.is_affine and is_symmetric(expander.expand(argument))):
+                raise NotPrivate(
+                    f"{node.atom.name if node.atom else ''} is defined for symmetric matrices, and this one is not known to "
+                    "be symmetric",
+                    node,
+                    "declare the variable symmetric (or PSD), and keep the matrix symmetric",
+                )
+            if kind == "semidefinite" and argument.variables:
+                found.append(Constraint("semidefinite", (argument,)))
+            continue
+        least = least_entry(argument)
+        if kind == "positive" and not least > 0:
+            raise NotPrivate(
+                "the divisor of squares in the regularizer is not known to be positive",
+                node,
+                "divide by a positive number, or bound the divisor away from zero by a constraint",
+            )
+        if least >= 0 or (not argument.is_affine and sign(argument) == 1):
+            continue
+        if not is_concave(argument) or not argument.variables:
+            raise NotPrivate(
+                "an atom of the regularizer is defined only where its argument is not negative, which is not known",
+                node,
+                "write an argument whose sign follows from its parts, or constrain the variables",
+            )
+        found.append(not_negative(argument))
+    return found
+
+
+def is_symmetric(matrix: Polynomial) -> bool:
+    """Whether an affine matrix is symmetric for all parameters and records, but for the rounding of its coefficients."""
+    difference = matrix + matrix.gathered(matrix.numbers().T).scaled(-1.0)
+    return bool((np.abs(difference.coefficient) <= SYMMETRIC * np.abs(matrix.coefficient).max(initial=0.0)).all())
