@@ -276,11 +276,12 @@ def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[
     for sign in (1.0, -1.0)[: 1 + row.tight]:
         normal, level = sign * row.normal, sign * row.level
         apex = np.where(normal > 0, lower[row.coordinates], upper[row.coordinates])
+        if not np.isfinite(apex).all():
+            continue
         at = normal * apex
         left = level - float(at.sum())
         room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(level)) if rounded and at.any() else 0.0
-        # If nothing is left, nothing satisfies all constraints; whoever projects will see.
-        if np.isfinite(apex).all() and left >= -room:
+        if left >= -room:  # else nothing satisfies all constraints; whoever projects will see
             least, most = max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)
             ends = np.array([[least], [most]]) / normal
             found.append(AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0)))
