@@ -1,8 +1,8 @@
 """The adversary of the verifier: tries to break every constant that was proved about a template.
 
-The verifier derives constants by rules over expressions.  Here they are attacked from the other side: automatic
-differentiation of one record's loss, and a search over the record, its neighbour and the parameters.  What is observed must
-never exceed what is certified; how near it comes says how tight the certificate is.
+The verifier derives constants by rules over expressions.  Here they are attacked from the other side: by derivatives of one
+record's loss, and a search over the record, its neighbour and the parameters.  What is observed must never exceed what is
+certified; how near it comes says how tight the certificate is.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpconvex.auditing.report import Place, written
+from dpconvex.auditing.report import Place, Row, columns, written
 from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arrays import Array
@@ -43,7 +43,7 @@ NAMES = {
     "noise_dimension": "sensitive subspace",
     "strong_convexity": "strong convexity mu",
 }
-HEAD = ("constant", "observed", "certified", "ratio")
+HEAD: Row = ("constant", "observed", "certified", "ratio")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +97,13 @@ class Falsification(Mapping[str, Finding]):
     def __len__(self) -> int:
         return len(self.findings)
 
-    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+    def rows(self) -> Iterator[Row]:
         """Yield (constant, observed, certified, ratio)."""
         for constant, found in self.items():
             yield NAMES[constant], f"{found.observed:.6g}", f"{found.certified:.6g}", f"{found.ratio:.4f}"
 
     def __str__(self) -> str:
-        head, *lines = (f"{a:<30}{b:>12}{c:>12}{d:>9}" for a, b, c, d in (HEAD, *self.rows()))
-        return "\n".join(["The attack broke no constant.", "", head, "-" * len(head), *lines])
+        return "\n".join(["The attack broke no constant.", "", *columns(HEAD, self.rows())])
 
     def _repr_html_(self) -> str:
         return paragraph("The attack broke no constant.") + aligned(HEAD, self.rows(), numbers=(1, 2, 3))
@@ -187,10 +186,7 @@ def falsify(
     return Falsification(findings)
 
 
-Claims = dict[str, tuple[float, Goal]]
-
-
-def claims(analysis: Analysis, certificate: Certificate | None) -> Claims:
+def claims(analysis: Analysis, certificate: Certificate | None) -> dict[str, tuple[float, Goal]]:
     """Return the certified value of each constant, and the sum of quantities that it bounds."""
     removed = certificate is not None and certificate.privacy.adjacency == "add-remove"
     move = "gradient" if removed else "difference"
@@ -202,9 +198,8 @@ def claims(analysis: Analysis, certificate: Certificate | None) -> Claims:
     found = {"gradient_bound": (bound, Goal({"gradient": 1.0})), "sensitivity": (sensitivity, Goal({move: 1.0}))}
     if analysis.kink is not None:
         return found
-    trace = max(loss.curvature.trace for loss in analysis.losses)
     found["hessian_bound"] = eigenvalue, Goal({"eigenvalue": 1.0})
-    found["hessian_trace"] = trace, Goal({"trace": 1.0})
+    found["hessian_trace"] = max(loss.curvature.trace for loss in analysis.losses), Goal({"trace": 1.0})
     if isinstance(certificate, ObjectiveCertificate):
         mu = analysis.strong_convexity(certificate.size, certificate.added)
         found["log_det"] = analysis.log_det(mu)[0], Goal({"log_det": 1.0})
@@ -214,11 +209,10 @@ def claims(analysis: Analysis, certificate: Certificate | None) -> Claims:
     return found
 
 
-def observed(search: Search, claimed: Claims, starts: int, steps: int) -> dict[str, Finding]:
+def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int, steps: int) -> dict[str, Finding]:
     """Return the worst case of each claim that is found."""
     best: dict[str, Finding] = {}
-    (pair,) = search.pairs("replace-one")
-    goals = [goal for _, goal in claimed.values()]
+    goals, (pair,) = [goal for _, goal in claimed.values()], search.pairs("replace-one")
     for constant, goal, found in zip(claimed, goals, search.found(goals, pair, POOL[0], steps, starts), strict=True):
         one = found.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])

@@ -64,9 +64,9 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
     gradient is taken off the distance.
     """
     here, moduli, form = found.theta, search.moduli, search.form
-    frame = np.tile(np.eye(len(moduli)), (len(found), 1, 1))
-    base = moduli * here + found.sides[0].slopes(here, frame)[0]
-    there, best, left = here.copy(), here.copy(), np.full(len(found), np.inf)
+    frame = np.broadcast_to(np.eye(len(moduli)), (len(found), len(moduli), len(moduli)))
+    base = moduli * here + found.sides[0].slopes(here, frame, curved=False)[0]
+    there, best, left = here, here, np.full(len(found), np.inf)
     for _ in range(STEPS):
         g, h = (np.nan_to_num(part) for part in found.sides[1].slopes(there, frame))
         residual = moduli * there + g - base
@@ -188,10 +188,10 @@ def attack_whitening(certificate: Certificate) -> list[Attack]:
     if not noise.composed:
         how = "Gaussian profile of the second moment"
         return [gaussian_attack("whitening", noise.epsilon, noise.delta, shift, how)]
-    both = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
+    shift = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
     how = "Gaussian profile of the second moment and of the noise as certified"
-    epsilon = noise.epsilon + certificate.noise_epsilon
-    return [gaussian_attack("whitening and noise together", epsilon, certificate.noise_delta, both, how)]
+    epsilon, delta = noise.epsilon + certificate.noise_epsilon, certificate.noise_delta
+    return [gaussian_attack("whitening and noise together", epsilon, delta, shift, how)]
 
 
 def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:

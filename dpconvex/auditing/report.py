@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from dpconvex.core.markup import aligned, paragraph
 from dpconvex.language.privacy import Privacy
 
 Place = Mapping[str, Any] | None
+Row = tuple[str, str, str, str]
+HEAD: Row = ("", "claimed", "found", "ratio")
 
 # What exceeds a claim by less than this, relatively, is rounding: of the certificate, and of what was found.
 TOLERANCE = 1e-7
@@ -54,7 +56,7 @@ class Attack:
     def holds(self) -> bool:
         return not self.ratio > 1 + TOLERANCE
 
-    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+    def rows(self) -> Iterator[Row]:
         """Yield (name, claimed, found, ratio)."""
         pairs = (self.what, self.epsilon, self.found_epsilon), ("delta", self.delta, self.found_delta)
         for name, claimed, found in pairs:
@@ -126,18 +128,16 @@ class Audit:
         )
 
     def __str__(self) -> str:
-        table = [row for attack in self.attacks for row in attack.rows()]
-        wide = max((len(row[0]) for row in table), default=10)
-        head = f"{'':<{wide}}{'claimed':>13}{'found':>13}{'ratio':>9}"
-        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", head, "-" * len(head)]
-        lines += [f"{a:<{wide}}{b:>13}{c:>13}{d:>9}" for a, b, c, d in table]
+        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", *columns(HEAD, self._rows())]
         for attack in self.attacks:
             lines += ["", attack.part, *(f"  {name}: {place}" for name, place in attack.places())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = (row for attack in self.attacks for row in attack.rows())
-        return paragraph(self.verdict) + aligned(["", "claimed", "found", "ratio"], rows, numbers=(1, 2, 3))
+        return paragraph(self.verdict) + aligned(HEAD, self._rows(), numbers=(1, 2, 3))
+
+    def _rows(self) -> Iterator[Row]:
+        return (row for attack in self.attacks for row in attack.rows())
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the laws as JSON-able data."""
@@ -149,22 +149,19 @@ class Audit:
         return {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw delta against epsilon, claimed and found, and save the picture.
-
-        Parameters
-        ----------
-        path : str or path
-            Its ending decides the format.
-
-        Raises
-        ------
-        DPConvexError
-            If Matplotlib is not installed.
-        """
+        """Draw delta against epsilon, claimed and found, and save the picture; the ending of the path decides the format."""
         from dpconvex.plots import audit_curve
 
         figure: Any = audit_curve(self).figure
         figure.savefig(path)
+
+
+def columns(head: Row, rows: Iterable[Row]) -> list[str]:
+    """Write a table, names to the left and numbers to the right."""
+    table = [head, *rows]
+    wide = max(len(row[0]) for row in table)
+    lines = [f"{a:<{wide}}{b:>13}{c:>13}{d:>9}" for a, b, c, d in table]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
 def written(place: Place) -> str:

@@ -46,7 +46,7 @@ FLAT = ("gradient", "difference", "distance")
 
 
 class Losses:
-    """The losses of all examined labels, and the entries of their affine leaves, for many records and parameters."""
+    """The losses of all examined labels, and the entries of their affine leaves, each in slots."""
 
     def __init__(self, form: LossForm) -> None:
         self.dim, self.count = form.space.dim, len(form.labels)
@@ -56,47 +56,13 @@ class Losses:
         self.owner = np.zeros((self.count, self.width), dtype=np.int64)
         for row, each in zip(self.owner, sizes, strict=True):
             row[: sum(each)] = [leaf for leaf, size in enumerate(each) for _ in range(size)]
-        rows, seed = entry_rows(form.space), Field.of((self.width,), SEED, "seed")
-        self._losses = [lowered(loss, rows) for loss in form.losses]
-        stacks = [hstack(*map(vec, leaves)) if leaves else None for leaves in form.leaves]
-        self._leaves = [
-            None if leaves is None else lowered(total(seed[: leaves.size] * leaves), rows) for leaves in stacks
-        ]
-        self._lift = entries_matrix(form.space)
-
-    def rows(self, group: NDArray[np.int64], fields: dict[str, Array]) -> Derivatives:
-        """Return ``A_z`` and ``c_z`` for records: slopes and values, at zero, of the leaves' sum with unit weights."""
-        matrix, offset = np.zeros((len(group), self.width, self.dim)), np.zeros((len(group), self.width))
-        for label in np.unique(group):
-            own, here = self._leaves[label], np.flatnonzero(group == label)
-            if own is not None:
-                every = {name: np.repeat(values[here], self.width, axis=0) for name, values in fields.items()}
-                every[SEED] = np.tile(np.eye(self.width), (len(here), 1))
-                entries, known = np.zeros((len(own.place), 1)), [every[name] for name in own.fields]
-                value, slope = gradient(own.program, own.constants, entries, known, len(every[SEED]))
-                matrix[here] = (slope.T @ self._lift[own.place]).reshape(len(here), self.width, self.dim)
-                offset[here] = value.reshape(len(here), self.width)
-        return matrix, offset
-
-    def slopes(
-        self, points: Array, frame: Array, curved: bool, group: NDArray[np.int64], fields: dict[str, Array]
-    ) -> Derivatives:
-        """Return gradients and, if `curved`, Hessians in coordinates of frames."""
-        count, d = points.shape
-        slopes, bends = np.zeros((count, d)), np.zeros((count, d, d))
-        for label in np.unique(group):
-            own, mine = self._losses[label], np.flatnonzero(group == label)
-            lift, step = self._lift[own.place], max(AT_ONCE // max(self.dim * d, 1), 1)
-            for here in (mine[start : start + step] for start in range(0, len(mine), step)):
-                along = lift @ np.moveaxis(frame[here], 1, 0).reshape(self.dim, -1)
-                along = along.reshape(-1, len(here), d)
-                entries, known = np.einsum("ebd,bd->eb", along, points[here]), [fields[n][here] for n in own.fields]
-                slope = gradient(own.program, own.constants, entries, known, len(here))[1]
-                slopes[here] = np.einsum("ebd,eb->bd", along, slope)
-                for k in range(d if curved else 0):
-                    bent = hessian_product(own.program, own.constants, entries, along[..., k], known, len(here))
-                    bends[here, :, k] = np.einsum("ebd,eb->bd", along, bent)
-        return slopes, bends
+        self.lift, rows = entries_matrix(form.space), entry_rows(form.space)
+        self.lowered = [lowered(loss, rows) for loss in form.losses]
+        seed, stacks = (
+            Field.of((self.width,), SEED, "seed"),
+            [hstack(*map(vec, leaves)) if leaves else None for leaves in form.leaves],
+        )
+        self.leaves = [None if stack is None else lowered(total(seed[: stack.size] * stack), rows) for stack in stacks]
 
 
 losses_of = once(Losses)
@@ -117,17 +83,39 @@ class Records:
         return Records(self.losses, self.group[index], {name: v[index] for name, v in self.fields.items()})
 
     def rows(self, dim: int) -> Derivatives:
-        """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k)."""
-        if self.losses is None:
-            return np.zeros((len(self), 0, dim)), np.zeros((len(self), 0))
-        return self.losses.rows(self.group, self.fields)
+        """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k).
+
+        They are the slopes and values, at zero, of the sum of the leaves with one weight 1 and all others 0.
+        """
+        losses, width = self.losses, 0 if self.losses is None else self.losses.width
+        matrix, offset = np.zeros((len(self), width, dim)), np.zeros((len(self), width))
+        for label in () if losses is None else np.unique(self.group):
+            own, here = losses.leaves[label], np.flatnonzero(self.group == label)
+            if own is not None:
+                every = {name: np.repeat(values[here], width, axis=0) for name, values in self.fields.items()}
+                every[SEED] = np.tile(np.eye(width), (len(here), 1))
+                entries, known = np.zeros((len(own.place), 1)), [every[name] for name in own.fields]
+                value, slope = gradient(own.program, own.constants, entries, known, len(every[SEED]))
+                matrix[here] = (slope.T @ losses.lift[own.place]).reshape(len(here), width, dim)
+                offset[here] = value.reshape(len(here), width)
+        return matrix, offset
 
     def slopes(self, points: Array, frame: Array, curved: bool = True) -> Derivatives:
         """Return gradients (B, d) and Hessians (B, d, d) at ``frame @ t``, for t of shape (B, d), frames (B, dim, d)."""
-        count, d = points.shape
-        if self.losses is None:
-            return np.zeros((count, d)), np.zeros((count, d, d))
-        return self.losses.slopes(points, frame, curved, self.group, self.fields)
+        losses, (count, dim, d) = self.losses, frame.shape
+        slopes, bends, step = np.zeros((count, d)), np.zeros((count, d, d)), max(AT_ONCE // (dim * d), 1)
+        for label in () if losses is None else np.unique(self.group):
+            own, mine = losses.lowered[label], np.flatnonzero(self.group == label)
+            for here in (mine[start : start + step] for start in range(0, len(mine), step)):
+                along = losses.lift[own.place] @ np.moveaxis(frame[here], 1, 0).reshape(dim, -1)
+                along, known = along.reshape(-1, len(here), d), [self.fields[name][here] for name in own.fields]
+                entries = np.einsum("ebd,bd->eb", along, points[here])
+                slope = gradient(own.program, own.constants, entries, known, len(here))[1]
+                slopes[here] = np.einsum("ebd,eb->bd", along, slope)
+                for k in range(d if curved else 0):
+                    bent = hessian_product(own.program, own.constants, entries, along[..., k], known, len(here))
+                    bends[here, :, k] = np.einsum("ebd,eb->bd", along, bent)
+        return slopes, bends
 
     def slopes_at(self, points: Array, frame: Array) -> Derivatives:
         """Return the same for the only record, at many points, shape (m, d), in one frame, shape (dim, d)."""

@@ -54,12 +54,12 @@ def smaller(owner: Any, name: str) -> Plant:
     return plant
 
 
-def drawn(owner: Any, name: str) -> Plant:
+def drawn(law: type[samplers.Gamma] | type[samplers.Gaussian]) -> Plant:
     """Return what draws a tenth less than the certificate says."""
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda p, scale, rng: honest(p, TENTH * scale, rng))
+        honest = law.draw
+        monkeypatch.setattr(law, "draw", staticmethod(lambda p, scale, rng: honest(p, TENTH * scale, rng)))
 
     return plant
 
@@ -98,8 +98,8 @@ CASES = {
         mixture, dp.Privacy(3.0, 1e-4), GAMMA, smaller(samplers, "gaussian_sigma"), "clustering", share=0.5
     ),
     COVER: Case(logistic, PURE, OUTPUT, smaller(residual_noise, "calibrate_residual_noise"), COVER),
-    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers, "gamma_direction"), "noise as drawn", 0.9),
-    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers, "gaussian"), "noise as drawn", 0.9),
+    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers.Gamma), "noise as drawn", 0.9),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers.Gaussian), "noise as drawn", 0.9),
 }
 LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn"}
 
@@ -186,35 +186,21 @@ def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
     assert found["exact answer"].found_epsilon > 0.05 or found["exact answer"].found_delta > 0
 
 
-def test_a_set_without_a_projection_is_refused() -> None:
-    w = cp.Variable(2, name="w")
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
-    constraints = [w >= -3, cp.log_sum_exp(w) <= 2]
-    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), constraints)
-    with pytest.raises(dp.TemplateError, match=r"which points lie in the feasible set: .*log_sum_exp"):
-        dp.audit(template, dp.Privacy(2.0), GAMMA, size=20, effort=0.1, seed=1)
-
-
 def test_everything_as_released() -> None:
     template = dp.load("huber_svm", features=1, regularization=4)  # one record, which decides the answer
     found = dp.audit(template, dp.Privacy(4.0), OUTPUT, size=1, effort=0.1, runs=150, seed=1)
     assert found.holds, str(found)
     assert 0.7 < found["as released"].found_epsilon < 4.0, str(found)
+    assert "ratio" in found._repr_html_()
     with pytest.raises(KeyError, match="attacked were"):
         found["nothing"]
 
 
-@SLOW
-def test_it_prints_and_draws(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    template = dp.load("huber_svm", features=1)
-    found = dp.audit(template, dp.Privacy(1.0, 1e-6), GAUSSIAN, size=50, effort=0.05, seed=1)
-    for said in ("claimed", "one data set has", "the rest of the data"):
-        assert said in str(found)
-    assert "ratio" in found._repr_html_()
-    assert json.loads(json.dumps(found.to_dict()))["holds"] is True
-    found.plot(tmp_path / "audit.png")
-    assert (tmp_path / "audit.png").stat().st_size > 1000
+def without_projection() -> dp.Template:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    constraints = [w >= -3, cp.log_sum_exp(w) <= 2]
+    return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), constraints)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +213,7 @@ def test_it_prints_and_draws(tmp_path: Path) -> None:
         ({"mechanism": GAUSSIAN}, "delta = 0"),
         ({"template": "logistic_regression"}, "expected a Template"),
         ({"runs": 30, "whitening": True}, "leave out runs"),
+        ({"template": without_projection(), "mechanism": GAMMA}, "which points lie in the feasible set: .*log_sum_exp"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
@@ -240,7 +227,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, mo
     picture = tmp_path / "audit.png"
     assert main([*common, "--json", "--picture", str(picture)]) == 0
     assert json.loads(capsys.readouterr().out)["holds"] is True
-    assert picture.exists()
+    assert picture.stat().st_size > 1000
     smaller(samplers.Gamma, "calibrate")(monkeypatch)
     assert main(common) == 1
     printed = capsys.readouterr()

@@ -274,11 +274,3 @@ def test_a_shift_of_laplace_noise_costs_its_length() -> None:
     assert masses.delta(0.5) == 0
     # Half of what the interval between the two medians holds more.
     assert masses.delta(0.0) == pytest.approx(-math.expm1(-0.25), rel=1e-3)
-
-
-@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
-@pytest.mark.parametrize("ends", [(-np.inf, np.inf), (-0.1, 0.4), (0.2, np.inf)])
-def test_the_line_has_mass_one(noise: str, ends: tuple[float, float]) -> None:
-    slopes = 2 * grid(0.1, 9.0, *ends, 300)
-    masses = line_masses(slopes, slopes + 1, noise, 0.7)
-    assert [masses.first.sum(), masses.second.sum()] == pytest.approx([1.0, 1.0], rel=1e-12)
