@@ -89,7 +89,9 @@ class Records:
         """
         losses, width = self.losses, 0 if self.losses is None else self.losses.width
         matrix, offset = np.zeros((len(self), width, dim)), np.zeros((len(self), width))
-        for label in () if losses is None else np.unique(self.group):
+        if losses is None:
+            return matrix, offset
+        for label in np.unique(self.group):
             own, here = losses.leaves[label], np.flatnonzero(self.group == label)
             if own is not None:
                 every = {name: np.repeat(values[here], width, axis=0) for name, values in self.fields.items()}
@@ -104,7 +106,9 @@ class Records:
         """Return gradients (B, d) and Hessians (B, d, d) at ``frame @ t``, for t of shape (B, d), frames (B, dim, d)."""
         losses, (count, dim, d) = self.losses, frame.shape
         slopes, bends, step = np.zeros((count, d)), np.zeros((count, d, d)), max(AT_ONCE // (dim * d), 1)
-        for label in () if losses is None else np.unique(self.group):
+        if losses is None:
+            return slopes, bends
+        for label in np.unique(self.group):
             own, mine = losses.lowered[label], np.flatnonzero(self.group == label)
             for here in (mine[start : start + step] for start in range(0, len(mine), step)):
                 along = losses.lift[own.place] @ np.moveaxis(frame[here], 1, 0).reshape(dim, -1)
