@@ -190,3 +190,25 @@ def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name: st
     slack = 1e-10
     assert np.linalg.norm(theta - exact) <= tau + slack
     assert violation(template, analysis.form.space.unpack(theta)) <= 1e-9
+
+
+TIED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
+    "largest entries": (lambda w: 0.1 * cp.sum_largest(w, 3), lambda w: []),
+    "largest sizes": (lambda w: 0.01 * cp.sum_largest(cp.abs(w), 2), lambda w: []),
+    "bounded sizes": (lambda w: 0, lambda w: [cp.sum_largest(cp.abs(w), 3) <= 0.3]),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_ties_that_take_many_linearisations_are_certified_whatever_the_records(name: str) -> None:
+    """Noise leaves most entries tied, and the multipliers of one linearisation then certify nothing."""
+    w, dim, size = cp.Variable(6, name="w"), 6, 1000
+    template = dp.Template(
+        dp.Record(x=dp.Ball(dim), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        1e-3 * cp.sum_squares(w) + TIED[name][0](w),
+        TIED[name][1](w),
+    )
+    row = np.linspace(0.1, 0.5, dim)
+    data = {"x": np.tile(row / np.linalg.norm(row) * 0.999, (size, 1)), "y": [1] * size}
+    assert dp.solve(template, data, PROMISE, budget=dp.Budget(PROMISE)).private

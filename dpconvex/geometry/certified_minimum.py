@@ -21,7 +21,7 @@ from dpconvex.geometry.region import Region
 # Of double or extended precision.
 Array = NDArray[Any]
 
-NEWTON_STEPS, LAST_STEPS, PATIENCE = 60, 40, 4
+NEWTON_STEPS, LAST_STEPS, PATIENCE, BUNDLE_STEPS = 60, 40, 4, 100
 # A Newton step of this size, relative to the point, is followed by the last steps.
 NEAR = 1e-7
 # Conditions that are farther away, in units of a step, are left out.
@@ -37,7 +37,10 @@ FAR = 1e8
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
     """Minimise a function over a set, to a tolerance or as exactly as rounding allows."""
     x, step = newton(function, region, region.bring_in(start).astype(float))
-    return last_steps(function, region, x, step, tolerance)
+    best = last_steps(function, region, x, step, tolerance)
+    if best.distance > tolerance and region.curved:
+        best = min(best, bundled(function, region, x, tolerance), key=lambda one: one.distance)
+    return best
 
 
 def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
@@ -105,6 +108,40 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
+    return best
+
+
+def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Certified:
+    """Collect linearisations of functions with kinks, of which one point's say too little, until multipliers certify a point.
+
+    A bundle method (C. Lemarechal, "An extension of Davidon methods to non differentiable problems", 1975): the point moves where
+    that certifies more; linearisations of wherever a model's minimum is are added, and those without a multiplier leave.
+    """
+    best, near = Certified(x, np.inf), region.on_hull(x)
+    unit = size = 1 + float(np.linalg.norm(x))
+    count, bundle = len(region.blocks), region.cuts(near)
+    for _ in range(BUNDLE_STEPS):
+        gradient = function.value_and_gradient(near.astype(float))[1]
+        hessian = function.hessian(near.astype(float))
+        blocks = [*region.blocks, *bundle]
+        found = model(region, blocks, near, hessian, gradient, unit)
+        if found is None:
+            break
+        move, multipliers = found
+        there = region.bring_in(function.lowered(region.on_hull(near + move)))
+        for point in (region.bring_in(near), there):
+            slope = function.value_and_gradient(point.astype(float))[1]
+            distance = certified_distance(function, region, point, slope, blocks, multipliers)
+            if distance < best.distance:
+                best, near = Certified(point.astype(float), distance), point
+        if best.distance <= tolerance:
+            break
+        largest = max(float(z.max(initial=0.0)) for z in multipliers)
+        pulling = [
+            block for block, z in zip(bundle, multipliers[count:], strict=True) if z.max(initial=0.0) > 1e-9 * largest
+        ]
+        bundle = [*pulling, *region.cuts(there)]
+        unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), size)
     return best
 
 
