@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,22 +16,18 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.apps.cli import words
 from dpconvex.apps.settings import (
+    Declared,
     assignments,
     declare,
-    labelling,
     ledger,
     literal,
-    mechanism_of,
     privacy,
     schema_of,
-    settings_of,
-    table,
-    whitening_of,
+    terms,
 )
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.schema import Schema, draft
 from dpconvex.language.tables import table_of
-from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import locate, options as options_of
 from dpconvex.release.files import writable, write_whole
 
@@ -48,27 +44,19 @@ def problems(chosen: argparse.Namespace) -> None:
     """Print names, descriptions and options of the shipped problems."""
     listing, lines = [], []
     for name, text in dp.problems().items():
-        options = {
-            option: {"required": True} if p.default is p.empty else {"default": p.default}
-            for option, p in options_of(name).items()
-        }
+        known = options_of(name)
+        defaults = {option: p.default for option, p in known.items() if p.default is not p.empty}
+        options = {o: {"default": defaults[o]} if o in defaults else {"required": True} for o in known}
         listing.append({"name": name, "description": text, "options": options})
-        listed = ", ".join(o + (f"={p['default']!r}" if "default" in p else "") for o, p in options.items())
-        lines.append(f"{name} - {text}\n    options: {listed}")
+        shown = ", ".join(f"{option}={defaults[option]!r}" if option in defaults else option for option in known)
+        lines.append(f"{name} - {text}\n    options: {shown}")
     told(chosen, listing, "\n".join(lines))
-
-
-def claimed(chosen: argparse.Namespace) -> tuple[Template, dp.Privacy, Any, dict[str, Any]]:
-    """Return a problem's learner, the promise, the mechanism, and further options of what proves or attacks it."""
-    learner = dp.load(chosen.problem, **assignments(chosen.set))
-    share = labelling(learner, chosen.share)
-    share |= whitening_of(chosen.whitening, share)
-    return learner, privacy(vars(chosen)), mechanism_of(chosen.mechanism, learner), share
 
 
 def verify(chosen: argparse.Namespace) -> None:
     """Print the certificate of a problem."""
-    learner, promise, mechanism, options = claimed(chosen)
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    promise, mechanism, options = terms(chosen, learner)
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
     told(chosen, {"private": True, "certificate": certificate.to_dict()}, certificate)
@@ -76,9 +64,10 @@ def verify(chosen: argparse.Namespace) -> None:
 
 def audit(chosen: argparse.Namespace) -> None:
     """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
-    learner, promise, mechanism, options = claimed(chosen)
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    promise, mechanism, options = terms(chosen, learner)
     options |= {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
-    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
+    picture = file_for(chosen.picture, {"the problem": chosen.problem})
     found = dp.audit(learner, promise, mechanism, **options)
     told(chosen, found.to_dict(), found)
     if picture is not None:
@@ -91,11 +80,11 @@ def budget(chosen: argparse.Namespace) -> None:
     """Show a ledger, or say that it is sound."""
     ledger = dp.Budget.open(chosen.ledger)
     entries = ledger.entries
-    spends = [
+    data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
+    data["spends"] = [
         {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
         for e in entries
     ]
-    data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting, "spends": spends}
     data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
     data["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
     told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {len(entries)} spends.")
@@ -106,35 +95,38 @@ def schema(chosen: argparse.Namespace) -> None:
     if chosen.what == "draft":
         if chosen.label is None:
             raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
-        out = None if chosen.out is None else writable(chosen.out, {"the table": chosen.file})
-        text = draft(chosen.file, chosen.label)
-        if out is None:
-            print(text, end="")
-        else:
-            write_whole(out, text.encode("utf-8"))
+        written(file_for(chosen.out, {"the table": chosen.file}), draft(chosen.file, chosen.label))
         return
     found = dp.Schema.load(chosen.file)
-    data = {"columns": len(found.features), "features": found.feature_names}
-    data |= {"norm bound": found.norm_bound, "label": found.label}
+    names, count, bound = found.feature_names, len(found.features), found.norm_bound
     told(
         chosen,
-        data,
-        f"{chosen.file}: sound; {len(found.features)} columns become {len(found.feature_names)} features,\n"
-        f"records are divided by {found.norm_bound:.4g}, the largest possible length; {found.label!r} is predicted.",
+        {"columns": count, "features": names, "norm bound": bound, "label": found.label},
+        f"{chosen.file}: sound; {count} columns become {len(names)} features,\n"
+        f"records are divided by {bound:.4g}, the largest possible length; {found.label!r} is predicted.",
     )
+
+
+def file_for(path: str | None, inputs: Mapping[str, str | None]) -> Path | None:
+    return None if path is None else writable(path, inputs)
+
+
+def written(out: Path | None, text: str) -> None:
+    """Write a text to a file, or print it if there is none."""
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_whole(out, text.encode("utf-8"))
 
 
 # What is paid for
 
 
-def opened(
-    chosen: argparse.Namespace, settings: dict[str, Any], schema: Schema, codes: list[Any]
-) -> tuple[dp.Privacy, Path, Any, dict[str, Any]]:
-    """Return the promise, the file to write, the table, which is read before anything is paid, and options of every fit.
+def prepared(chosen: argparse.Namespace, declared: Declared, promise: dp.Privacy) -> tuple[Path, Any, dict[str, Any]]:
+    """Return the file to write, the table, which is read before anything is paid, and options of every fit.
 
     So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
     """
-    promise = privacy(settings)
     inputs = {
         "the table": chosen.data,
         "the ledger": chosen.ledger,
@@ -143,43 +135,36 @@ def opened(
         "the problem": str(locate(chosen.problem)),
     }
     out = writable(chosen.out, inputs)
-    data = table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
-    options = {"size": settings.get("size"), "backend": settings.get("backend"), "seed": chosen.seed}
-    return promise, out, data, options | {"budget": ledger(chosen, promise)}
+    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
+    options = {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
+    return out, data, options | {"budget": ledger(chosen, promise)}
 
 
 def fit(chosen: argparse.Namespace) -> None:
     """Fit a problem to a table and save what is released."""
-    settings = settings_of(chosen)
-    schema = schema_of(settings)
-    learner, codes = declare(chosen.problem, schema, settings["options"] | assignments(chosen.set))
-    share = labelling(learner, settings.get("share"))
-    further = share | whitening_of(settings.get("whitening"), share) | {"label": f"fit {chosen.problem}"}
-    mechanism = mechanism_of(settings.get("mechanism"), learner)
-    promise, out, data, options = opened(chosen, settings, schema, codes)
-    found: Any = (dp.solve_mixture if share else dp.solve)(learner, data, promise, mechanism, **options, **further)
-    save(chosen, found.release if share else found, schema, out)
+    declared = declare(chosen.problem, schema_of(chosen), chosen.options | assignments(chosen.set))
+    promise, mechanism, further = terms(chosen, declared.learner)
+    out, data, options = prepared(chosen, declared, promise)
+    options |= further | {"label": f"fit {chosen.problem}"}
+    solve: Any = dp.solve_mixture if "share" in further else dp.solve
+    found = solve(declared.learner, data, promise, mechanism, **options)
+    save(chosen, found.release if "share" in further else found, declared.schema, out)
 
 
 def tune(chosen: argparse.Namespace) -> None:
     """Choose among settings of a problem privately, and save the release of the best."""
-    settings = settings_of(chosen)
-    schema = schema_of(settings)
+    schema, candidates = schema_of(chosen), {}
     if schema.labels is None:
         raise TemplateError("tune counts wrong labels; a regression has none. Fit it with the settings of your choice.")
-    candidates: dict[str, Any] = {}
-    codes: list[Any] = []
     for varied in grid(chosen.grid):
         name = ", ".join(f"{key}={value!r}" for key, value in varied.items())
-        candidates[name], codes = declare(
-            chosen.problem, schema, settings["options"] | assignments(chosen.set) | varied
-        )
-    first = next(iter(candidates.values()))
-    if "m" in first.record.discrete:
+        declared = declare(chosen.problem, schema, chosen.options | assignments(chosen.set) | varied)
+        candidates[name] = declared.learner
+    promise, mechanism, further = terms(chosen, declared.learner)
+    if "share" in further:
         raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
-    mechanism, whitening = mechanism_of(settings.get("mechanism"), first), whitening_of(settings.get("whitening"), {})
-    promise, out, data, options = opened(chosen, settings, schema, codes)
-    found = dp.tune(candidates, data, promise, mechanism, **options, **whitening)
+    out, data, options = prepared(chosen, declared, promise)
+    found = dp.tune(candidates, data, promise, mechanism, **options, **further)
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")
     save(chosen, found.release, schema, out)
@@ -191,12 +176,7 @@ def grid(texts: list[str]) -> list[dict[str, Any]]:
     >>> grid(["regularization=1e-3,1e-2", "width=1"])
     [{'regularization': 0.001, 'width': 1}, {'regularization': 0.01, 'width': 1}]
     """
-    options = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or not name.strip().isidentifier() or not words(values):
-            raise TemplateError(f"--grid takes OPTION=A,B,..., such as --grid regularization=1e-3,1e-2, not {text!r}.")
-        options[name.strip()] = [literal(value) for value in words(values)]
+    options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
     return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 
 
@@ -209,8 +189,8 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     told(chosen, data, f"{proof}\n\nSaved {out}: {release!r}")
 
 
-def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Template, Schema, list[Any]]:
-    """Return a saved release with its functions, its template, and what it knows of tables and labels."""
+def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Declared]:
+    """Return a saved release with its functions, and what it knows of tables and labels."""
     saved = dp.Release.load(chosen.model)
     if saved.schema is None:
         raise TemplateError(
@@ -220,16 +200,17 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Template, Schema, 
     name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or (None, {}))
     if name is None:
         raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
-    learner, codes = declare(name, saved.schema, options | assignments(chosen.set))
     schema = saved.schema if chosen.clip is None else replace(saved.schema, clip=chosen.clip)
-    return dp.Release.load(chosen.model, template=learner), learner, schema, codes
+    declared = declare(name, schema, options | assignments(chosen.set))
+    return dp.Release.load(chosen.model, template=declared.learner), declared
 
 
 def predict(chosen: argparse.Namespace) -> None:
     """Write the predictions of a saved release, one line for each record."""
-    release, _, schema, codes = model_of(chosen)
+    release, declared = model_of(chosen)
+    schema = declared.schema
     inputs = {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem}
-    out = None if chosen.out is None else writable(chosen.out, inputs)
+    out = file_for(chosen.out, inputs)
     X, _ = schema.encode(chosen.data, labelled=False)
     columns: dict[str, Sequence[Any]] = {}
     if chosen.id == schema.label:
@@ -238,32 +219,19 @@ def predict(chosen: argparse.Namespace) -> None:
         raw = table_of(chosen.data)
         raw.check_names([chosen.id], None)
         columns[chosen.id] = raw.column(chosen.id).tolist()
-    found = release.predict(X)
-    if schema.labels is None:
-        columns[schema.label] = schema.decode_target(found).tolist()
-    else:
-        columns[schema.label] = [named(value, codes, schema.labels) for value in found.tolist()]
+    columns[schema.label] = declared.predicted(release.predict(X))
     if chosen.scores:
         columns |= per_label("score", release.decision_function(X), schema)
     if chosen.probabilities:
         columns |= per_label("probability", release.predict_proba(X), schema)
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
-    if out is not None:
-        write_whole(out, text.getvalue().encode("utf-8"))
+    if out is not None or not chosen.json:
+        written(out, text.getvalue())
     if chosen.json:
         further = {name: list(column) for name, column in columns.items() if name != schema.label}
         data = {"label": schema.label, "predictions": columns[schema.label]}
         print(json.dumps(data | ({"columns": further} if further else {}), default=str))
-    elif out is None:
-        sys.stdout.write(text.getvalue())
-
-
-def named(value: Any, codes: list[Any], labels: Sequence[str]) -> str:
-    """Return the label that a predicted value stands for."""
-    if value not in codes:
-        raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {codes!r}.")
-    return labels[codes.index(value)]
 
 
 def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[float]]:
@@ -276,11 +244,11 @@ def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[floa
 
 def evaluate(chosen: argparse.Namespace) -> None:
     """Measure the error of a saved release on a table, privately."""
-    release, learner, schema, codes = model_of(chosen)
-    kept = release.spent.adjacency if release.spent is not None else None
-    promise = privacy({"epsilon": chosen.epsilon, "adjacency": chosen.adjacency or kept})
-    data = table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
+    release, declared = model_of(chosen)
+    chosen.adjacency = chosen.adjacency or (release.spent and release.spent.adjacency)
+    promise = privacy(chosen)
+    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
-    found = dp.evaluate(learner, release, data, promise, **options)
+    found = dp.evaluate(declared.learner, release, data, promise, **options)
     measured = {"error": found.error, "interval": list(found.interval), "records": found.records}
     told(chosen, measured | {"private": found.spent is not None}, found)

@@ -5,8 +5,7 @@ The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian Mixture Mo
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,29 +39,22 @@ def learner(**options: float) -> dp.Template:
     return dp.load("large_margin_gaussian", features=9, labels=LABELS, **options)
 
 
-def study(draws: int, epsilons: Sequence[float], seed: int | None = None) -> tuple[Array, Array]:
-    """Split, fit and test repeatedly; returns test errors, shape (epsilons, draws), and those without privacy, shape (draws,)."""
+def study(draws: int, epsilons: Sequence[float], seed: int | None) -> Array:
+    """Split, fit and test repeatedly; returns test errors, those without privacy last, shape (epsilons + 1, draws)."""
     from tqdm import tqdm
 
     X, y = breast_cancer()
-    X = unit_ball(X, lower=1, upper=10)
-    template, plain = learner(), learner(regularization=PLAIN)
-    rng = np.random.default_rng(seed)
+    X, rng, promises = unit_ball(X, lower=1, upper=10), np.random.default_rng(seed), [dp.Privacy(e) for e in epsilons]
     found = np.empty((len(epsilons) + 1, draws))
-    with tqdm(total=found.size, desc="fits", unit="fit") as bar:
-        for draw in range(draws):
-            order = rng.permutation(len(X))
-            test, train = order[:TEST_SIZE], order[TEST_SIZE:]
-            data = {"x": X[train], "y": y[train]}
-            seeds = [None if seed is None else int(rng.integers(2**31)) for _ in epsilons]
-            fits: list[Callable[[], Any]] = [
-                partial(dp.solve, template, data, dp.Privacy(e), seed=s) for e, s in zip(epsilons, seeds, strict=True)
-            ]
-            fits.append(partial(dp.minimize, plain, data))
-            for row, fit in enumerate(fits):
-                found[row, draw] = np.mean(fit().predict(X[test]) != y[test])
-                bar.update()
-    return found[:-1], found[-1]
+    for draw in tqdm(range(draws), desc="splits", unit="split"):
+        order = rng.permutation(len(X))
+        test, train = order[:TEST_SIZE], order[TEST_SIZE:]
+        data = {"x": X[train], "y": y[train]}
+        first = None if seed is None else int(rng.integers(2**31))
+        private = dp.sweep(learner(), data, promises, seed=first)
+        for row, fit in enumerate([*private, dp.minimize(learner(regularization=PLAIN), data)]):
+            found[row, draw] = np.mean(fit.predict(X[test]) != y[test])
+    return found
 
 
 def demo(chosen: argparse.Namespace) -> None:
@@ -75,37 +67,36 @@ def demo(chosen: argparse.Namespace) -> None:
     if draws < 1:
         raise TemplateError(f"demo: the number of draws must be positive, not {draws}.")
     epsilons = QUICK if chosen.quick else EPSILONS
-    y = breast_cancer()[1]
-    size = len(y) - TEST_SIZE
+    labels = breast_cancer()[1]
+    size, chance = len(labels) - TEST_SIZE, 1 - max(float(np.mean(labels == label)) for label in LABELS)
     if not chosen.json:
         print(ABOUT.format(size=size))
         print(dp.verify(learner(), dp.Privacy(1.0), size), end="\n\n")
-    errors, reference = study(draws, epsilons, chosen.seed)
-    chance = 1 - max(float(np.mean(y == label)) for label in LABELS)
-    promise = (
-        "ε-differential privacy for replacing one record" if chosen.seed is None else "NOT PRIVATE: drawn with a seed"
-    )
-    draw(epsilons, errors, float(reference.mean()), chance, out, promise)
+    errors = study(draws, epsilons, chosen.seed)
+    footnote = FOOTNOTE if chosen.seed is None else f"NOT PRIVATE: the noise was drawn with the seed {chosen.seed}."
+    picture(epsilons, errors, chance, footnote.splitlines()[0]).savefig(out)
     if chosen.json:
-        told = {"epsilons": epsilons, "errors": errors.tolist(), "reference": reference.tolist(), "chance": chance}
-        print(json.dumps({**told, "picture": str(out), "private": chosen.seed is None}))
+        told = {"epsilons": epsilons, "errors": errors[:-1].tolist(), "reference": errors[-1].tolist()}
+        print(json.dumps(told | {"chance": chance, "picture": str(out), "private": chosen.seed is None}))
         return
     print(f"{'epsilon':>10}   {'mean test error':>15}   {'± sd':>6}")
-    for name, row in zip([*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"], [*errors, reference], strict=True):
+    for name, row in zip([*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"], errors, strict=True):
         print(f"{name:>10}   {row.mean():>15.3f}   {row.std():>6.3f}")
     print(f"\n{draws} random splits; always naming the most frequent class is wrong in {chance:.3f}.")
-    print(FOOTNOTE if chosen.seed is None else f"NOT PRIVATE: the noise was drawn with the seed {chosen.seed}.")
-    print(f"Picture: {out}")
+    print(f"{footnote}\nPicture: {out}")
 
 
-def draw(epsilons: Sequence[float], errors: Array, plain: float, chance: float, out: Path, promise: str) -> None:
+def picture(epsilons: Sequence[float], errors: Array, chance: float, footnote: str) -> Any:
+    """Return a figure of the errors."""
     from dpconvex.plots import FAINT, PLAIN as COLOUR, error_bands
 
-    axes = error_bands(epsilons, errors, label=f"private: median and quartiles of {errors.shape[1]} draws")
+    plain = float(errors[-1].mean())
+    axes = error_bands(epsilons, errors[:-1], label=f"private: median and quartiles of {errors.shape[1]} draws")
     axes.axhline(plain, color=COLOUR, linestyle="--", label=f"without privacy: {100 * plain:.1f} %")
     axes.axhline(chance, color=FAINT, linestyle=":", label=f"most frequent class: {100 * chance:.1f} %")
     axes.set_ylim(0, 1.1 * chance)
     axes.legend(frameon=False)
-    axes.set_title(f"Breast Cancer Wisconsin: large-margin Gaussians, random splits\n{promise}", loc="left", fontsize=9)
-    figure: Any = axes.figure
-    figure.savefig(out)
+    axes.set_title(
+        f"Breast Cancer Wisconsin: large-margin Gaussians, random splits\n{footnote}", loc="left", fontsize=9
+    )
+    return axes.figure

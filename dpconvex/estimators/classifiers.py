@@ -170,11 +170,7 @@ class LargeMarginGaussian(
         return self.release_[f"Phi_{number}"]
 
 
-class LargeMarginGaussianMixture(
-    LargeMarginGaussian,
-    problem="large_margin_gaussian_mixture",
-    unwhitened="components are learnt from original records",
-):
+class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaussian_mixture"):
     """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
 
     Parameters

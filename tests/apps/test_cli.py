@@ -135,7 +135,7 @@ def test_verify_prints_what_is_proved_or_why_not(run: Run) -> None:
         ({"set": "regularization=much"}, "cannot be declared with .*'much'"),
         ({"mechanism": "nope"}, "there is no mechanism 'nope'; there are: objective-gamma"),
         ({"mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
-        ({"mechanism": "gradient-descent:20"}, "NAME takes OPTION=VALUE"),
+        ({"mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
         ({"share": "0.2"}, "this problem has none"),
     ],
 )

@@ -83,7 +83,6 @@ def test_what_cannot_be_whitened_is_refused_before_payment() -> None:
     refused = [
         dp.HuberRegressor(whitening=True, **given),
         dp.KernelSVC(whitening=dp.PrivateWhitening(), **given),
-        dp.LargeMarginGaussianMixture(whitening=True, **given),
     ]
     for model in refused:
         with pytest.raises(dp.TemplateError, match="leave whitening out"):
