@@ -33,7 +33,8 @@ class Composite:
                 f"the answer cannot be certified, because {problem.feasible.reason}. Nothing is released."
             )
         self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0
-        scalars = sum(math.prod(column.shape[1:]) for column in problem.batch.fields.values())
+        columns = () if problem.lengths else problem.batch.fields.values()  # partitions show none
+        scalars = sum(math.prod(column.shape[1:]) for column in columns)
         self.lengths = problem.lengths or Lengths(scalars, max(self.dim, 1), self.dim)
 
     @cached_property
