@@ -93,19 +93,6 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     ------
     TemplateError, NotConverged
         If the statistics leave the residuals out, there are several responses, or the noise is too large.
-
-    Examples
-    --------
-    >>> import dpconvex as dp
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> x = rng.uniform(-0.5, 0.5, size=(20000, 2))
-    >>> y = x @ [0.5, -0.5] + 0.1 + 0.1 * rng.uniform(-1, 1, size=20000)
-    >>> learner = dp.load("linear_regression", features=2)
-    >>> found = dp.statistics(learner, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), dp.SufficientStatistics(residuals=True))
-    >>> table = dp.coefficients(found)
-    >>> table.names, bool((table.noise_errors < table.standard_errors).all())
-    (('w[0]', 'w[1]', 'b'), True)
     """
     if not (is_real(confidence) and 0 < confidence < 1):
         raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,6 @@ import dpconvex as dp
 from benchmarks import public_data as loaders
 from dpconvex.datasets import breast_cancer as load_breast_cancer, unit_ball
 from dpconvex.mechanisms.base import Mechanism
-
-Find = Callable[[str], Path]
 
 Data = Mapping[str, Any]
 
@@ -36,27 +33,27 @@ class Dataset(NamedTuple):
     raw: np.ndarray
 
 
-def iris(find: Find) -> Dataset:
+def iris() -> Dataset:
     """Four lengths in cm: 150 records, 3 classes."""
     bunch = datasets.load_iris()
     return Dataset(unit_ball(bunch.data, 0, 10), bunch.target.astype(np.int64), bunch.data)
 
 
-def breast_cancer(find: Find) -> Dataset:
+def breast_cancer() -> Dataset:
     """Wisconsin, original: 683 records, nine gradings from 1 to 10; class 1 is malignant."""
     raw, labels = load_breast_cancer()
     return Dataset(unit_ball(raw, 1, 10), (labels == "malignant").astype(np.int64), raw)
 
 
-def adult(find: Find) -> Dataset:
+def adult() -> Dataset:
     """UCI Adult: 45,222 records, 105 columns, each record divided by its own norm; class 1 earns more than 50,000."""
-    table = loaders.adult(find("adult.csv.gz"))
+    table = loaders.adult(loaders.find("adult.csv.gz"))
     return Dataset(table.design(unit=True).toarray(), (table.y > 0).astype(np.int64), table.numeric)
 
 
-def thinned(data: Callable[[Find], Dataset], step: int) -> Callable[[Find], Dataset]:
+def thinned(data: Callable[[], Dataset], step: int) -> Callable[[], Dataset]:
     """Take each `step`-th record, for tests that have little time."""
-    return lambda find: Dataset(*(column[::step] for column in data(find)))
+    return lambda: Dataset(*(column[::step] for column in data()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +77,7 @@ class Case:
     """A learner on a data set, whose fields `columns` makes."""
 
     golden: str
-    data: Callable[[Find], Dataset]
+    data: Callable[[], Dataset]
     name: str
     problem: str
     columns: Callable[[Dataset], Data]

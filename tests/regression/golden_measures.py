@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from golden_cases import GALLERY, Case, Dataset, Fit
 from numpy.typing import NDArray
-from randomgen import ChaCha
 
 import dpconvex as dp
 from dpconvex.release.verify import analyse
@@ -166,16 +165,3 @@ class Measured:
     def everything(self) -> Numbers:
         """Return all that the golden file holds about the case."""
         return {"minimum": self.minimum()} | {fit.name: self.fit(fit) for fit in self.case.fits}
-
-
-def draws() -> Numbers:
-    """Return the first draws of the generator that seeded noise comes from, without this package's own code.
-
-    NumPy may change its samplers between versions; seeded fits then differ, and that says nothing about the package.
-    """
-    rng = np.random.Generator(ChaCha(seed=np.random.SeedSequence(1), rounds=20))
-    return {
-        "standard_normal": rng.standard_normal(3).tolist(),
-        "standard_gamma": rng.standard_gamma(5.0, 3).tolist(),
-        "geometric": rng.geometric(1e-3, 3).tolist(),
-    }

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from golden_cases import CASES, GALLERY
-from golden_measures import Measured, Numbers, certificates, draws
+from golden_measures import Measured, Numbers, certificates
 
-from benchmarks import public_data as loaders
 from dpconvex.errors import DomainError
 
 FOLDER = Path(__file__).parent / "golden"
@@ -108,8 +107,6 @@ def rounded(value: Any) -> Any:
 
 def measured(name: str, old: Numbers, quick: bool) -> Numbers:
     """Measure one golden file; what is left out stays as it was."""
-    if name == "draws":
-        return draws()
     if name.startswith(CERTIFICATES):
         return certificates(name.removeprefix(CERTIFICATES))
     found = {}
@@ -122,7 +119,7 @@ def measured(name: str, old: Numbers, quick: bool) -> Numbers:
             continue
         print(f"  {case.name}", file=sys.stderr, flush=True)
         try:
-            found[case.name] = Measured(case, case.data(loaders.find)).everything()
+            found[case.name] = Measured(case, case.data()).everything()
         except DomainError:
             print("    left out, its data are not here", file=sys.stderr)
     return found
@@ -135,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write what moved")
     parser.add_argument("--quick", action="store_true", help="leave out what takes long")
     options = parser.parse_args(arguments)
-    names = ["draws", *(CERTIFICATES + name for name in GALLERY), *dict.fromkeys(case.golden for case in CASES)]
+    names = [*(CERTIFICATES + name for name in GALLERY), *dict.fromkeys(case.golden for case in CASES)]
     if unknown := set(options.names) - set(names):
         parser.error(f"no golden file is called {', '.join(sorted(unknown))}")
     any_moved = False
