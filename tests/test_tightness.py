@@ -50,14 +50,6 @@ def test_the_constants_of_every_problem_are_nearly_reached(name: str, options: d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["large_margin_gaussian", "ridge_regression"])
-def test_a_record_on_the_line_in_other_units_is_as_tight(name: str) -> None:
-    # Bounds on features and targets are units; nothing may be certified that holds in one of them only.
-    units = {key: value for key, value in (("radius", 7.0), ("target", 3.0)) if key in problem_files.options(name)}
-    check(dp.falsify(dp.load(name, features=1, **units), starts=16, steps=30, seed=2))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("name", "options"), variants(features=4))
 def test_the_certificate_of_every_problem_is_attacked(name: str, options: dict[str, Any], adjacency: str) -> None:
