@@ -28,7 +28,10 @@ UNIT = dp.Record(x=dp.Box(0.0, 1.0))
 SIGNED = dp.Record(x=dp.Box(-1.0, 1.0))
 FEATURES = dp.Record(x=dp.Ball(3))
 THEIR_X = FEATURES.parameters["x"]
-MATRIX = dp.ObjectivePerturbation("matrix")
+OTHER_X = UNIT.parameters["x"]
+MATRIX, GAUSSIAN = dp.ObjectivePerturbation("matrix"), dp.ObjectivePerturbation("gaussian")
+STEPS, GAUSSIAN_OUTPUT = dp.NoisyGradientDescent(), dp.OutputPerturbation("gaussian")
+INDEFINITE = np.diag([1.0, 1.0, -1.0])
 
 Loss = Callable[..., Any]
 
@@ -96,18 +99,12 @@ def shipped(features: int = 2, **options: float) -> dp.Template:
     return dp.load("logistic_regression", features=features, **options)
 
 
-def flat(x: object) -> object:
-    return cp.logistic(x @ cp.Variable(2, name="w"))
-
-
 def untested(loss: Callable[..., object]) -> dp.Template:
     return dp.Template(dp.Record(x=dp.Ball(2)), loss)
 
 
-def texts_for_numbers() -> None:
-    schema = dp.Schema({"a": (-1.0, 1.0)}, label="y", labels=[-1, 1])
-    parts = dp.Partitions([pd.DataFrame({"a": [0.1, -0.2], "y": [1, -1]})], schema)
-    dp.LogisticRegression(epsilon=1.0, classes=(-1, 1)).fit(parts)
+NUMBERS = dp.Schema({"a": (-1.0, 1.0)}, label="y", labels=[-1, 1])
+NUMBERED = dp.Partitions([pd.DataFrame({"a": [0.1, -0.2], "y": [1, -1]})], NUMBERS)
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
@@ -116,9 +113,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "the root of a field that can be negative": verified(lambda w, x: cp.logistic(w[0] * cp.sqrt(x)), SIGNED),
     "a curved term over a field that can be zero": verified(lambda w, x: cp.logistic(w[0]) / x, UNIT),
     "division by the number zero": verified(lambda w, x, y: cp.logistic(x @ w / 0)),
-    "a field of another record": verified(
-        lambda w, x, y: cp.logistic(x @ w + UNIT.parameters["x"] + cp.Parameter(name="age"))
-    ),
+    "a field of another record": verified(lambda w, x, y: cp.logistic(x @ w + OTHER_X + cp.Parameter(name="age"))),
     "the hinge": verified(lambda w, x, y: cp.pos(1 - y * (x @ w))),
     "a maximum of two terms": verified(lambda w, x, y: cp.maximum(x @ w, 1 - x @ w)),
     "the largest entry": verified(lambda w, x, y: cp.max(cp.multiply(w, x))),
@@ -138,11 +133,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a concave term": verified(lambda w, x, y: logistic(w, x, y) - cp.logistic(x @ w)),
     "a product of variables": verified(lambda w, x, y: w[0] * w[1] * x[0]),
     "a weight that can change sign": verified(lambda w, x: x * cp.logistic(w[0]), SIGNED),
-    "an indefinite quadratic form": verified(
-        lambda w, x, y: cp.quad_form(w - x, np.diag([1.0, 1.0, -1.0])), bounds=[-1, 1]
-    ),
+    "an indefinite quadratic form": verified(lambda w, x, y: cp.quad_form(w - x, INDEFINITE), bounds=[-1, 1]),
     "an indefinite quadratic form that is said to be convex": verified(
-        lambda w, x, y: cp.quad_form(w, np.diag([1.0, 1.0, -1.0]), assume_PSD=True) + x @ w, bounds=[-1, 1]
+        lambda w, x, y: cp.quad_form(w, INDEFINITE, assume_PSD=True) + x @ w, bounds=[-1, 1]
     ),
     "a composition that CVXPY cannot prove convex": verified(lambda w, x, y: cp.sqrt(cp.pos(x @ w))),
     "an atom without a rule": verified(lambda w, x, y: cp.dotsort(cp.multiply(w, x), [1.0, 0.5])),
@@ -154,9 +147,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a loss that is the same for all records": verified(lambda w, x, y: cp.sum(w)),
     "a number that is not finite": verified(lambda w, x, y: cp.logistic(np.nan * (x @ w))),
     "no regularizer": verified(logistic, FEATURES, lambda w: 0.0),
-    "a trace alone": of_a_matrix(
-        lambda P, x: dp.huber_hinge(1 - x @ P @ x, 0.5), lambda P: 0.1 * cp.trace(P), PSD=True
-    ),
+    "a trace alone": of_a_matrix(lambda P, x: dp.huber_hinge(1 - x @ P @ x, 0.5), cp.trace, PSD=True),
     "a norm alone": verified(logistic, FEATURES, lambda w: 0.1 * cp.norm1(w)),
     "one variable without a quadratic": verified(lambda w, x: cp.logistic(x @ w + cp.Variable(name="b")), FEATURES),
     "a regularizer that mentions the record": verified(logistic, FEATURES, lambda w: ridge(w) + THEIR_X @ w),
@@ -171,18 +162,10 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a kink that output perturbation cannot round off": verified(
         lambda w, x, y: cp.pnorm(w - x, 1.5), mechanism=dp.OutputPerturbation()
     ),
-    "gradient steps on unbounded parameters": verified(
-        logistic, FEATURES, mechanism=dp.NoisyGradientDescent(), delta=1e-6
-    ),
-    "gradient steps under a pure promise": verified(
-        logistic, FEATURES, mechanism=dp.NoisyGradientDescent(), bounds=[-1, 1]
-    ),
-    "Gaussian noise on the objective under a pure promise": verified(
-        logistic, FEATURES, mechanism=dp.ObjectivePerturbation("gaussian")
-    ),
-    "Gaussian noise on the output under a pure promise": verified(
-        logistic, FEATURES, mechanism=dp.OutputPerturbation("gaussian")
-    ),
+    "gradient steps on unbounded parameters": verified(logistic, FEATURES, mechanism=STEPS, delta=1e-6),
+    "gradient steps under a pure promise": verified(logistic, FEATURES, mechanism=STEPS, bounds=[-1, 1]),
+    "Gaussian noise on the objective under a pure promise": verified(logistic, FEATURES, mechanism=GAUSSIAN),
+    "Gaussian noise on the output under a pure promise": verified(logistic, FEATURES, mechanism=GAUSSIAN_OUTPUT),
     "matrix-shaped noise for gradients that are no matrices of rank one": verified(
         lambda w, x, y: cp.logistic(x[0] * w[0]) + cp.logistic(x[1] * w[0] + w[1]), mechanism=MATRIX
     ),
@@ -221,10 +204,10 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "NumPy in a loss": lambda: untested(lambda x: np.exp(x @ cp.Variable(2, name="w"))),
     "a branch on symbols": lambda: untested(lambda x: 1 if x[0] > 0 else 0),
     "shapes in a loss": lambda: untested(lambda x: cp.exp(x @ cp.Variable(3, name="w"))),
-    "no curvature": lambda: dp.verify(untested(flat), dp.Privacy(1.0), 100),
+    "no curvature": lambda: dp.verify(untested(lambda x: cp.logistic(x @ cp.Variable(2, name="w"))), PROMISE, 100),
     "a misspelt name": lambda: dp.LogisticRegresion,
     "epsilons of a curve": lambda: plots.error_bands([0, 1], [[1], [2]]),
-    "labels that a schema makes texts of": texts_for_numbers,
+    "labels that a schema makes texts of": lambda: dp.LogisticRegression(classes=(-1, 1)).fit(NUMBERED),
     # Bounds of scaling
     "features without axes": lambda: unit_ball([1.0, 2.0], 0, 1),
     "no features": lambda: unit_ball(np.zeros((3, 0)), 0, 1),
