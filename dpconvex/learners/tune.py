@@ -343,7 +343,7 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
     if not callable(build) or not width:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     if getattr(candidate, "whitening", None) not in (None, False):
-        raise TemplateError(f"tune: candidate {name!r} has an option whitening; give that to tune itself.")
+        raise TemplateError(f"tune: candidate {name!r} has an option whitening, which tune takes itself.")
     template = build(width)
     fields = template.record.continuous if isinstance(template, Template) else {}
     if getattr(fields.get(features), "shape", None) != (width,):

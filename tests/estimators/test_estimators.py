@@ -92,7 +92,7 @@ def test_what_cannot_be_whitened_is_refused_before_payment() -> None:
     gaussian = dp.LargeMarginGaussian(whitening=True, epsilon=8.0, delta=1e-5, classes=(0, 1), seed=0).fit(x, y % 2)
     with pytest.raises(AttributeError, match="whitened records"):
         _ = gaussian.means_
-    with pytest.raises(dp.TemplateError, match="tune takes `whitening`"):
+    with pytest.raises(dp.TemplateError, match="which tune takes itself"):
         dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y % 2}, dp.Privacy(1.0, 1e-5))
 
 
