@@ -13,9 +13,9 @@ from dpconvex.errors import TemplateError
 def huber_hinge(expr: Any, width: float) -> cp.Expression:
     """Smooth the hinge ``max(m, 0)`` of margin violations m by a parabola on ``|m| <= width``, elementwise.
 
-    With h = `width` the value is 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, and m for m > h: convex, at least the hinge and
-    at most h/4 above it, with slopes from 0 to 1 and curvature 1/(2h) for -h < m < h.  Of m = 1 - z, for a margin z that should
-    be at least 1, it is the Huber loss of Chaudhuri, Monteleoni and Sarwate (2011), equation 35.
+    With h = `width` it is ``huber(pos(m + h), 2h) / (4h)``: 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, m for m > h; convex, at
+    most h/4 above the hinge, with slopes from 0 to 1 and curvature 1/(2h) for -h < m < h.  Of m = 1 - z, for a margin z that
+    should be at least 1, it is the Huber loss of Chaudhuri, Monteleoni and Sarwate (2011), equation 35.
 
     Parameters
     ----------
@@ -23,11 +23,6 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
         Margin violations, finite and real.  For a DCP loss it must be convex.
     width : float
         Half the length of the interval on which the hinge is rounded off; positive and finite.
-
-    Returns
-    -------
-    cvxpy.Expression
-        ``huber(pos(m + h), 2h) / (4h)``, of the shape of `expr`.
 
     Examples
     --------
@@ -37,13 +32,11 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     if not (is_real(width) and 0 < width < math.inf) or math.isinf(1 / (2 * float(width))):
         raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
     try:
-        violation = cp.Expression.cast_to_const(
-            expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float)
-        )
+        m = cp.Expression.cast_to_const(expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float))
     except (TypeError, ValueError) as error:
         kind = type(expr).__name__
         raise TemplateError(f"huber_hinge: expected a CVXPY expression or an array, not {kind} ({error}).") from error
-    if not violation.is_real() or (isinstance(violation, cp.Constant) and not np.isfinite(violation.value).all()):
+    if not m.is_real() or (isinstance(m, cp.Constant) and not np.isfinite(m.value).all()):
         raise TemplateError("huber_hinge: margin violations must be real and finite, and not all of these are.")
     h = float(width)
-    return cp.huber(cp.maximum(violation + h, 0), 2 * h) / (4 * h)
+    return cp.huber(cp.maximum(m + h, 0), 2 * h) / (4 * h)

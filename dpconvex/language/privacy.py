@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any
 
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -33,8 +33,6 @@ class Privacy:
 
     Examples
     --------
-    >>> print(Privacy(epsilon=1))
-    epsilon = 1, replace-one
     >>> print(Privacy(epsilon=0.5, delta=1e-6, adjacency="add-remove"))
     epsilon = 0.5, delta = 1e-06, add-remove
     """
@@ -45,13 +43,9 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
-            try:
-                object.__setattr__(self, name, float(value))
-            except OverflowError:
-                object.__setattr__(self, name, math.inf)
+            if not is_real(getattr(self, name)):
+                raise TemplateError(f"Privacy: {name} must be a number, not {getattr(self, name)!r:.60}.")
+            self.__dict__[name] = float(getattr(self, name)) + 0.0  # -0.0 is 0
         if not 0 < self.epsilon < math.inf:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
         if not 0 <= self.delta < 1:
@@ -59,7 +53,6 @@ class Privacy:
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
             known = " or ".join(map(repr, ADJACENCIES))
             raise TemplateError(f"Privacy: adjacency must be {known}, not {self.adjacency!r}.")
-        object.__setattr__(self, "delta", abs(self.delta))  # -0.0 is 0
 
     @property
     def pure(self) -> bool:
@@ -100,17 +93,16 @@ def check_privacy(owner: str, privacy: object) -> None:
 def computable(privacy: Privacy) -> Iterator[None]:
     """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal."""
     remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
-    small, large = COMPUTABLE
+    (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a promise"
     if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
-        raise NotPrivate("no noise can be computed in double precision for so extreme a promise", privacy, remedy)
+        raise NotPrivate(why, privacy, remedy)
     try:
         yield
     except (ArithmeticError, AssertionError, ValueError) as error:
-        unusual = not 1e-6 <= privacy.epsilon <= 1e6 or 0 < privacy.delta < 1e-20 or privacy.delta > 0.5
-        if isinstance(error, DPConvexError) or not unusual:
+        usual = 1e-6 <= privacy.epsilon <= 1e6 and (privacy.pure or 1e-20 <= privacy.delta <= 0.5)
+        if usual or isinstance(error, DPConvexError):
             raise
-        why = f"calibrating noise for so extreme a promise failed ({type(error).__name__}: {error})"
-        raise NotPrivate(why, privacy, remedy) from error
+        raise NotPrivate(f"{why} ({type(error).__name__}: {error})", privacy, remedy) from error
 
 
 def left(total: float, part: float) -> float:
@@ -119,9 +111,5 @@ def left(total: float, part: float) -> float:
 
 
 def text(value: float) -> str:
-    """Write a number with all of its digits, and no more.
-
-    >>> text(3.0), text(0.1), text(1e-6)
-    ('3', '0.1', '1e-06')
-    """
+    """Write a number with all of its digits, and no more: 3, 0.1, 1e-06."""
     return repr(value).removesuffix(".0")

@@ -41,13 +41,6 @@ def value_rows(domain: Ball | Box) -> st.SearchStrategy[Any]:
     return st.integers(1, 5).flatmap(lambda n: arrays(float, (n, *domain.shape), elements=huge))
 
 
-def test_groups_index_the_combinations() -> None:
-    record = Record(y=Choice(["a", "b"]), x=Box(0, 1), k=Choice([5, 6, 7]))
-    rows = record.combinations
-    batch = record.validate({"y": [c["y"] for c in rows], "k": [c["k"] for c in rows], "x": np.zeros(6)})
-    np.testing.assert_array_equal(batch.group, np.arange(6))
-
-
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize(
     ("changed", "message"),
@@ -66,16 +59,17 @@ def test_bad_data_are_refused(changed: dict[Any, Any], message: str, clip: bool)
         LEARNER.validate({**DATA, **changed}, clip=clip)
 
 
+@pytest.mark.parametrize(("kind", "rounding"), [(float, ROUNDING), (np.float32, SINGLE_ROUNDING)])
 @pytest.mark.parametrize("norm", NORMS)
-def test_rounding_is_forgiven_and_put_right(norm: float) -> None:
-    ball = Ball(2, radius=5.0, norm=norm)
-    record = Record(x=ball)
-    edge = np.array([[5.0, 0.0]])
-    x = record.validate({"x": edge * (1 + ROUNDING / 2)}).fields["x"]
-    np.testing.assert_allclose(x, edge, rtol=1e-15)
-    assert (x <= 5.0 * (1 + 1e-15)).all()
-    with pytest.raises(DomainError, match="outside"):
-        record.validate({"x": edge * (1 + 2 * ROUNDING)})
+def test_rounding_is_forgiven_and_put_right(norm: float, kind: Any, rounding: float) -> None:
+    record, edge = Record(x=Ball(2, radius=5.0, norm=norm)), np.array([[5.0, 0.0], [3.0, -1.0]])
+    inside, outside = ((edge * (1 + c * rounding)).astype(kind) for c in (0.5, 2))
+    for form in (np.array, list, lambda x: Chunks([x[:1], x[1:]])):
+        x = np.concatenate(list(blocks(record.validate({"x": form(inside)}).fields["x"], 64)))
+        np.testing.assert_allclose(x, edge, rtol=rounding)
+        assert (np.linalg.norm(x, norm, axis=1) <= 5.0 * (1 + 1e-14)).all()
+        with pytest.raises(DomainError, match=r"1 of \d records lie outside"):
+            list(blocks(record.validate({"x": form(outside)}).fields["x"], 64))
 
 
 # Domains, by properties
@@ -128,16 +122,13 @@ def read(column: Any, record: Record = TRIPLES) -> Any:
     return record.validate({"x": column}).fields["x"]
 
 
-@pytest.mark.parametrize("kind", [bool, np.uint8, np.int16, np.int64, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32])
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_holds_the_same_records(form: str, kind: Any) -> None:
-    if form == "lil" and kind is np.longdouble:
-        pytest.skip("SciPy makes no such matrix")
     values = np.abs(DENSE).astype(kind)
     for matrix in (sp.coo_array(values).asformat(form), sp.coo_matrix(values).asformat(form)):
         found = read(matrix)
-        assert isinstance(found, sp.csr_array)
-        assert found.dtype == np.float64
+        assert (type(found), found.dtype) == (sp.csr_array, np.float64)
         np.testing.assert_array_equal(found.toarray(), values.astype(float))
     blocked = sp.bsr_array(np.kron(np.eye(2, 1), np.ones((2, 3))), blocksize=(2, 3))
     np.testing.assert_array_equal(read(blocked).toarray(), blocked.toarray())
@@ -177,10 +168,8 @@ def test_repeated_entries_count_together(form: str) -> None:
     """A sum of small integers does not wrap around, no flag is believed that says there are none, and sums may overflow."""
 
     def repeated(entries: Any) -> Any:
-        size = len(entries)
-        found = sp.csr_array((np.asarray(entries), np.ones(size, dtype=np.int64), [0, size]), shape=(1, 3)).asformat(
-            form
-        )
+        parts = (np.asarray(entries), np.ones(len(entries), dtype=np.int64), [0, len(entries)])
+        found = sp.csr_array(parts, shape=(1, 3)).asformat(form)
         found.has_canonical_format = True
         return found
 
@@ -219,22 +208,21 @@ def test_what_is_no_number_is_not_guessed(column: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "expected"),
+    "column",
     [
-        (np.matrix([[1.0, 2.0, 3.0]]), [1, 2, 3]),
-        ([[True, False, True]], [1, 0, 1]),
-        (np.array([[1, 2.5, np.float32(3)]], dtype=object), [1, 2.5, 3]),
-        (np.array([[255, 1, 0]], dtype=np.uint8), [255, 1, 0]),
-        (np.array([[1, 2, 3]], dtype=">f8"), [1, 2, 3]),
-        (np.array([[1, 2, 3]], dtype=np.float16), [1, 2, 3]),
-        (np.ma.array([[1.0, 2.0, 3.0]]), [1, 2, 3]),
+        np.matrix([[1.0, 2.0, 3.0]]),
+        np.array([[1, 2.0, np.float32(3)]], dtype=object),
+        np.array([[1, 2, 3]], dtype=np.uint8),
+        np.array([[1, 2, 3]], dtype=">f8"),
+        np.array([[1, 2, 3]], dtype=np.float16),
+        np.ma.array([[1.0, 2.0, 3.0]]),
+        [[True, 2, 3.0]],
     ],
 )
-def test_numbers_of_every_kind_are_read(column: Any, expected: list[float]) -> None:
+def test_numbers_of_every_kind_are_read(column: Any) -> None:
     found = read(column)
-    assert type(found) is np.ndarray
-    assert found.dtype == np.float64
-    assert found.tolist() == [expected]
+    assert (type(found), found.dtype) == (np.ndarray, np.float64)
+    assert found.tolist() == [[1, 2, 3]]
 
 
 # Labels.
@@ -313,19 +301,6 @@ def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
         found, slope = loss.value_and_gradient(theta)
         assert found == pytest.approx(value, rel=1e-13), name
         assert slope == pytest.approx(gradient, rel=1e-12), name
-
-
-def test_single_precision_is_put_back_into_the_domain() -> None:
-    x = RNG.normal(size=(500, 5)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    assert (np.linalg.norm(x.astype(float), axis=1) > 1 + 1e-9).any()
-    for column in (x, Chunks([x[:10], x[10:]])):
-        found = RECORD.validate({"x": column, "y": np.ones(500)}).fields["x"]
-        read = np.concatenate(list(blocks(found, 64)))
-        assert np.linalg.norm(read, axis=1).max() <= 1 + 1e-14
-        assert np.abs(read - x).max() <= SINGLE_ROUNDING
-    with pytest.raises(DomainError, match="1 of 501 records lie outside"):
-        RECORD.validate({"x": np.vstack([x, [[1.001, 0, 0, 0, 0]]]).astype(np.float32), "y": np.ones(501)})
 
 
 @pytest.mark.parametrize("norm", [1, 2, np.inf])

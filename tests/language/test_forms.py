@@ -124,12 +124,8 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
-def aged(values: Any) -> dict[str, Any]:
-    return {"age": values, "sick": ["no", "yes"]}
-
-
-def since(values: Any) -> dict[str, Any]:
-    return {"since": values, "sick": ["no", "yes"]}
+def aged(values: Any, name: str = "age") -> dict[str, Any]:
+    return {name: values, "sick": ["no", "yes"]}
 
 
 ODD: dict[str, Callable[[], Any]] = {
@@ -138,8 +134,8 @@ ODD: dict[str, Callable[[], Any]] = {
     "a list that contains itself": lambda: SCHEMA.encode(aged(LOOP * 2)),
     "a matrix for a column": lambda: SCHEMA.encode(aged(np.ones((2, 2)))),
     "a NUL in a path": lambda: SCHEMA.encode("a\0b.csv"),
-    "text after a day": lambda: DAYS.encode(since(["2021-01-01garbage", "2021-01-01"])),
-    "a time far from now": lambda: DAYS.encode(since(np.array([10**15, 0], "M8[s]"))),
+    "text after a day": lambda: DAYS.encode(aged(["2021-01-01garbage", "2021-01-01"], "since")),
+    "a time far from now": lambda: DAYS.encode(aged(np.array([10**15, 0], "M8[s]"), "since")),
     "bounds in a set": lambda: dp.Schema({"age": {0, 100}}, "sick", ["no", "yes"]),
     "a set of labels": lambda: dp.Schema({"age": (0, 100)}, "sick", {"no", "yes"}),  # type: ignore[arg-type]
     **{

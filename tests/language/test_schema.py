@@ -22,15 +22,11 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
     ("content", "complaint"),
     [
         ("", r"data\.csv: the file is empty; its first line must name the columns"),
-        ("age,hours,sick\n", r"there is no record"),
         ("age;hours;sick\n1;2;no\n", r"no column 'age'; the columns are age;hours;sick"),
         ("age,hours,sick,age\n1,2,no,3\n", r"2 columns are called 'age'"),
         ("age,hours,sick\n1,2,no\n1,2\n", r"line 3: 2 cells, but the header has 3"),
         ("age,hours,sick\n1,2,no\n1,two,no\n", r"line 3, column 'hours': 'two' is not a finite number"),
-        (
-            "age,hours,sick\n101,2,no\n",
-            r"line 2, column 'age': 101 is outside the declared bounds 0 to 100; .* say clip=True",
-        ),
+        ("age,hours,sick\n101,2,no\n", r"line 2, column 'age': 101 is outside .* 0 to 100; .* say clip=True"),
         ("age,hours,sick\n1,2,maybe\n", r"line 2, column 'sick': 'maybe' was not declared; declared are no"),
         ('age,hours,sick\n1,2,"no\n', r"not valid CSV"),
         (b"age,hours,sick\n1,2,\xff\n", r"not a text file in UTF-8"),
@@ -46,13 +42,11 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, compla
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"features": {}}, "there is none"),
         ({"features": {"": (0, 1)}}, "name of a column"),
         ({"features": {"age": (1, 0)}}, "'age'.* must be two numbers, finite, the lower one below"),
         ({"features": {"age": (0, 1), "sick": (0, 1)}}, "declared twice: as a feature, as the label"),
         ({"labels": "no,yes"}, "as a list"),
         ({"labels": [0, "0"]}, "all of them different"),
-        ({"features": {"c": {"levels": ["a"]}}}, "'c': declare at least two levels"),
         ({"features": {"c": {"levels": ["a", "b"], "missing": "z"}}}, "declared level or 'indicator'"),
         ({"features": {"c": {"bounds": [0, 1], "missing": 2}}}, "outside the declared bounds"),
         ({"features": {"c": {"ordered": ["a", "b"], "other": True}}}, "not declared in a way that is known"),
@@ -60,6 +54,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, compla
         ({"features": {"c": {"boolean": ["true", "false"]}}}, "would be misread"),
         ({"features": {"c": {}}}, "declare one of bounds, ordered, levels, boolean, dates"),
         ({"label_bounds": (0, 1)}, "either labels"),
+        ({"constant": "yes"}, "constant must be float"),
     ],
 )
 def test_a_declaration_must_make_sense(changes: dict[str, Any], complaint: str) -> None:
@@ -143,26 +138,23 @@ COLUMNS = st.sampled_from(
 def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns: Any, unit: bool, data: Any) -> None:
     schema = Schema({f"c{i}": column for i, (column, _) in enumerate(columns)}, "y", [0, 1], unit=unit)
     rows = {
-        f"c{i}": [data.draw(st.sampled_from(values)) for _ in range(4)] for i, (_, values) in enumerate(columns)
-    } | {"y": [0, 1, 0, 1]}
+        f"c{i}": data.draw(st.lists(st.sampled_from(v), min_size=4, max_size=4)) for i, (_, v) in enumerate(columns)
+    }
+    rows["y"] = [0, 1, 0, 1]
     X, y = schema.encode(rows)
     assert (np.linalg.norm(X, axis=1) <= 1 + 1e-12).all()
     assert X.shape == (4, len(schema.feature_names))
     for index in range(4):
         alone, _ = schema.encode({name: [column[index]] for name, column in rows.items()})
         np.testing.assert_array_equal(alone[0], X[index])
-    batch = schema.record.validate({"x": X, "y": y})
-    assert batch.size == 4
+    assert schema.record.validate({"x": X, "y": y}).size == 4
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"member": ["no", "perhaps", "no", "no"]}, r"row 1, column 'member': 'perhaps' was not declared"),
-        (
-            {"member": [None, "no", "no", "no"]},
-            r"row 0, column 'member': the value is missing \(None\)",
-        ),
+        ({"member": [None, "no", "no", "no"]}, r"row 0, column 'member': the value is missing \(None\)"),
         ({"since": ["2020-01-01", "soon", "2020-01-01", "2020-01-01"]}, "row 1, column 'since': 'soon' is not a date"),
         ({"age": [1, True, 3, 4]}, "row 1, column 'age': True is not a finite number"),
         ({"sick": [0, None, 1, 0]}, "row 1, column 'sick': the label is missing"),
@@ -202,7 +194,4 @@ def test_a_constant_is_a_last_feature_and_makes_records_longer() -> None:
     np.testing.assert_array_equal(X, [[-1.0, 0.5], [1.0, 0.5]])
     np.testing.assert_array_equal(schema.encode(rows, sparse=True)[0].toarray(), X)
     assert schema.record.validate({"x": X, "y": y}).size == 2
-    assert Schema.from_dict(schema.to_dict()) == schema != plain
-    assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
-    with pytest.raises(TemplateError, match="constant must be float"):
-        dataclasses.replace(plain, constant="yes")
+    assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema != plain

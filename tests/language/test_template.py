@@ -24,8 +24,6 @@ def loss(x: Any, y: Any, weight: Any, group: Any) -> cp.Expression:
     [
         ({"record": {"x": dp.Ball(2)}}, "record must be a Record"),
         ({"loss": 3}, "loss must be a function"),
-        ({"loss": lambda **fields: w}, "must be a scalar, a CVXPY expression, but it has shape"),
-        ({"loss": lambda **fields: None}, "is None; does the function return its expression"),
         ({"loss": lambda x, y: cp.sum(w)}, r"must accept the record's fields \(x, y, weight, group\)"),
         ({"loss": lambda **fields: w @ w >= 1}, "must be a scalar, a CVXPY expression|is not a CVXPY expression"),
         ({"regularizer": [w]}, "regularizer"),
@@ -77,10 +75,9 @@ def test_noise_the_quadratic_and_the_size_enter_the_sum_form() -> None:
     expected = np.log1p(np.exp(margins)).sum() + 10 * (0.5 * squares["w"] + squares["P"])
     expected += 0.125 * (squares["w"] + squares["P"]) + inner
     assert problem.objective.value == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(dp.TemplateError, match=r"noise for 'v'"):
-        template.problem(data, {"v": np.zeros(2)})
-    with pytest.raises(dp.TemplateError, match=r"noise for 'w' must be finite numbers of shape \(2,\)"):
-        template.problem(data, {"w": np.zeros(3)})
+    for wrong in ({"v": np.zeros(2)}, {"w": np.zeros(3)}):
+        with pytest.raises(dp.TemplateError, match="noise for"):
+            template.problem(data, wrong)
     with pytest.raises(dp.DomainError):
         template.problem({"x": [[3.0, 0.0]]})
 
@@ -92,11 +89,9 @@ Build = Callable[[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable], Any]
 
 # In X (N x D), y (N), w (D) and W (D x 2).
 SUMS: dict[str, Build] = {
-    "mean logistic": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / N,
-    "sum": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))),
+    "logistic": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))),
     "sum of squares": lambda X, y, w, W: cp.sum_squares(X @ w - y) / (2 * N),
     "softmax": lambda X, y, w, W: cp.sum(cp.log_sum_exp(X @ W, axis=1)),
-    "columns": lambda X, y, w, W: cp.sum(cp.log_sum_exp(W.T @ X.T, axis=0)),
     "squares and a shared row": lambda X, y, w, W: cp.sum_squares(X - cp.reshape(w, (1, D), order="F")) / N,
     "row norms": lambda X, y, w, W: cp.sum(cp.norm(X @ W, axis=1)) / N,
     "absolute values": lambda X, y, w, W: cp.norm1(X @ w - y) / N,
@@ -118,12 +113,8 @@ MIXED: dict[str, tuple[Build, str]] = {
 
 
 def symbols() -> tuple[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable]:
-    return (
-        cp.Parameter((N, D), name="X"),
-        cp.Parameter(N, name="y"),
-        cp.Variable(D, name="w"),
-        cp.Variable((D, 2), name="W"),
-    )
+    data = cp.Parameter((N, D), name="X"), cp.Parameter(N, name="y")
+    return (*data, cp.Variable(D, name="w"), cp.Variable((D, 2), name="W"))
 
 
 def domains(expression: Any) -> dict[str, Any]:
@@ -139,8 +130,7 @@ def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
     data = drawn(template, N)
     X.value, y.value = data["X"], data.get("y", np.zeros(N))
     rng, problem = np.random.default_rng(3), template.problem(data)
-    for variable in (w, W):
-        variable.value = rng.normal(size=variable.shape)
+    w.value, W.value = rng.normal(size=w.shape), rng.normal(size=W.shape)
     for variable in problem.variables():
         variable.value = {"w": w, "W": W}[variable.name()].value
     assert float(problem.objective.value) / N == pytest.approx(float(objective.value), rel=1e-9)
@@ -185,20 +175,9 @@ def test_data_without_a_domain_are_no_public_numbers() -> None:
 
 # A smoothed hinge
 
-WIDTHS = st.floats(1e-3, 1e3)
-VIOLATIONS = st.floats(-1e4, 1e4)
 
-
-def formula(m: float, h: float) -> float:
-    """Chaudhuri, Monteleoni and Sarwate (2011), equation 35, at the margin z = 1 - m."""
-    z = 1 - m
-    if z > 1 + h:
-        return 0.0
-    if abs(1 - z) <= h:
-        return (1 + h - z) ** 2 / (4 * h)
-    return 1 - z
-
-
-@given(VIOLATIONS, WIDTHS)
-def test_equals_the_piecewise_formula(m: float, h: float) -> None:
-    assert dp.huber_hinge(m, h).value == pytest.approx(formula(m, h), rel=1e-9, abs=1e-11 * (1 + abs(m)))
+@given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
+def test_the_huber_hinge_is_the_piecewise_formula(m: float, h: float) -> None:
+    """Chaudhuri, Monteleoni and Sarwate (2011), equation 35, at the margin 1 - m."""
+    expected = 0.0 if m < -h else m if m > h else (m + h) ** 2 / (4 * h)
+    assert dp.huber_hinge(m, h).value == pytest.approx(expected, rel=1e-9, abs=1e-11 * (1 + abs(m)))

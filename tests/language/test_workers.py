@@ -56,11 +56,11 @@ def fitted(data: Any, **options: Any) -> Any:
     return dp.solve(LEARNER, data, Q, seed=1, **options)["w"]
 
 
-def here(monkeypatch: pytest.MonkeyPatch, data: Any, **options: Any) -> Any:
+def here(monkeypatch: pytest.MonkeyPatch, data: Any, fit: Any = fitted, **options: Any) -> Any:
     """Fit in this process, partition by partition."""
     with monkeypatch.context() as patch:
         patch.setattr("dpconvex.language.partitions.workers", lambda: None)
-        return fitted(data, **options)
+        return fit(data, **options)
 
 
 def on_workers(data: Any) -> PartitionedBatch:
@@ -220,7 +220,9 @@ def test_a_partition_that_nobody_can_make_is_named(client: Any, error: Any) -> N
 
 @pytest.mark.slow
 def test_parts_of_partitions_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
-    found = dp.tune(grid, delays(), Q, seed=1).release["w"]
-    monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
-    np.testing.assert_array_equal(found, dp.tune(grid, delays(), Q, seed=1).release["w"])
+    def tuned(data: Any) -> Any:
+        return dp.tune(
+            [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)], data, Q, seed=1
+        )
+
+    np.testing.assert_array_equal(tuned(delays()).release["w"], here(monkeypatch, delays(), tuned).release["w"])
