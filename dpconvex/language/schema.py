@@ -1,7 +1,4 @@
-"""What is publicly known about a table of records: its columns, the label, and what is not used.
-
-All of it is declared, never read off the data: the largest value in a column is an answer that nobody paid for.
-"""
+"""What is publicly known about a table of records: its columns, the label, and what is not used; never read off the data."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import built
@@ -29,12 +25,11 @@ from dpconvex.language.schema_columns import (
     Column,
     Date,
     Numeric,
-    Where,
     column_of,
     interval,
     levels_of,
 )
-from dpconvex.language.tables import day, is_missing, missing_entries, number, path_of, table_of, text_of
+from dpconvex.language.tables import day, is_missing, number, path_of, table_of, text_of
 
 
 @dataclass(frozen=True)
@@ -63,18 +58,13 @@ class Schema:
 
     Examples
     --------
-    >>> from dpconvex.language.schema_columns import Categorical
-    >>> schema = Schema(
-    ...     {"age": (0, 100), "colour": Categorical(["red", "green"])}, label="sick", labels=["no", "yes"]
-    ... )
-    >>> X, y = schema.encode({"age": [50, 100], "colour": ["red", "green"], "sick": ["no", "yes"]})
-    >>> schema.feature_names
-    ['age', 'colour = red', 'colour = green']
-    >>> X.round(3), y
-    (array([[0.   , 0.894, 0.   ],
-           [0.447, 0.   , 0.894]]), array(['no', 'yes'], dtype='<U3'))
-    >>> Schema.from_dict(schema.to_dict()) == schema
-    True
+    >>> schema = Schema({"age": (0, 100), "ward": Categorical(["a", "b"])}, label="sick", labels=["no", "yes"])
+    >>> X, y = schema.encode({"age": [50, 100], "ward": ["a", "b"], "sick": ["no", "yes"]})
+    >>> schema.feature_names, y.tolist()
+    (['age', 'ward = a', 'ward = b'], ['no', 'yes'])
+    >>> X.round(3)
+    array([[0.   , 0.894, 0.   ],
+           [0.447, 0.   , 0.894]])
     """
 
     features: Mapping[str, Any]
@@ -137,13 +127,7 @@ class Schema:
     # Data
 
     def encode(
-        self,
-        data: Any,
-        *,
-        labelled: bool = True,
-        clip: bool | None = None,
-        empty: bool = False,
-        sparse: bool = False,
+        self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
     ) -> tuple[Any, Any]:
         """Turn a table into features in the unit ball, and labels, one record at a time.
 
@@ -173,15 +157,21 @@ class Schema:
         if not len(columns[names[0]]) and not empty:
             raise DomainError(f"{table.title}: there is no record.")
         clipped = self.clip if clip is None else clip
-        parts = [column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items()]
-        X: Any = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
+        parts = (column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items())
+        X: Any = sp.hstack([sp.csr_array(part) for part in parts]) if sparse else np.hstack([*parts])
         lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
-        scales = 1 / np.where(lengths > 0, lengths, 1.0) if self.unit else np.full(len(lengths), 1 / self.norm_bound)
-        X = sp.diags_array(scales) @ X if sparse else X * scales[:, None]
+        X = (
+            sp.diags_array(1 / (np.where(lengths > 0, lengths, 1.0) if self.unit else self.norm_bound + 0 * lengths))
+            @ X
+        )
         if self.constant:
-            last = np.full((len(scales), 1), self.constant)
-            X = sp.hstack([X, sp.csr_array(last)]).tocsr() if sparse else np.hstack([X, last])
-        return X, self._target(table.where(self.label), columns[self.label], clipped) if labelled else np.zeros(0)
+            X = (sp if sparse else np).hstack([X, np.full((len(lengths), 1), self.constant)])
+        X, y = sp.csr_array(X) if sparse else X, np.zeros(0)
+        if labelled:
+            target: Column = Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
+            y = target.encode(table.where(self.label), columns[self.label], clipped)
+            y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
+        return X, y
 
     def check_names(self, data: Any) -> None:
         """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
@@ -201,16 +191,6 @@ class Schema:
             raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
         lower, upper = self.label_bounds
         return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
-
-    def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
-        """Return labels as declared, or numbers between -1 and 1."""
-        absent = missing_entries(values)
-        if absent.any():
-            raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; give it by a public rule.")
-        if self.labels is not None:
-            return np.array(self.labels)[Categorical(self.labels).codes(where, values)]
-        assert self.label_bounds is not None
-        return 2 * Numeric(*self.label_bounds).encode(where, values, clip)[:, 0]
 
     # Text
 
@@ -327,11 +307,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
 
 
 def round_outward(values: list[float]) -> tuple[float, float]:
-    """Return bounds of two digits about the numbers.
-
-    >>> round_outward([-1.23e-15, 4.56e-15])
-    (-1.3e-15, 4.6e-15)
-    """
+    """Return bounds of two digits about the numbers, such as -1.3e-15 and 4.6e-15 about -1.23e-15 and 4.56e-15."""
     low, high = min(values), max(values)
     unit = 10.0 ** (math.floor(math.log10(max(high - low, abs(high), abs(low), 1e-300))) - 1)
     low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit

@@ -47,8 +47,8 @@ class Column:
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             raise DomainError(
-                f"{where(first)}: the value is missing ({values[first]!r}); declare what that means: missing='indicator', or a "
-                "public value.  To leave records out changes their number, which is public under replace-one."
+                f"{where(first)}: the value is missing ({values[first]!r}); declare missing='indicator' or a public value, or fill it in "
+                "by a public rule: leaving records out changes their number, which is public under replace-one."
             )
         present = np.flatnonzero(~absent)
         found = self._features(self._placed(lambda i: where(int(present[i])), values[present], clip))
@@ -254,10 +254,6 @@ class Categorical(Levels):
         """Name the features that a column becomes."""
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
         return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
-
-    def codes(self, where: Where, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the place of each entry among the levels, behind them for others; or refuse what is none of them."""
-        return self._placed(where, values, False).astype(np.int64)
 
     def _features(self, places: Array) -> Array:
         return np.eye(len(self.levels) + self.other)[places.astype(np.int64)]

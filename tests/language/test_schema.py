@@ -157,7 +157,7 @@ def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns: Any
         ({"member": [None, "no", "no", "no"]}, r"row 0, column 'member': the value is missing \(None\)"),
         ({"since": ["2020-01-01", "soon", "2020-01-01", "2020-01-01"]}, "row 1, column 'since': 'soon' is not a date"),
         ({"age": [1, True, 3, 4]}, "row 1, column 'age': True is not a finite number"),
-        ({"sick": [0, None, 1, 0]}, "row 1, column 'sick': the label is missing"),
+        ({"sick": [0, None, 1, 0]}, "row 1, column 'sick': the value is missing"),
         ({"sick": [0, 1]}, "different lengths"),
         ({"extra": [1, 2, 3, 4]}, r"not declared are \['extra'\]; declare them"),
         ({"age": np.ma.masked_array([1.0, 2, 3, 4], [True, False, False, False])}, "masked"),
