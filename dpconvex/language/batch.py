@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
 from typing import Any, NoReturn
 
 import numpy as np
@@ -63,64 +63,38 @@ class Batch:
 # Partitions
 
 
-@dataclass(frozen=True)
-class Task:
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-    def __call__(self) -> Any:
-        return self.function(*(a() if isinstance(a, Task) else a for a in self.arguments))
-
-
 class Place:
-    """Where partitions are read and functions called with them: in this process, one after the other, or as a subclass says."""
+    """Partitions in this process, read one after the other, and functions that are called with them."""
 
-    def step(self, count: int) -> int:
-        """Return how many neighbours of so many partitions one task reads."""
-        return 1
+    def __init__(self, values: Sequence[Any], keep: bool | None) -> None:
+        self.makers: list[Callable[[], Any]] = [partial(itself, value) for value in values]
+        self.held = [isinstance(value, Mapping) if keep is None else keep for value in values]
 
     def share(self, value: Any) -> Any:
-        """Return what stands for an object that many tasks need."""
+        """Return what stands for an object that is an argument for many partitions."""
         return value
 
-    def task(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a task that is not started yet; arguments may be tasks."""
-        return Task(function, arguments)
+    def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield ``function(number, partition, *own)`` for those partitions that have arguments of their own."""
+        return (function(k, self.makers[k](), *given) for k, given in own.items())
 
-    def keeps(self, value: Any, keep: bool | None) -> bool:
-        """Whether a partition stays in memory after it was read."""
-        return isinstance(value, Mapping) if keep is None else keep
-
-    def held(self, task: Any, spread: float | None = None) -> Any:
-        """Start a task, and hold its result; `spread`, from 0 to 1, is its place among all, if that is to decide who does it."""
-        return Task(itself, (task(),))
-
-    def results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
-        """Yield what tasks return, each by the number of its first partition."""
-        return (task() for task in tasks.values())
+    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
+        """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or held."""
+        made = copy(self)
+        makers = [partial(turn, function, k, *given) for k, given in enumerate(zip(self.makers, own, strict=True))]
+        made.makers = [
+            partial(itself, maker()) if held else maker for maker, held in zip(makers, self.held, strict=True)
+        ]
+        return made
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """Neighbouring partitions that one task reads, by their numbers, and what was seen of each, if it must stay so."""
-
-    numbers: range
-    task: Any
-    held: bool = False
-    seen: Sequence[Seen | None] = ()
+def turn(function: Callable[..., Any], number: int, maker: Callable[[], Any], own: tuple[Any, ...]) -> Any:
+    return function(number, maker(), *own)
 
 
-def bundles(place: Place, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Bundle]:
-    """Return tasks that call a function with what neighbouring partitions are before they are read."""
-    step, shared, every = place.step(len(values)), place.share(function), range(len(values))
-    numbers = [every[k : k + step] for k in every[::step]]
-    return [Bundle(n, place.task(called, n, shared, values[n.start : n.stop])) for n in numbers]
-
-
-def asked(place: Place, function: Callable[[Any], int], values: Sequence[Any]) -> list[int]:
-    """Return a number of each partition, before any of them was checked."""
-    tasks = {bundle.numbers[0]: bundle.task for bundle in bundles(place, function, values)}
-    return [int(number) for found in place.results(tasks) for number in found]
+def asked(place: Place, function: Callable[[Any], Any], numbers: Iterable[int]) -> list[Any]:
+    """Return what a function says of some partitions, before any of them was checked."""
+    return list(place.each(called, dict.fromkeys(numbers, (place.share(function),))))
 
 
 def refused(self: Any) -> NoReturn:
@@ -131,29 +105,22 @@ class PartitionedBatch(Batch):
     """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
     fields = group = property(refused)
-    sizes: Sequence[int]
     place: Place
-    bundles: Sequence[Bundle]
+    sizes: Sequence[int]
+    known: Sequence[Seen | None]  # what was seen of each, if it must stay so
 
-    def __init__(self, sizes: Sequence[int], place: Place, bundles: Sequence[Bundle]) -> None:
-        self.__dict__.update(sizes=tuple(sizes), place=place, bundles=bundles)
+    def __init__(self, place: Place, sizes: Sequence[int], known: Sequence[Seen | None]) -> None:
+        self.__dict__.update(place=place, sizes=tuple(sizes), known=known)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PartitionedBatch, (self.sizes, self.place, self.bundles)
+        return PartitionedBatch, (self.place, self.sizes, self.known)
 
     @classmethod
-    def read(
-        cls, place: Place, check: Callable[[Any], Batch], values: Sequence[Any], keep: bool | None
-    ) -> PartitionedBatch:
+    def read(cls, place: Place, check: Callable[[Any], Batch], count: int) -> PartitionedBatch:
         """Read all partitions once, and keep those that stay."""
-        made = bundles(place, check, values)
-        for k, bundle in enumerate(made):
-            if place.keeps(first := values[bundle.numbers[0]], keep):
-                spread = None if is_lazy(first) else k / len(made)  # Dask knows where it made something
-                made[k] = replace(bundle, task=place.held(bundle.task, spread), held=True)
-        found = place.results({bundle.numbers[0]: place.task(seen_of, bundle.task) for bundle in made})
-        made = [replace(bundle, seen=seen) for bundle, seen in zip(made, found, strict=True)]
-        return cls([seen[0] for bundle in made for seen in bundle.seen if seen], place, made)
+        made = place.turned(called, [(place.share(check),)] * count)
+        seen = list(made.each(seen_of, dict.fromkeys(range(count), ())))
+        return cls(made, [size for size, _ in seen], seen)
 
     @property
     def size(self) -> int:
@@ -166,40 +133,29 @@ class PartitionedBatch(Batch):
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
-        given = {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
-        tasks = {bundle.numbers[0]: task for bundle, task in self._tasks(function, shared, given)}
-        return summed(part for found in self.place.results(tasks) for part in found) if tasks else None
+        given = {}
+        for k, size in enumerate(self.sizes):
+            if size:
+                given[k] = (self.known[k], function, shared, *arguments, *(() if own is None else (own[k],)))
+        return summed(self.place.each(applied, given)) if given else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         """Return partitions that a function makes of these."""
-        return self._changed(self.sizes, function, self.place.share(value), [()] * len(self.sizes))
+        return self._turned(self.sizes, function, [(self.place.share(value),)] * len(self.sizes))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
         parts = self.split(rows)
-        return self._changed([int(p.sum()) for p in parts], chosen_of, None, [(np.packbits(p),) for p in parts])
+        return self._turned([int(p.sum()) for p in parts], chosen_of, [(np.packbits(p),) for p in parts])
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut what has an entry for each record as the records are cut."""
         return np.split(values, np.cumsum(self.sizes)[:-1])
 
-    def _changed(
-        self, sizes: Sequence[int], function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]]
+    def _turned(
+        self, sizes: Sequence[int], function: Callable[..., Batch], own: Sequence[tuple[Any, ...]]
     ) -> PartitionedBatch:
-        made = [
-            replace(old, task=self.place.held(task) if old.held else task, seen=[None] * len(old.seen))
-            for old, task in self._tasks(function, shared, dict(enumerate(own)))
-        ]
-        return PartitionedBatch(sizes, self.place, made)
-
-    def _tasks(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[tuple[Bundle, Any]]:
-        """Yield bundles, and tasks that call a function with those of their partitions that have arguments of their own."""
-        for bundle in self.bundles:
-            mine = {k: own[k] for k in bundle.numbers if k in own}
-            if mine:
-                arguments = bundle.task, bundle.numbers, bundle.seen, function, shared, mine
-                yield bundle, self.place.task(applied, *arguments)
+        given = [(known, function, *mine) for known, mine in zip(self.known, own, strict=True)]
+        return PartitionedBatch(self.place.turned(applied, given), sizes, [None] * len(sizes))
 
 
 def is_lazy(value: Any) -> bool:
@@ -210,35 +166,26 @@ def is_lazy(value: Any) -> bool:
 # What is done where partitions are
 
 
-def called(numbers: range, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    return [within(number, function, value) for number, value in zip(numbers, values, strict=True)]
+def seen_of(number: int, batch: Batch) -> Seen:
+    return batch.seen
 
 
-def seen_of(parts: Sequence[Batch]) -> list[Seen]:
-    return [part.seen for part in parts]
-
-
-def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
+def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
     return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
 
 
-def applied(
-    parts: Sequence[Batch],
-    numbers: range,
-    seen: Sequence[Seen | None],
-    function: Callable[..., Any],
-    shared: Any,
-    own: Mapping[int, tuple[Any, ...]],
-) -> list[Any]:
-    """Call a function with those partitions that have arguments of their own; all must be as they were."""
-    for number, part, known in zip(numbers, parts, seen, strict=True):
-        if known is not None and part.seen != known:
-            raise DomainError(
-                f"partition {number} holds other records than when it was checked ({part.size}, and then {known[0]}); nothing is "
-                "released. Data must not change during a fit."
-            )
-    mine = zip(numbers, parts, strict=True)
-    return [within(number, function, part, shared, *own[number]) for number, part in mine if number in own]
+def called(number: int, value: Any, function: Callable[[Any], Any]) -> Any:
+    return within(number, function, value)
+
+
+def applied(number: int, batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with a partition, which must be as it was."""
+    if known is not None and batch.seen != known:
+        raise DomainError(
+            f"partition {number} holds other records than when it was checked ({batch.size}, and then {known[0]}); nothing is "
+            "released. Data must not change during a fit."
+        )
+    return within(number, function, batch, *arguments)
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:

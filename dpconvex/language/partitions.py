@@ -1,7 +1,6 @@
 """Records in partitions: each is read, checked and summed up where it lies, and no more than sums leave it.
 
-A partition is made by its *source*: columns in memory or in files, a table with a schema, a function, or something that Dask
-computes.  Dask is not imported where nobody uses it.
+Dask is not imported where nobody uses it.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class Partitions:
         self.sources = self._sources(source)
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
-        futures = any(is_lazy(source.value) and not hasattr(source.value, "compute") for source in self.sources)
-        if futures and any(source.local for source in self.sources):
+        self.local = any(source.local for source in self.sources)
+        if self.local and any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources):
             raise DomainError(
                 "Partitions: some are in memory here, and others are futures; send all to the workers (client.scatter)."
             )
@@ -134,14 +133,15 @@ class Partitions:
 
     @property
     def place(self) -> Place:
-        return (None if any(source.local for source in self.sources) else workers()) or Place()
+        values = [source.value for source in self.sources]
+        return (None if self.local else workers(values, self.keep)) or Place(values, self.keep)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
         known = [source.size for source in self.sources if source.size is not None]
         if len(known) < len(self.sources):
-            known = asked(self.place, partial(size_of, self.schema), [source.value for source in self.sources])
+            known = asked(self.place, partial(size_of, self.schema), range(len(self.sources)))
         return tuple(known)
 
     def width(self, field: str, known: int | None = None) -> int:
@@ -149,14 +149,14 @@ class Partitions:
         if known is None and self.schema is not None:
             known = len(self.schema.feature_names)
         if known is None:
-            known = asked(self.place, partial(width_of, field), [self.sources[0].value])[0]
+            known = int(asked(self.place, partial(width_of, field), [0])[0])
         for number, form in self.forms():
             within(number, length_of_numbers, field, (known,), form.get(field))
         return known
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
         check = partial(checked, record, clip, self.schema, self.keep is True, self.turns)
-        return PartitionedBatch.read(self.place, check, [source.value for source in self.sources], self.keep)
+        return PartitionedBatch.read(self.place, check, len(self.sources))
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -55,7 +55,6 @@ class Record(Sealed):
 
     Attributes
     ----------
-    fields : mapping of str to domain
     parameters : mapping of str to cvxpy.Parameter
         The symbolic continuous fields that a loss is written in.
     combinations : tuple of dict
@@ -115,11 +114,6 @@ class Record(Sealed):
             Accept data without records.
         copy : bool
             Whether arrays are copied; if not, they must not change as long as the batch is used.
-
-        Raises
-        ------
-        DomainError
-            Missing or extra fields, differing lengths, NaN or infinity, a value outside its domain, no records.
         """
         check_clip(clip)
         if isinstance(data, Checked) and data.record is self and data.clip == clip:
@@ -134,8 +128,6 @@ class Record(Sealed):
 
     def check_names(self, data: Any) -> None:
         """Refuse data with other columns than the declared fields, or other labels in a schema; no column is looked at."""
-        if isinstance(data, Checked) and data.record is self:
-            return
         found = data.keys() if isinstance(data, Partitions) else table(data).keys()
         names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
         if names != set(self.fields):
@@ -197,7 +189,7 @@ class Record(Sealed):
 
 def check_lengths(lengths: Mapping[str, int]) -> int:
     if len(set(lengths.values())) != 1:
-        raise DomainError(f"the fields have different numbers of records: {dict(lengths)}.")
+        raise DomainError(f"the fields have different numbers of records: {lengths}.")
     return next(iter(lengths.values()))
 
 
@@ -235,7 +227,6 @@ def table(data: Any) -> Any:
 
 
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:
-    """Return the CVXPY Parameter that stands for a field, with the sign that its bounds imply."""
     lower, upper = domain.bounds
-    sign = {"nonneg": True} if (lower >= 0).all() else {"nonpos": True} if (upper <= 0).all() else {}
-    return cp.Parameter(domain.shape, name=name, **sign)
+    nonneg = bool((lower >= 0).all())
+    return cp.Parameter(domain.shape, name=name, nonneg=nonneg, nonpos=not nonneg and bool((upper <= 0).all()))

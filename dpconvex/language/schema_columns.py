@@ -47,8 +47,8 @@ class Column:
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             raise DomainError(
-                f"{where(first)}: the value is missing ({values[first]!r}); declare missing='indicator' or a public value, or fill it in "
-                "by a public rule: leaving records out changes their number, which is public under replace-one."
+                f"{where(first)}: the value is missing ({values[first]!r}); declare missing='indicator' or a public value, or "
+                "fill it in by a public rule: leaving records out changes their number, which is public under replace-one."
             )
         present = np.flatnonzero(~absent)
         found = self._features(self._placed(lambda i: where(int(present[i])), values[present], clip))

@@ -1,7 +1,7 @@
 """A private learner, declared: a record, a loss for one record, a public regularizer and public constraints.
 
-The declaration is public.  It holds no data, and nothing in it may depend on any.  It is read once, when it is made, into trees
-of the toolkit's own: what the user's expressions, variables and parameters become afterwards does not reach it.
+It is read once, into trees of the toolkit's own: what the user's expressions, variables and parameters become later does not
+reach it.
 """
 
 from __future__ import annotations
@@ -91,11 +91,6 @@ class Template(Sealed):
     regularizer, constraints, variables
         As they were read; the variables in the order in which they were made.
 
-    Raises
-    ------
-    TemplateError, MissingRule, NotPrivate
-        If the pieces do not fit, an atom cannot be read exactly, or a constraint is not known to be convex.
-
     Examples
     --------
     >>> from dpconvex.core.record_domains import Ball, Choice
@@ -160,9 +155,9 @@ class Template(Sealed):
     ) -> Template:
         """Make a template of a problem whose objective is a sum over the rows of data.
 
-        The data are `cvxpy.Parameter` objects with a row for each record; they need no values, and none are read.  Their names
-        become the fields of the record, and the objective is the mean of the template's losses plus its regularizer.
-        Parameters that are not named in `records` are public numbers: the values that they have now.
+        The data are `cvxpy.Parameter` objects with a row for each record, whose values are not read.  Their names become the
+        fields of the record, and the objective is the mean of the template's losses plus its regularizer.  A term that mixes
+        records is refused, and shown.  Other parameters are public numbers: the values that they have now.
 
         Parameters
         ----------
@@ -171,11 +166,6 @@ class Template(Sealed):
             For each parameter with data, or its name, the public domain of one row.
         predict
             As for `Template`.
-
-        Raises
-        ------
-        NotPrivate
-            If a term of the objective mixes records, which it shows, or a constraint mentions data.
 
         Examples
         --------
@@ -214,11 +204,6 @@ class Template(Sealed):
         size : float, optional
             The public number of records; by default those that there are.
 
-        Raises
-        ------
-        MissingRule
-            If an atom cannot be written over a batch; names it.
-
         Examples
         --------
         >>> from dpconvex.core.record_domains import Box
@@ -231,11 +216,9 @@ class Template(Sealed):
         for name, value in (noise or {}).items():
             if name not in linear:
                 raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(linear)}.")
-            if np.shape(value) != linear[name].shape or not np.isfinite(value).all():
-                raise TemplateError(
-                    f"problem: noise for {name!r} must be finite numbers of shape {linear[name].shape}."
-                )
-            linear[name] = np.asarray(value, dtype=float)
+            shape, linear[name] = linear[name].shape, np.asarray(value, dtype=float)
+            if linear[name].shape != shape or not np.isfinite(linear[name]).all():
+                raise TemplateError(f"problem: noise for {name!r} must be finite numbers of shape {shape}.")
         batch = self.record.validate(data, clip=clip)
         parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
         parts |= {"size": batch.size if size is None else size, "linear": space.pack(linear)}
@@ -283,10 +266,9 @@ def scalar(what: str, value: Any) -> cp.Expression:
 
 # What was read of a template is compared with what its user wrote, in values at public points, by CVXPY's own arithmetic.
 
-# Values may differ by this fraction of the largest number that occurs in computing them.
-READING = 1e-9
-# With more expressions than this, the many labels' own are like each other, and one point for each is enough.
-FEW = 32
+# Values may differ by this fraction of the largest number that occurs in computing them; with more than so many expressions, the
+# many labels' own are like each other, and one point for each is enough.
+READING, FEW = 1e-9, 32
 
 
 def check_reading(

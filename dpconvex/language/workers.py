@@ -7,12 +7,12 @@ Dask writes exceptions into its logs, and those of a check name values of record
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from copy import copy
 from typing import Any
 from uuid import uuid4
 
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
-from dpconvex.language.batch import Place, unreadable
+from dpconvex.language.batch import Place, is_lazy, unreadable
 
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
 PATIENCE, TIMES = 10.0, 3
@@ -23,19 +23,17 @@ TASKS = 4
 
 
 class Workers(Place):
-    """The workers of a cluster, as the `Place` of partitions."""
+    """Partitions with the workers of a cluster; neighbours are read together."""
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
-
-    @cached_property
-    def threads(self) -> list[str]:
-        """Addresses of workers, each as often as it has threads."""
+    def __init__(self, client: Any, values: Sequence[Any], keep: bool | None) -> None:
         with reachable():
-            return [address for address, count in sorted(self.client.nthreads().items()) for _ in range(count)]
-
-    def step(self, count: int) -> int:
-        return -(-count // (TASKS * max(len(self.threads), 1)))
+            threads = sorted(client.nthreads().items())
+        # Addresses of workers, each as often as it has threads.
+        self.threads = [address for address, count in threads for _ in range(count)]
+        self.client, self.keep, every = client, keep is not False, range(len(values))
+        step = -(-len(values) // (TASKS * max(len(self.threads), 1)))
+        numbers = [every[k : k + step] for k in every[::step]]
+        self.bundles: list[tuple[range, Any]] = [(n, list(values[n.start : n.stop])) for n in numbers]
 
     def share(self, value: Any) -> Any:
         """Return a future of an object, unpacked once in each process; the payload is kept, for workers that are lost."""
@@ -44,28 +42,42 @@ class Workers(Place):
         with reachable():
             return self.client.submit(pickle.loads, pickle.dumps(value), key=name("shared"), pure=False)
 
-    def task(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        from dask.delayed import delayed
-
-        return delayed(outcome, pure=False)(function, *arguments, dask_key_name=name(function.__name__))
-
-    def keeps(self, value: Any, keep: bool | None) -> bool:
-        return keep is not False
-
-    def held(self, task: Any, spread: float | None = None) -> Any:
-        options = {}
-        if spread is not None and self.threads:
-            options = {"workers": [self.threads[int(spread * len(self.threads))]], "allow_other_workers": True}
-        with reachable():
-            return self.client.compute(task, retries=RETRIES, **options)
-
-    def results(self, tasks: Mapping[int, Any]) -> Iterator[Any]:
+    def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
+        tasks = {bundle[0][0]: task for bundle, task in self._tasks(function, own)}
         with reachable():
             outcomes = self._gathered(self.client.compute(list(tasks.values()), retries=RETRIES), list(tasks))
         for found in outcomes:
             if isinstance(found, Exception):
                 raise found
-            yield found
+            yield from found
+
+    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
+        made, count = copy(self), len(self.bundles)
+        made.bundles = []
+        for k, ((numbers, values), task) in enumerate(self._tasks(function, dict(enumerate(own)))):
+            options = {}
+            if (
+                self.threads and isinstance(values, list) and not is_lazy(values[0])
+            ):  # Dask knows where it made something
+                options = {"workers": [self.threads[k * len(self.threads) // count]], "allow_other_workers": True}
+            with reachable():
+                made.bundles.append(
+                    (numbers, self.client.compute(task, retries=RETRIES, **options) if self.keep else task)
+                )
+        return made
+
+    def _tasks(
+        self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[tuple[range, Any], Any]]:
+        """Yield bundles, and tasks that call a function with those of their partitions that have arguments of their own."""
+        from dask.delayed import delayed
+
+        for numbers, values in self.bundles:
+            mine = {k: own[k] for k in numbers if k in own}
+            if mine:
+                key = name(function.__name__)
+                task = delayed(outcomes_of, pure=False)(function, list(numbers), values, mine, dask_key_name=key)
+                yield (numbers, values), task
 
     def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
         """Wait for tasks, as long as there is anybody to do them."""
@@ -86,15 +98,14 @@ class Workers(Place):
         raise RuntimeError("there are no workers left")
 
 
-def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a result, or instead of it the error, of this task or of one that it needs."""
+def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, own: Mapping[int, Any]) -> Any:
+    """Return what a function makes of partitions, or instead of it the error, of this task or of the one before."""
     from distributed.protocol import pickle
 
-    for argument in arguments:
-        if isinstance(argument, Exception):
-            return argument
+    if isinstance(values, Exception):
+        return values
     try:
-        return function(*arguments)
+        return [function(k, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
     except Exception as error:
         if isinstance(error.__cause__, OSError):
             raise  # may pass: Dask tries again
@@ -126,12 +137,13 @@ def reachable() -> Iterator[None]:
         ) from error
 
 
-def workers() -> Workers | None:
+def workers(values: Sequence[Any], keep: bool | None) -> Workers | None:
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client
 
     try:
-        return Workers(default_client())
+        client = default_client()
     except ValueError:
         return None
+    return Workers(client, values, keep)

@@ -59,7 +59,7 @@ def fitted(data: Any, **options: Any) -> Any:
 def here(monkeypatch: pytest.MonkeyPatch, data: Any, fit: Any = fitted, **options: Any) -> Any:
     """Fit in this process, partition by partition."""
     with monkeypatch.context() as patch:
-        patch.setattr("dpconvex.language.partitions.workers", lambda: None)
+        patch.setattr("dpconvex.language.partitions.workers", lambda *given: None)
         return fit(data, **options)
 
 
@@ -123,7 +123,7 @@ def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.Mo
     parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
     data = dp.Partitions(list(map(delayed, parts)))
     batch = on_workers(data)
-    assert len(batch.bundles) <= 8 < len(batch.sizes) == 40
+    assert len(batch.place.bundles) <= 8 < len(batch.sizes) == 40
     assert (fitted(data) == here(monkeypatch, dp.Partitions(parts))).all()
 
 
