@@ -122,14 +122,13 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
     count, bundle = len(region.blocks), region.cuts(near)
     for _ in range(BUNDLE_STEPS):
         gradient = function.value_and_gradient(near.astype(float))[1]
-        hessian = function.hessian(near.astype(float))
         blocks = [*region.blocks, *bundle]
-        found = model(region, blocks, near, hessian, gradient, unit)
+        found = model(region, blocks, near, function.hessian(near.astype(float)), gradient, unit)
         if found is None:
             break
-        move, multipliers = found
-        there = region.bring_in(function.lowered(region.on_hull(near + move)))
-        for point in (region.bring_in(near), there):
+        (move, multipliers), around = found, region.bring_in(near)
+        end = region.on_hull(near + move)
+        for point in (around, region.bring_in(end)):
             slope = function.value_and_gradient(point.astype(float))[1]
             distance = certified_distance(function, region, point, slope, blocks, multipliers)
             if distance < best.distance:
@@ -137,12 +136,20 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
         if best.distance <= tolerance:
             break
         largest = max(float(z.max(initial=0.0)) for z in multipliers)
-        pulling = [
-            block for block, z in zip(bundle, multipliers[count:], strict=True) if z.max(initial=0.0) > 1e-9 * largest
-        ]
-        bundle = [*pulling, *region.cuts(there)]
+        pulling = [z.max(initial=0.0) > 1e-9 * largest for z in multipliers[count:]]
+        bundle = [block for block, pulls in zip(bundle, pulling, strict=True) if pulls]
+        bundle += [cut for cut in region.cuts(end) if not any(is_same(cut, block) for block in bundle)]
         unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), size)
     return best
+
+
+def is_same(one: Block, other: Block) -> bool:
+    """Whether two linearisations, of any points, are the same but for rounding."""
+    rows, others = (
+        np.column_stack([cut.matrix.toarray(), cut.offset - cut.matrix @ cut.point]).astype(float)
+        for cut in (one, other)
+    )
+    return rows.shape == others.shape and bool(np.abs(rows - others).max() <= 1e-12 * np.abs(rows).max())
 
 
 def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
