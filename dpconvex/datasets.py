@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.record import Record
-
-Array = NDArray[np.float64]
 
 ADULT_NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 WHERE_ADULT = (

@@ -4,7 +4,6 @@ Every error of the toolkit derives from `DPConvexError`.  The ones that a verifi
 and the remedy apart, so that a program can read them as well as a person.
 """
 
-import html
 import re
 
 __all__ = [
@@ -75,25 +74,9 @@ class NotPrivate(DPConvexError):
             lines.append(f"  remedy: {remedy}")
         super().__init__("\n".join(lines))
 
-    def _repr_html_(self) -> str:
-        parts = [("where", self.expression), ("remedy", self.remedy)]
-        rows = "".join(f"<dt><i>{name}</i></dt><dd>{html.escape(text)}</dd>" for name, text in parts if text)
-        return f"<p><b>{type(self).__name__}</b>: {html.escape(self.reason)}</p><dl>{rows}</dl>"
-
 
 class MissingRule(NotPrivate):
     """The calculus has no rule for a subexpression, so nothing is claimed about it."""
-
-
-# CVXPY prints the names of its classes; users know those of its functions.
-FUNCTIONS = {
-    **dict.fromkeys(("PowerApprox", "Power"), "power"),
-    **dict.fromkeys(("PnormApprox", "Pnorm"), "pnorm"),
-    **{"GeoMeanApprox": "geo_mean", "QuadForm": "quad_form", "MatrixFrac": "matrix_frac", "normNuc": "norm_nuc"},
-    **{name: name.lower() for name in ("Trace", "Sum", "Prod", "Hstack", "Vstack")},
-}
-# How a function begins and ends that says nothing, or something else: numbers that were made vectors of one entry, and squares.
-UNWRAPPED = (("reshape(", ", (1,), F)", "{}"), ("quad_over_lin(", ", 1.0)", "sum_squares({})"))
 
 
 def text_of(expression: object) -> str:
@@ -104,6 +87,19 @@ def text_of(expression: object) -> str:
         return f"an expression of {type(expression).__name__}"
 
 
+# CVXPY prints the names of its classes; users know those of its functions.
+CLASS = re.compile(r"\b(Power|Pnorm|GeoMean|QuadForm|MatrixFrac|normNuc|Trace|Sum|Prod|Hstack|Vstack)(?:Approx)?\(")
+INSIDE = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?)"  # what a call has in its parentheses
+TIDIED = {
+    r"Promote\(([^(),]+), \([^()]*\)\)": r"\1",
+    r", None, False\)": ")",
+    r" \+ --": " + ",
+    r" \+ -": " - ",
+    rf"\breshape\({INSIDE}, \(1,\), F\)": r"\1",  # a number that was made a vector of one entry
+    rf"\bquad_over_lin\({INSIDE}, 1\.0\)": r"sum_squares(\1)",
+}
+
+
 def readable(text: str) -> str:
     """Turn what CVXPY prints for an expression into what its user would have written.
 
@@ -112,34 +108,10 @@ def readable(text: str) -> str:
     >>> readable("Hstack(reshape(x @ (A + B), (1,), F), reshape(1.0, (1,), F))")
     'hstack(x @ (A + B), 1.0)'
     """
-    for printed, written in FUNCTIONS.items():
-        text = re.sub(rf"\b{printed}\(", f"{written}(", text)
-    text = re.sub(r"Promote\(([^(),]+), \([^()]*\)\)", r"\1", text)
-    text = text.replace(", None, False)", ")").replace(" + --", " + ").replace(" + -", " - ")
-    for printed, last, written in UNWRAPPED:
-        start = 0
-        while (start := text.find(printed, start)) >= 0:
-            end = closing(text, start + len(printed))
-            if text[: end + 1].endswith(last):
-                inner = text[start + len(printed) : end + 1 - len(last)]
-                text = f"{text[:start]}{written.format(inner)}{text[end + 1 :]}"
-            else:
-                start += 1
+    text = CLASS.sub(lambda found: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1]).lower() + "(", text)
+    for printed, written in TIDIED.items():
+        text = re.sub(printed, written, text)
     return text
-
-
-def closing(text: str, start: int) -> int:
-    """Return the place of the parenthesis that closes the one before `start`, or the end.
-
-    >>> closing("f(a(b)c)d", 2)
-    7
-    """
-    depth = 1
-    for place in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-    return len(text)
 
 
 def shorten(text: str, limit: int = 160) -> str:

@@ -18,17 +18,16 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PRIVATE, PLAIN, FAINT, TEXT = "#1f5fa8", "#b3541e", "#7a7a7a", "#333333"
+PRIVATE, PLAIN, FAINT = "#1f5fa8", "#b3541e", "#7a7a7a"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
 
-def dressed(axes: Axes | None) -> Axes:
+def dressed(axes: Axes | None, **labels: str) -> Axes:
     """Return the axes that were given, or new ones on a figure of their own, without the frame's upper and right side."""
     drawn = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained").add_subplot() if axes is None else axes
     drawn.set_axisbelow(True)
-    drawn.tick_params(colors=TEXT, length=3)
-    for side in ("top", "right"):
-        drawn.spines[side].set_visible(False)
+    drawn.spines[["top", "right"]].set_visible(False)
+    drawn.set(**labels)
     return drawn
 
 
@@ -69,33 +68,30 @@ def error_bands(
         raise TemplateError(
             f"error_bands: errors must have shape ({len(x)}, draws), one row an epsilon, not {y.shape}."
         )
-    drawn = dressed(axes)
+    drawn = dressed(axes, xlabel="privacy parameter ε (smaller promises more)", ylabel="test error", xscale="log")
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
     drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     drawn.plot(x, middle, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
-    drawn.set_xscale("log")
     drawn.set_xticks(x)  # only the epsilons that were tried get a tick
     drawn.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     drawn.xaxis.set_minor_locator(NullLocator())
     drawn.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     drawn.set_ylim(bottom=0.0)
-    drawn.set_xlabel("privacy parameter ε (smaller promises more)", color=TEXT)
-    drawn.set_ylabel("test error", color=TEXT)
-    drawn.legend(frameon=False, labelcolor=TEXT)
+    drawn.legend(frameon=False)
     return drawn
 
 
 def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
     """Draw where the epsilon of a `dpconvex.Certificate` goes, one bar for each part; axes as for `error_bands`."""
-    drawn = dressed(axes)
-    parts = [(spent, what.split(":")[0].split(",")[0]) for spent, what in certificate.shares()]
-    shares = [100 * spent / certificate.epsilon for spent, _ in parts]
-    bars = drawn.barh([what for _, what in parts], shares, color=PRIVATE, height=0.6)
-    drawn.bar_label(bars, labels=[f"{share:.3g} %" for share in shares], padding=4, color=TEXT, fontsize=9)
+    drawn = dressed(axes, xlabel=f"share of epsilon = {certificate.epsilon:g}, in per cent")
+    parts = {
+        what.split(":")[0].split(",")[0]: 100 * spent / certificate.epsilon for spent, what in certificate.shares()
+    }
+    bars = drawn.barh(list(parts), list(parts.values()), color=PRIVATE, height=0.6)
+    drawn.bar_label(bars, fmt="{:.3g} %", padding=4, fontsize=9)
     drawn.invert_yaxis()
     drawn.set_xlim(0, 112)
-    drawn.set_xlabel(f"share of epsilon = {certificate.epsilon:g}, in per cent", color=TEXT)
-    drawn.set_title(certificate.mechanism, loc="left", fontsize=11, color=TEXT)
+    drawn.set_title(certificate.mechanism, loc="left", fontsize=11)
     return drawn
 
 
@@ -120,10 +116,8 @@ def gaussians(
         The two features that are shown: sections through the centres, with the other features held there.
     axes : matplotlib.axes.Axes, optional
     """
-    drawn = dressed(axes)
-    angle = np.linspace(0, 2 * np.pi, 200)
-    circle = np.stack([np.cos(angle), np.sin(angle)])
-    pair = list(coordinates)
+    pair, angle = list(coordinates), np.linspace(0, 2 * np.pi, 200)
+    drawn = dressed(axes, xlabel=f"feature {pair[0]}", ylabel=f"feature {pair[1]}")
     for number, (centres, matrices) in enumerate(zip(means, precisions, strict=True)):
         colour = CLASSES[number % len(CLASSES)]
         name = str(labels[number]) if labels is not None else f"class {number}"
@@ -132,16 +126,14 @@ def gaussians(
             values, vectors = np.linalg.eigh(matrix[np.ix_(pair, pair)])
             if values[0] <= 1e-12 * max(values[-1], 1e-300):
                 continue  # flat in a direction: it has no ellipse
-            line = centre[pair][:, None] + (vectors / np.sqrt(values)) @ circle
+            line = centre[pair][:, None] + (vectors / np.sqrt(values)) @ [np.cos(angle), np.sin(angle)]
             drawn.plot(*line, color=colour, linewidth=1.8, label=name)
             drawn.plot(*centre[pair], "+", color=colour, markersize=7)
             name = "_"  # one entry of the legend for each class
     shared = all(len(group.get_siblings(drawn)) > 1 for group in (drawn.get_shared_x_axes(), drawn.get_shared_y_axes()))
     drawn.set_aspect("equal", adjustable="box" if shared else "datalim")  # limits that are shared cannot be moved
-    drawn.set_xlabel(f"feature {pair[0]}", color=TEXT)
-    drawn.set_ylabel(f"feature {pair[1]}", color=TEXT)
     if drawn.get_legend_handles_labels()[0]:
-        drawn.legend(frameon=False, labelcolor=TEXT)
+        drawn.legend(frameon=False)
     return drawn
 
 
@@ -168,5 +160,5 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
         drawn.invert_yaxis()
         drawn.set(xlabel="found / claimed")
     verdict = "no claim was broken" if audit.holds else "BROKEN"
-    drawn.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9, color=TEXT)
+    drawn.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9)
     return drawn
