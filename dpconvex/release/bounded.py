@@ -1,6 +1,7 @@
 """Private data in constraints: bounds are tightened by noise, once, and what any solver makes of these costs nothing more."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,22 +85,17 @@ def solve_bounded(
     (True, True)
     """
     if not isinstance(values, Mapping):
-        raise TemplateError(
-            "solve_bounded: values must map PrivateBounds to numbers, such as {capacity: [60.0, 80.0]}."
-        )
+        raise TemplateError("solve_bounded: values must map PrivateBounds to numbers, such as {room: [60.0, 80.0]}.")
     program, certificate = proved(problem, list(values), privacy, solver)
     for bound in program.bounds:
         check_types(bound, values[bound])
     source = NoiseSource(seed)
     pay(budget, privacy, label)
-    true = {bound: in_domain(bound, values[bound]) for bound in program.bounds}
-    noisy = {
-        bound.name: certificate.noises[bound.name].tighten(true[bound], bound.minimum, source.seeded)
-        for bound in program.bounds
-    }
-    return Release(
-        parameters={**program.solve(noisy, solver), **noisy}, certificate=certificate, **source.spending(privacy)
-    )
+    true = {bound.name: in_domain(bound, values[bound]) for bound in program.bounds}
+    least = {bound.name: bound.minimum for bound in program.bounds}
+    noises = certificate.noises.items()
+    noisy = {name: noise.tighten(true[name], least[name], source.seeded) for name, noise in noises}
+    return Release({**program.solve(noisy, solver), **noisy}, certificate, **source.spending(privacy))
 
 
 def proved(
@@ -112,17 +108,15 @@ def proved(
     facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}
     texts = [str(constraint) for constraint in program.constraints if program.mentioned(constraint)]
     with computable(privacy):
-        bound_certificate(privacy, facts, texts, 0.0)  # a refusal comes before the solver
+        certificate = bound_certificate(privacy, facts, texts, 0.0)  # a refusal comes before the solver
     program.prepare(solver)
-    return program, bound_certificate(privacy, facts, texts, program.allowed)
+    return program, replace(certificate, allowed=program.allowed)
 
 
 def check_types(bound: PrivateBound, given: Any) -> None:
     """Refuse what shapes and types tell to be no values; of what is no array nor a list, nothing more is looked at."""
     if np.shape(given) != bound.shape:
-        raise TemplateError(
-            f"solve_bounded: the values of {bound.name!r} have shape {np.shape(given)}, not {bound.shape}."
-        )
+        raise TemplateError(f"solve_bounded: {bound.name!r} has values of shape {np.shape(given)}, not {bound.shape}.")
     typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
     kind = getattr(getattr(typed, "dtype", None), "kind", "O")
     objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()

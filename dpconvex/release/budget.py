@@ -27,25 +27,24 @@ class Budget:
     """A ledger over many releases about the same people; refuses to overspend.
 
     With a `path` the ledger is a file, of one JSON object per line, that several processes on one machine may share.  Every spend
-    is appended under an exclusive lock and forced to the disk *before* `spend` returns, so an answer that is computed after it
-    can never leave unrecorded, whatever crashes.  The price is that a crash between the two wastes the spend.  A ledger whose
-    last line is torn refuses to work until a person has looked at it and called `Budget.repair`.
+    is appended under an exclusive lock and forced to the disk *before* `spend` returns, so no answer that is computed after it
+    can leave unrecorded; a crash between the two wastes the spend.  A ledger whose last line is torn refuses to work until a
+    person has looked at it and called `Budget.repair`.
 
-    With each spend the ledger keeps its *event*: what the release is for accounting, such as Gaussian noise of a certain size.
-    The rule by which they add up cannot be changed: choosing it by what earlier releases showed is not proved to be private.
+    Each spend is kept with its *event*: what it is for accounting, such as Gaussian noise of a certain size.  The rule by which
+    they add up cannot be changed: choosing it by what earlier releases showed is not proved to be private.
 
     Parameters
     ----------
     privacy : Privacy
         The total.  Only releases of the same adjacency can be charged to it.
     path : str or path, optional
-        The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process, and its forks
-        cannot spend from it.
+        The ledger's file; made if it does not exist.  Without it the ledger is of this process, and forks cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
-        How spends add up: by their promises, exactly, so that ten spends of 0.1 use up a budget of 1; by the Gaussian shifts of
-        their events, which is exact for Gaussian noise on gradients and answers; or by Rényi divergences of one order, which is
-        better where curvature or pure promises make up much of the cost.  The last two need a delta, of which a tenth is kept for
-        what events lose beside.  By default what the file says, and "basic" in a new one.
+        How spends add up: by their promises, exactly; by the Gaussian shifts of their events, which is exact for Gaussian noise
+        on gradients and answers; or by Rényi divergences of one order, which is better where curvature or pure promises make up
+        much of the cost.  The last two need a delta, of which a tenth is kept for what events lose beside.  By default what the
+        file says, and "basic" in a new one.
 
     Examples
     --------
@@ -91,11 +90,12 @@ class Budget:
     def repair(path: str | os.PathLike[str]) -> str:
         """Mend the torn last line of a ledger, after a person has made sure that nothing but a crash tore it.
 
-        A spend that is whole but for its end of line stays and counts.  A fragment is taken off and returned: its spend was
-        never confirmed, so no answer was computed on it.
+        A whole spend stays and counts.  A fragment is taken off and returned: nothing was released on it.
         """
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
+            whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
+            parsed(whole + end, file)
             fragment = ledger.mend(descriptor, file)
             parsed(ledger.read(descriptor), file)
         return fragment
@@ -127,10 +127,7 @@ class Budget:
         return self._rule.left(self.entries)
 
     def totals(self) -> list[Total]:
-        """Return what all spends cost at the ledger's delta under every rule, had they been fixed beforehand; smallest first.
-
-        For releases that were chosen by what earlier ones showed, `spent` is what holds.
-        """
+        """Return what all spends cost at the ledger's delta by every rule, had they been fixed beforehand; the smallest first."""
         found = self.entries
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
@@ -164,9 +161,8 @@ class Budget:
         item = Entry(label, privacy, event)
         if self.path is None and self._process != this_process():
             raise DPConvexError(
-                f"Budget: {label!r} would be spent by a fork of the process that this budget was made in, and each copy of a "
-                "budget in memory could be spent in full. Keep it in a file that all processes share: "
-                "dp.Budget(..., path=...). Nothing was spent."
+                f"Budget: {label!r} would be spent by a fork of this budget's process, and each copy of a budget in memory could "
+                "be spent in full. Keep it in a file that all processes share: dp.Budget(..., path=...). Nothing was spent."
             )
         fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
         line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
@@ -253,7 +249,7 @@ class Budget:
         if rule.total != self.privacy:
             raise TemplateError(
                 f"{path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
-                "keep a budget for other people, or under another adjacency, in a file of its own."
+                "keep another budget in a file of its own."
             )
         if self._asked is not None and rule.name != self._asked:
             raise TemplateError(
@@ -302,23 +298,21 @@ class Spend:
 
 def parsed(content: bytes, path: Path) -> tuple[Rule, list[Entry]]:
     """Return what a ledger says: its rule, with the total, and the spends, which must be within it."""
-    first, *lines = ledger.parse(content, path)
+    first, *lines = ledger.lines_of(content, path)
     try:
-        head = built(Head, first)
+        head = built(Head, ledger.decoded(first))
         if (head.ledger, head.version) != ("dpconvex", VERSION):
             raise TemplateError(f"its format is version {head.version!r}; this program reads version {VERSION}")
         rule = rule_of(head.accounting, Privacy(head.epsilon, head.delta, head.adjacency))
-    except TemplateError as error:
-        raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
+    except (TemplateError, ValueError) as error:
+        raise DPConvexError(f"{path}, line 1: not the ledger of a privacy budget ({error}).") from error
     entries = []
-    for position, fields in enumerate(lines, start=2):
+    for position, line in enumerate(lines, start=2):
         try:
-            spend = built(Spend, fields, {Event: event_of})
+            spend = built(Spend, ledger.decoded(line), {Event: event_of})
             entries.append(Entry(spend.label, Privacy(spend.epsilon, spend.delta, head.adjacency), spend.event))
-        except TemplateError as error:
-            raise DPConvexError(
-                f"{path}, line {position}: not a spend of a label, epsilon and delta ({error})."
-            ) from error
+        except (TemplateError, ValueError) as error:
+            raise DPConvexError(f"{path}, line {position}: not a spend of a label and a promise ({error}).") from error
     if not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
     return rule, entries

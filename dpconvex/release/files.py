@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,7 +24,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 
 VERSION = 2
-HEADER = "header"
 
 
 class Released:
@@ -36,11 +36,10 @@ class Released:
     not_private_because: str
 
     def check_paid(self) -> None:
-        if self.spent is not None and not isinstance(self.spent, Privacy):
-            raise TemplateError(f"{type(self).__name__}: what was spent must be a Privacy, not {self.spent!r}.")
-        if not isinstance(self.not_private_because, str) or (self.spent is None) == (not self.not_private_because):
+        typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
+        if not typed or (self.spent is None) == (not self.not_private_because):
             raise TemplateError(
-                f"{type(self).__name__}: say either what privacy was spent or why the release is not private (a text), not both."
+                f"{type(self).__name__}: say either what Privacy was spent or why the release is not private (a text), not both."
             )
 
     @property
@@ -76,7 +75,7 @@ class Released:
         fields = {name: getattr(self, name) for name in self.kept}
         text = json.dumps({"format": self.form, "version": VERSION, **fields}, default=plain)
         buffer = io.BytesIO()
-        np.savez(buffer, **{HEADER: np.array(text), **arrays})
+        np.savez(buffer, header=np.array(text), **arrays)
         return buffer.getvalue()
 
     @classmethod
@@ -85,7 +84,7 @@ class Released:
         # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
         try:
             arrays = dict(members(content))
-            text = arrays.pop(HEADER)
+            text = arrays.pop("header")
             if text.shape != () or text.dtype.kind != "U":
                 raise ValueError("its header is no text")
             fields = json.loads(str(text), object_pairs_hook=distinct)
@@ -106,17 +105,14 @@ class Released:
 
     @classmethod
     def _of_fields(cls, fields: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
-        def of_kind(kind: str) -> Callable[[Any], NDArray[Any]]:
-            def taken(place: Any) -> NDArray[Any]:
-                array = arrays.pop(str(place))
-                if array.dtype.kind != kind:
-                    raise ValueError("an array has another type")
-                return array
-
-            return taken
+        def taken(kind: str, place: Any) -> NDArray[Any]:
+            array = arrays.pop(str(place))
+            if array.dtype.kind != kind:
+                raise ValueError("an array has another type")
+            return array
 
         readers: dict[Any, Callable[[Any], Any]] = {Schema: Schema.from_dict, Event: event_of}
-        found: Self = built(cls, fields, {**readers, Array: of_kind("f"), Indices: of_kind("i")})
+        found: Self = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
         if arrays or not set(fields) <= set(cls.kept):
             raise ValueError("there are arrays or fields of nothing")
         if found.certificate is not None:

@@ -1,7 +1,7 @@
 """A file of JSON lines that several processes append to and that loses nothing it has confirmed; `Budget` keeps its spends here.
 
 Every line is written under an exclusive lock and forced to the disk before `append` returns.  A process that dies in
-the middle of a write leaves a torn last line, which `parse` refuses and `mend` repairs.
+the middle of a write leaves a torn last line, which `lines_of` refuses and `mend` repairs.
 """
 
 import errno
@@ -108,7 +108,6 @@ def mend(descriptor: int, path: Path) -> str:
     A line that is whole but for its end stays (no proper part of a JSON object is itself JSON); a fragment goes.
     """
     whole, _, tail = read(descriptor).rpartition(b"\n")
-    parse(whole + b"\n" * bool(whole), path)
     if not tail:
         return ""
     try:
@@ -129,8 +128,8 @@ def read(descriptor: int) -> bytes:
     return content
 
 
-def parse(content: bytes, path: Path) -> list[Any]:
-    """Return the values in the lines of a ledger, all of which must be whole, or say which of them is wrong."""
+def lines_of(content: bytes, path: Path) -> list[bytes]:
+    """Return the lines of a ledger, all of which must be whole."""
     *lines, tail = content.split(b"\n")
     if not lines:
         raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
@@ -139,13 +138,7 @@ def parse(content: bytes, path: Path) -> list[Any]:
             f"{path}: the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened, "
             "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
         )
-    values = []
-    for position, line in enumerate(lines, start=1):
-        try:
-            values.append(decoded(line))
-        except ValueError as error:
-            raise DPConvexError(f"{path}, line {position}: not the line of a ledger ({error}).") from error
-    return values
+    return lines
 
 
 def decoded(line: bytes) -> Any:

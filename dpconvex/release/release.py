@@ -28,6 +28,11 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.files import Released, content_of
 from dpconvex.release.whitening import Whitening
 
+REMEDY = (
+    "Declare `predict` in the template; read a saved release with Release.load(path, template=...), of a shipped problem with "
+    "template=dpconvex.load. A problem file of your own is never run on its own account: dpconvex.load('your_file.py', ...)."
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(Released, Mapping[str, Array]):
@@ -85,16 +90,12 @@ class Release(Released, Mapping[str, Array]):
         if not copied:
             raise TemplateError("Release: there is no parameter to release.")
         object.__setattr__(self, "parameters", copied)
-        if self.schema is not None and not isinstance(self.schema, Schema):
-            raise TemplateError(f"Release: the schema must be a Schema, not {self.schema!r}.")
         object.__setattr__(self, "source", plain(self.source))
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
     __eq__ = object.__eq__
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self.parameters:
-            raise KeyError(f"{name!r}; released were: {', '.join(self.parameters)}")
         return self.parameters[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -138,7 +139,7 @@ class Release(Released, Mapping[str, Array]):
         if function is None:
             if self.predictor is not None and name != "predict":
                 raise TemplateError(f"{name}: the learner declares no such function.")
-            raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
+            raise TemplateError(f"Release: there is no function to predict with. {REMEDY}")
         if sp.issparse(x):
             sparse: Any = x
             features: Any = trusted_rows("x", sparse, sparse.shape[1:])
@@ -210,7 +211,7 @@ class Release(Released, Mapping[str, Array]):
             return release
         if callable(template):
             if release.source is None:
-                raise TemplateError(f"Release: no shipped problem is known that declared it. {release._remedy()}")
+                raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
             name, options = release.source
             template = template(name, **options)
         return release._with(template)
@@ -233,15 +234,6 @@ class Release(Released, Mapping[str, Array]):
             self.whitening.check(template)
         own = {"source": self.source or template.source, "predictor": self.predictor or template.predict}
         return replace(self, **functions_of(template) | own)
-
-    def _remedy(self) -> str:
-        if self.source is not None:
-            name = self.source[0]
-            return f"It comes from the problem {name!r}: read it with Release.load(path, template=dpconvex.load)."
-        return (
-            "Declare `predict` in the template; for a saved release, read it with Release.load(path, template=...). A "
-            "problem file of your own is never run on its own account: load it with dpconvex.load('your_file.py', ...)."
-        )
 
 
 def functions_of(template: Template) -> dict[str, Any]:

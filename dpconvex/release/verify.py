@@ -138,8 +138,7 @@ class Method:
         check_records_matter(template)
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
-            what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
-            raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
+            raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {given!r}.")
         if self.cover is not None and not isinstance(self.cover, Cover):
             raise TemplateError(f"verify: cover must be a Cover, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))

@@ -97,9 +97,8 @@ def test_predict_says_what_is_wrong() -> None:
     ):
         with pytest.raises((DomainError, TemplateError), match=words):
             release.predict(x)
-    for missing, words in (({}, r"'logistic_regression'.*dpconvex\.load"), ({"source": None}, r"your_file\.py")):
-        with pytest.raises(TemplateError, match=rf"no function to predict with.*{words}"):
-            full(predictor=None, **missing).predict(np.zeros((1, 3)))
+    with pytest.raises(TemplateError, match=r"no function to predict with.*dpconvex\.load.*your_file\.py"):
+        full(predictor=None).predict(np.zeros((1, 3)))
 
 
 @pytest.mark.parametrize(
