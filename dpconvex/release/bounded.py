@@ -70,8 +70,8 @@ def solve_bounded(
     Returns
     -------
     Release
-        The variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so that the problem
-        can be solved again, or another one with the same bounds, at no cost.
+        The variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so that further
+        problems with the same bounds can be solved at no cost.
 
     Examples
     --------

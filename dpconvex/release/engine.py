@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arrays import Array
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
@@ -52,7 +51,7 @@ class DataEngine:
             noise, bound = 0.0 if linear is None else float(np.linalg.norm(linear)), smooth.gradient_bound
             radius = minimiser_norm(smooth, strong_convexity, bound, self.size, added, self.batch.size, noise)
         return Problem(
-            template=smooth_template(form.template, smoothing) if smoothing else form.template,
+            template=smooth.form.template,
             space=form.space,
             feasible=form.feasible,
             batch=self.batch,
@@ -165,7 +164,7 @@ def minimize(
     """Fit a template without privacy, for comparison; the result says so, and how accurate it is.
 
     Smooth, strongly convex objectives are minimised to within the tolerance, which is proved.  Everything else that CVXPY can
-    solve goes to a conic solver, and the gap between its primal and dual objectives tells how far the answer can be off.
+    solve goes to a conic solver, whose duality gap tells how far the answer can be off.
 
     Parameters
     ----------

@@ -52,10 +52,8 @@ class Release(Released, Mapping[str, Array]):
         Name and options of the shipped problem that declared the learner, if JSON can hold them.
     predictor, decision, probabilities : callable, optional
         The template's functions, of (parameters, x).
-    schema : Schema, optional
-        The declared columns that the features were read from, so that further records can be read alike.
-    whitening : Whitening, optional
-        The public matrix that records were whitened with; predictions whiten new ones alike.
+    schema, whitening : optional
+        The declared columns, and the public matrix that records were whitened with: further records are read and whitened alike.
 
     Examples
     --------
@@ -119,11 +117,7 @@ class Release(Released, Mapping[str, Array]):
         Parameters
         ----------
         x : array_like or SciPy sparse matrix, shape (n, ...)
-            Features, scaled as in training.
-
-        Returns
-        -------
-        ndarray, shape (n, ...)
+            Features, scaled as in training; there is a prediction for each of the n.
         """
         return self._applied("predict", self.predictor, x)
 
@@ -140,11 +134,11 @@ class Release(Released, Mapping[str, Array]):
             if self.predictor is not None and name != "predict":
                 raise TemplateError(f"{name}: the learner declares no such function.")
             raise TemplateError(f"Release: there is no function to predict with. {REMEDY}")
-        if sp.issparse(x):
-            sparse: Any = x
-            features: Any = trusted_rows("x", sparse, sparse.shape[1:])
+        given: Any = x
+        if sp.issparse(given):
+            features: Any = trusted_rows("x", given, given.shape[1:])
         else:
-            features = np.asarray(numbers("x", x), dtype=float)
+            features = np.asarray(numbers("x", given), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
             raise DomainError(f"{name}: the features must be finite; some are NaN or infinite.")
         if self.whitening is not None:
@@ -174,17 +168,12 @@ class Release(Released, Mapping[str, Array]):
         Parameters
         ----------
         path : str or path
-            A file that `save` wrote.
+            A file that `save` wrote; damaged ones, and those of another template, are a `DPConvexError`.
         template : Template or callable, optional
             The template whose parameters these are, or a function of (name, **options) that returns it: `dpconvex.load` declares
             a shipped problem anew.
         predict : callable, optional
             ``predict(parameters, x)``, to be used instead of a template's.
-
-        Raises
-        ------
-        DPConvexError, TemplateError, FileNotFoundError
-            If the file is damaged or no release, or the template has other parameters, or cannot be found.
 
         Examples
         --------

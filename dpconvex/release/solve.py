@@ -168,10 +168,10 @@ class Fit:
         check_clip(self.clip)
         self.backend = resolved(self.backend, *self.templates)
         check_place(self.data, self.backend)
-        if self.workers is not None and not is_whole(self.workers, 1):
-            raise TemplateError(f"workers must be a positive number of fits at a time, not {self.workers!r}.")
         if self.workers is not None:
             in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
+            if not is_whole(self.workers, 1):
+                raise TemplateError(f"workers must be a positive number of fits at a time, not {self.workers!r}.")
         self.source = NoiseSource(self.seed)
         self.record: Record = self.record or self.templates[0].record
         self.protected = self.privacy.adjacency == "add-remove"
