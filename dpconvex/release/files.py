@@ -207,10 +207,10 @@ def draft_of(file: Path) -> Path:
     return file.with_name(f".{file.name}.{secrets.token_hex(8)}")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all; the file that a link leads to, and with the permissions that it had."""
-    file = Path(os.path.realpath(path))
-    kept = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
+def write_whole(path: Path, content: bytes, over: bool = True) -> None:
+    """Write a file, whole or not at all: over that which a link leads to, with its permissions, or only if there is none."""
+    file = Path(os.path.realpath(path)) if over else path
+    kept = stat.S_IMODE(file.stat().st_mode) if over and file.exists() else None
     draft = draft_of(file)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kept is not None else 0o666)
     try:
@@ -220,16 +220,11 @@ def write_whole(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(descriptor)
-        os.replace(draft, file)
-        force_name(file)
+        (os.replace if over else os.link)(draft, file)
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name has to last as well as the content
+        finally:
+            os.close(folder)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def force_name(path: Path) -> None:
-    """Force the name of a file to the disk: it has to last as well as the content."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

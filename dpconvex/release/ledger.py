@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.release.files import distinct, draft_of, force_name, write_whole
+from dpconvex.release.files import distinct, write_whole
 
 
 def line_of(fields: Mapping[str, Any]) -> bytes:
@@ -22,18 +22,12 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
 
 def create(path: Path, first: bytes) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
-    draft = draft_of(path)
     try:
         if not path.exists():
-            write_whole(draft, first)
             with suppress(FileExistsError):  # another process was first
-                os.link(draft, path)
-            force_name(path)
+                write_whole(path, first, over=False)
     except OSError as error:
         raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 @contextmanager
