@@ -150,8 +150,7 @@ class Budget:
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(
-                f"Budget: a spend is a Privacy, a label (a text), and the event of a certificate, not {privacy!r}, {label!r} and "
-                f"{event!r}."
+                f"Budget: a spend is a Privacy, a text, and an event, not {privacy!r}, {label!r}, {event!r}."
             )
         if privacy.adjacency != self.privacy.adjacency:
             raise TemplateError(

@@ -128,12 +128,11 @@ class Statistics(Released):
         chosen = self.template if template is None else template
         if not isinstance(chosen, Template):
             raise TemplateError(
-                "fit: say which template to fit; saved statistics do not hold the one they were released for."
+                "fit: say which template to fit; saved statistics do not hold the one of their release."
             )
         if fields_of(chosen) != self.fields:
             raise TemplateError(
-                f"fit: the statistics are sums over records with the fields {self.fields}, and the template declares "
-                f"{fields_of(chosen)}."
+                f"fit: statistics are of records with {self.fields}, and the template declares {fields_of(chosen)}."
             )
         if self.whitening is not None:
             self.whitening.check(chosen)

@@ -24,9 +24,6 @@ from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-# Whole numbers up to this are exact as floating-point numbers.
-LARGEST_SIZE = 2**53
-
 
 def check_template(template: object) -> None:
     if not isinstance(template, Template):
@@ -130,11 +127,8 @@ class Method:
     def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
         check_privacy("verify", privacy)
-        if not is_whole(size, 1) or size > LARGEST_SIZE:
-            raise TemplateError(
-                f"verify: size must be a positive integer, not {size!r}, of at most {LARGEST_SIZE}: larger counts are not "
-                "exact in double precision."
-            )
+        if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
+            raise TemplateError(f"verify: size must be a positive integer, not {size!r}, of at most 2^53.")
         check_records_matter(template)
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
