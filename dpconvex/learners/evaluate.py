@@ -106,7 +106,7 @@ def evaluate(
             raise TemplateError(f"evaluate: expected a {kind.__name__}, not {type(given).__name__}.")
     protected = privacy.adjacency == "add-remove"
     errors = Errors(template.record, release, features, label, alone=protected)
-    check_predictions("evaluate", template.record, release, features)
+    errors.check("evaluate")
     paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
     call = Fit(data, paid, [template], Method(), None, 1 if protected else None, clip, budget, name, seed)
     call.check()
@@ -153,15 +153,33 @@ class Errors:
     label: str
     alone: bool
 
-    def __post_init__(self) -> None:
+    def check(self, caller: str, strict: bool = True) -> None:
+        """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
         fields = self.record.fields
         for name in (self.features, self.label):
-            if name not in fields:
-                raise TemplateError(f"evaluate: the record has no field {name!r}; its fields are {', '.join(fields)}.")
-        domain = fields[self.label]
+            if not isinstance(name, str) or name not in fields:
+                raise TemplateError(f"{caller}: the record has no field {name!r}; its fields are {', '.join(fields)}.")
+        domain, known = fields[self.label], fields[self.features]
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
         if not (self.counts or number):  # the square of the range, too, is a number
-            raise TemplateError(f"evaluate: {self.label!r} must be a Choice, or one bounded number, not {domain!r}.")
+            raise TemplateError(f"{caller}: {self.label!r} must be a Choice, or one bounded number, not {domain!r}.")
+        if isinstance(known, Choice):
+            raise TemplateError(f"{caller}: the field {self.features!r} is not of numbers, to predict from.")
+        lower, upper = known.bounds
+        rows = np.repeat((lower / 2 + upper / 2).reshape(1, *known.shape), 2, axis=0)
+        try:
+            with np.errstate(all="ignore"):
+                shape = self.release.predict(rows).shape
+        except Exception as error:
+            if not strict:  # of parameters that nobody fitted
+                return
+            raise TemplateError(
+                f"{caller}: the release does not predict for records of {known!r} ({error})."
+            ) from error
+        if shape != (2,):
+            raise TemplateError(
+                f"{caller}: predict must return one value for each record, not the shape {shape} for 2."
+            )
 
     @property
     def counts(self) -> bool:
@@ -227,21 +245,3 @@ def total_of(batch: Batch, errors: Errors) -> int:
     pairs: Iterator[Any] = zip(blocks(batch.fields[errors.features], BLOCK), blocks(known, BLOCK), strict=True)
     with one_blas_thread():  # a learner's predict need not know what to do with nothing
         return sum(int(errors.of_block(frozen(dense(x)), dense(truth)).sum()) for x, truth in pairs if len(truth))
-
-
-def check_predictions(caller: str, record: Record, release: Release, features: str, strict: bool = True) -> None:
-    """Refuse, before anything is paid, a function that does not predict one value for each of two public records."""
-    if features not in record.continuous:
-        raise TemplateError(f"{caller}: the record has no field {features!r} of numbers to predict from.")
-    domain = record.continuous[features]
-    lower, upper = domain.bounds
-    rows = np.repeat((lower / 2 + upper / 2).reshape(1, *domain.shape), 2, axis=0)
-    try:
-        with np.errstate(all="ignore"):
-            shape = release.predict(rows).shape
-    except Exception as error:
-        if not strict:  # of parameters that nobody fitted
-            return
-        raise TemplateError(f"{caller}: the release does not predict for records of {domain!r} ({error}).") from error
-    if shape != (2,):
-        raise TemplateError(f"{caller}: predict must return one value for each record, shape (2,) for 2, not {shape}.")

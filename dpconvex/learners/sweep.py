@@ -234,41 +234,34 @@ def planned(
         raise TemplateError(f"calibrate: releases must be a positive integer, not {releases!r}.")
     if not templates:
         raise TemplateError("calibrate: there is no template to fit.")
-    count = len(templates) * int(releases)
-
-    def plan(mechanism: Mechanism | None) -> Shared:
-        def prove(each: Privacy) -> list[Proved]:
-            found = (replace(method, mechanism=mechanism).prove(item, each, size) for item in templates)
-            return [item for item in found for _ in range(int(releases))]
-
-        return replace(largest(prove, privacy, count, beside), mechanism=mechanism)
-
-    if method.mechanism is not None or method.whitening not in (None, False):
-        return plan(method.mechanism)
-    best = plan(None)
-    if any(not isinstance(fit.mechanism, Automatic) for fit in best.fits):  # the size has chosen
+    learners = [template for template in templates for _ in range(int(releases))]
+    best = largest(learners, method, privacy, size, beside)
+    named = method.mechanism is not None or method.whitening not in (None, False)
+    by_size = any(not isinstance(fit.mechanism, Automatic) for fit in best.fits)
+    if named or by_size or privacy.pure or len(learners) == 1:
         return best
     for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")):
-        if count > 1 and not privacy.pure:
-            with suppress(NotPrivate):
-                best = min(best, plan(other), key=lambda item: item.risk)
+        with suppress(NotPrivate):
+            found = largest(learners, replace(method, mechanism=other), privacy, size, beside)
+            best = min(best, found, key=lambda item: item.risk)
     return best
 
 
 def largest(
-    prove: Callable[[Privacy], list[Proved]], privacy: Privacy, count: int, beside: Privacy | None = None
+    learners: Sequence[Template], method: Method, privacy: Privacy, size: int, beside: Privacy | None
 ) -> Shared:
-    """Search for the largest promise of each of `count` releases."""
-    extra = [] if beside is None else [Entry("beside", beside)]
+    """Search for the largest promise of each of several releases."""
+    extra, count = [] if beside is None else [Entry("beside", beside)], len(learners)
     rest = exact(privacy.epsilon) - sum((exact(item.privacy.epsilon) for item in extra), start=exact(0.0))
 
     def tried(epsilon: float) -> Shared:
         each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)
-        fits = prove(each)
+        proved = {template: method.prove(template, each, size) for template in dict.fromkeys(learners)}
+        fits = tuple(proved[template] for template in learners)
         entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]
         events = tuple(item.known for item in entries)
         total = best_total([item.privacy for item in entries], events, privacy.delta)
-        return Shared(each, tuple(fits), total, Composition(events))
+        return Shared(each, fits, total, Composition(events), method.mechanism)
 
     best, high = tried(floor(rest / count)), math.inf  # whatever these are, their promises add up
     if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it

@@ -22,7 +22,7 @@ from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import Checked, in_partitions, table
 from dpconvex.language.template import Template
-from dpconvex.learners.evaluate import Errors, check_predictions
+from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.sweep import planned as shared
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import RUNS, Certificate
@@ -309,23 +309,21 @@ def named_templates(
 ) -> dict[str, Template]:
     """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
     table(data)
-    if not isinstance(features, str):
-        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
     given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
     named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")
     first, reference = next(iter(named.items()))
     for name, template in named.items():
-        record = template.record
-        if template.predict is None or not isinstance(label, str) or label not in record.discrete:
-            lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
-            raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
         zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
         trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
-        check_predictions("tune", record, trial, features, strict=False)
+        errors = Errors(template.record, trial, features, label, alone=False)
+        errors.check("tune", strict=False)
+        if template.predict is None or not errors.counts:
+            lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
+            raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
         if domains(template) != domains(reference):
-            both = f"{reference.record!r} and {record!r}"
+            both = f"{reference.record!r} and {template.record!r}"
             raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records: {both}.")
     return named
 
@@ -334,12 +332,11 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
     """Return a candidate's template; an estimator stands for the one that it fits."""
     if isinstance(candidate, Template):
         return candidate
-    build = getattr(candidate, "template", None)
-    width = 0
-    if isinstance(data, Partitions):
+    build, width = getattr(candidate, "template", None), 0
+    if callable(build) and isinstance(data, Partitions):
         width = data.width(features)
-    elif features in data and len(shape := np.shape(data[features])) == 2:
-        width = shape[1]
+    elif callable(build) and isinstance(features, str) and features in data:
+        width = sum(np.shape(data[features])[1:2])
     if not callable(build) or not width:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     if getattr(candidate, "whitening", None) not in (None, False):

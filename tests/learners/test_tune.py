@@ -79,7 +79,7 @@ def declaring(x: Any, y: Any) -> dp.Template:
         ({"backend": "zz"}, "unknown backend"),
         ({"clip": "yes"}, "clip must be"),
         ({"features": "q"}, "no field 'q'"),
-        ({"label": ["y"]}, "no label"),
+        ({"label": ["y"]}, "no field"),
         ({"candidates": [declaring(dp.Ball(2), [1, 2]), declaring(dp.Ball(2), [1, 3])]}, "different records"),
         ({"candidates": [declaring(dp.Ball(2), [1]), declaring(dp.Ball(2, norm=1), [1])]}, "different records"),
         ({"candidates": [declaring(dp.Box(-UP, 2 * UP), [1]), declaring(dp.Box(-UP, UP), [1])]}, "different records"),
