@@ -23,7 +23,10 @@ COLUMNS = {"array": np.zeros((0, 3)), "list": [], "one axis": np.array([]), "csr
 @pytest.mark.parametrize("x", COLUMNS.values(), ids=COLUMNS)
 def test_columns_without_records_are_fitted(x: Any) -> None:
     for y in (np.zeros(0, dtype=int), [], np.array([], dtype=object)):
-        assert np.isfinite(dp.solve(LEARNER, {"x": x, "y": y}, PROTECTED, size=30)["w"]).all()
+        release = dp.solve(LEARNER, {"x": x, "y": y}, PROTECTED, size=30)
+        assert np.isfinite(release["w"]).all()
+        assert 0 <= dp.evaluate(LEARNER, release, {"x": x, "y": y}, PROTECTED).error <= 1
+        assert dp.cluster(LEARNER, {"x": x, "y": y}, PROTECTED).count == 2
 
 
 @pytest.mark.parametrize(

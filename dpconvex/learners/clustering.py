@@ -109,14 +109,9 @@ class Components(Released):
         if wrong:
             raise TemplateError(f"Components: {wrong}.")
         middle = np.array(np.broadcast_to(middle, features))
-        settled = (
-            frozen(np.rint((centers - middle) / step) * step + middle),
-            classes,
-            float(self.radius),
-            frozen(middle),
-        )
-        for name, value in zip(("centers", "classes", "radius", "middle", "step"), (*settled, step), strict=True):
-            object.__setattr__(self, name, value)
+        centers = np.rint((centers - middle) / step) * step + middle
+        self.__dict__.update(centers=frozen(centers), middle=frozen(middle), radius=float(self.radius))
+        self.__dict__.update(classes=classes, step=step)
 
     @property
     def count(self) -> int:
@@ -298,13 +293,14 @@ class Grouping:
 
     def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
         """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
-        middle, start = self.extent[0], 0
+        middle = self.extent[0]
         place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
-        codes = np.array(place)[batch.group]
-        for block in blocks(batch.fields[self.features], max(1, BLOCK_BYTES // (8 * len(middle)))):
-            values = dense(block)
-            yield in_steps(values.reshape(len(values), len(middle)), middle, step), codes[start : start + len(values)]
-            start += len(values)
+        rows = max(1, BLOCK_BYTES // (8 * len(middle)))
+        codes = blocks(np.array(place)[batch.group], rows)
+        for block, mine in zip(
+            blocks(batch.fields[self.features], rows), codes, strict=False
+        ):  # of none, some yield one
+            yield in_steps(dense(block).reshape(len(mine), len(middle)), middle, step), mine
 
     def statistics(self, batch: Batch, step: float, centers: Array) -> tuple[Array, Array]:
         """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
@@ -316,8 +312,8 @@ class Grouping:
         return total[..., :-1], total[..., -1]
 
     def assigned(self, batch: Batch, components: Components) -> Indices:
-        none = np.zeros(0, dtype=np.int64)
-        return np.concatenate([none, *(components.of(*block) for block in self.blocks(batch, components.step))])
+        found = (components.of(*block) for block in self.blocks(batch, components.step))
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
 @dataclass(frozen=True)

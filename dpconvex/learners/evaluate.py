@@ -242,6 +242,6 @@ class Errors:
 def total_of(batch: Batch, errors: Errors) -> int:
     """Add up the errors of the records in one place."""
     known = errors.record.values(batch, errors.label) if errors.counts else batch.fields[errors.label]
-    pairs: Iterator[Any] = zip(blocks(batch.fields[errors.features], BLOCK), blocks(known, BLOCK), strict=True)
+    pairs: Iterator[Any] = zip(blocks(batch.fields[errors.features], BLOCK), blocks(known, BLOCK), strict=False)
     with one_blas_thread():  # a learner's predict need not know what to do with nothing
         return sum(int(errors.of_block(frozen(dense(x)), dense(truth)).sum()) for x, truth in pairs if len(truth))

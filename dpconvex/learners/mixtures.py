@@ -35,9 +35,7 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method, check_template
 
-SOURCE = (
-    "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
-)
+SOURCE = "adaptive composition of clustering and fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +170,8 @@ class Plan:
         self.privacy, self.others = privacy, Record(**fields)
         self.grouping = grouping = Grouping(self.others, features, group)
         known, count = template.record.combinations, len(choice.values)
-        groups = [[known.index({**own, component: name}) for name in choice.values] for own in self.others.combinations]
         # The group of a record, from that of its other fields and from its component.
-        self.groups: Indices = np.array(groups)
+        self.groups = [[known.index({**own, component: m}) for m in choice.values] for own in self.others.combinations]
         self.learnt: Clustering | None = None
         if isinstance(clustering, Components):
             self.fixed = fitting(clustering, grouping, count)
@@ -209,7 +206,7 @@ class Plan:
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
         """Return the records with a group that says their component, too."""
-        made = self.grouping, components, self.groups
+        made = self.grouping, components, np.array(self.groups)
         return batch.mapped(labelled, made) if isinstance(batch, PartitionedBatch) else labelled(batch, made)
 
 
