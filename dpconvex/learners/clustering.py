@@ -179,14 +179,11 @@ class Components(Released):
 
     def to_bytes(self) -> bytes:
         """Return the bytes that `save` writes, in JSON, which must be able to hold the labels."""
-        try:
-            text = json.dumps(self.to_dict(), allow_nan=False)
-            kept = tuple(json.loads(text)["classes"]) == self.classes
-        except (TypeError, ValueError):
-            kept = False
-        if not kept:
+        if not all(
+            isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c)) for c in self.classes
+        ):
             raise TemplateError(f"Components: JSON cannot hold the classes {self.classes!r} as they are.")
-        return text.encode()
+        return json.dumps(self.to_dict(), allow_nan=False).encode()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Components:
