@@ -181,9 +181,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"from_problem: expected a cvxpy.Problem, not {type(problem).__name__}.")
     if not isinstance(records, Mapping) or not records:
-        raise TemplateError(
-            "from_problem: records must map each data parameter to the domain of a row: {X: dp.Ball(3)}."
-        )
+        raise TemplateError("from_problem: records must map data parameters to domains of a row: {X: dp.Ball(3)}.")
     known = {parameter.name(): parameter for parameter in problem.parameters()}
     symbols, domains = dict[str, Any](), dict[str, Domain]()
     for key, domain in records.items():
@@ -195,8 +193,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
         count = next(iter(symbols.values())).shape[:1]
         if symbol.shape != (*count, *row) or not count or count[0] < 2:
             raise TemplateError(
-                f"from_problem: the parameter {symbol.name()!r} has shape {symbol.shape}, and must have rows of the shape {row}, "
-                f"each in {domain!r}: two at least, and as many as the other parameters with data."
+                f"from_problem: {symbol.name()!r} has shape {symbol.shape}, not rows of shape {row}, two or more, as others have."
             )
     reader = Reader(symbols.values())
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)

@@ -46,9 +46,7 @@ class Chunks:
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
         if isinstance(source, type | Iterator) or not (callable(source) or is_series(source)):
-            raise DomainError(
-                f"Chunks: pass a list of arrays, or a function that returns a fresh iterator over them, not {source!r}."
-            )
+            raise DomainError(f"Chunks: pass a list of arrays, or a function that returns an iterator, not {source!r}.")
 
     def __iter__(self) -> Iterator[Any]:
         pieces = self.source() if callable(self.source) else self.source
@@ -163,10 +161,7 @@ class FileRows:
         offset = self.offset + start * width * self.dtype.itemsize
         found = np.fromfile(self.path, self.dtype, count * width, offset=offset)
         if FileRows.of(self.path) != self:  # now: it may be written to while it is read
-            raise DomainError(
-                f"{self.path}: the file has another shape or type than at first; nothing is released. Data must not change "
-                "during a fit; make the Partitions anew for a file that was written anew."
-            )
+            raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
         return found.reshape(count, *self.shape[1:])[::step]
 
 

@@ -71,9 +71,7 @@ class Partitions:
             raise DomainError("Partitions: there is no partition.")
         self.local = any(source.local for source in self.sources)
         if self.local and any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources):
-            raise DomainError(
-                "Partitions: some are in memory here, and others are futures; send all to the workers (client.scatter)."
-            )
+            raise DomainError("Partitions: some are in memory here, and others are futures; send all (client.scatter).")
 
     def _sources(self, source: Any) -> list[Source]:
         if is_frame(source) and self.schema is not None:
@@ -88,9 +86,7 @@ class Partitions:
                 for k, entry in enumerate(found)
             ]
         given = source if isinstance(source, str | PathLike) else type(source).__name__
-        raise DomainError(
-            f"Partitions: expected a list of partitions, a Dask frame, or a folder of tables, which need a schema, not {given}."
-        )
+        raise DomainError(f"Partitions: pass a list, a Dask frame or a folder (tables need a schema), not {given}.")
 
     def _here(self, entry: Any) -> Source:
         """Return a partition that is in memory or in files; names of columns of tables are checked."""
@@ -102,12 +98,9 @@ class Partitions:
             if path.suffix.lower() in PARQUET:
                 size = of_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
             return Source(path, size)
-        if not isinstance(entry, Mapping) or any(map(is_lazy, entry.values())):
-            raise DomainError(
-                "a partition must map fields to columns (not of Dask), or be a table with a schema, a function, or an object of "
-                f"Dask as a whole, not a {type(entry).__name__}."
-            )
-        columns = {name: FileRows.of(c) if isinstance(c, str | PathLike) else c for name, c in entry.items()}
+        if isinstance(entry, Mapping) and any(map(is_lazy, entry.values())):
+            raise DomainError("its columns are of Dask; make the partition, as a whole, delayed or a future.")
+        columns = {n: FileRows.of(c) if isinstance(c, str | PathLike) else c for n, c in mapping_of(entry).items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
         return Source(columns, size_of(None, columns), columns, local)
 
@@ -205,14 +198,17 @@ def size_of(schema: Any, value: Any) -> int:
     found = taken(value)
     if schema is not None:
         return table_of(found).size
-    if not isinstance(found, Mapping):
-        raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(found).__name__}.")
-    return max(map(records_of, found.values()), default=0)
+    return max(map(records_of, mapping_of(found).values()), default=0)
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(value).__name__}.")
+    return value
 
 
 def width_of(field: str, value: Any) -> int:
-    found = taken(value)
-    column = found.get(field) if isinstance(found, Mapping) else None
+    column = mapping_of(taken(value)).get(field)
     shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
     if len(shape) != 2:
         raise DomainError(f"field {field!r}: expected a column of shape (n, features), not {shape}.")
@@ -254,9 +250,7 @@ def sources_of_columns(data: Any) -> list[Source]:
     sizes: tuple[int, ...] | None = None
     for name, column in columns.items():
         if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
-            raise DomainError(
-                f"field {name!r}: some of the data are in memory here, and others of Dask; make all of them delayed, or futures."
-            )
+            raise DomainError(f"field {name!r}: some data are in memory here, and others of Dask; make all delayed.")
         if hasattr(column, "rechunk"):
             rows = column.chunks[0]
             if all(size == size for size in rows):  # sizes that are not known are NaN

@@ -98,9 +98,7 @@ class BoundedProgram:
                 raise TemplateError(f"the private bound {bound.name!r} is not in the problem, or is given twice.")
         for parameter in known.values():
             if parameter.value is None:
-                raise TemplateError(
-                    f"{parameter.name()!r} is no private bound and has no value; give it its public one."
-                )
+                raise TemplateError(f"{parameter.name()!r} is no private bound and has no value; give it one.")
         if problem.is_mixed_integer():
             raise TemplateError("integer variables cannot be moved into private bounds; use real variables.")
         if not problem.is_dcp():
@@ -127,9 +125,7 @@ class BoundedProgram:
         for variable in self.variables:
             ends = variable.attributes.get("bounds") or ()
             if any(isinstance(end, cp.Expression) and self.mentioned(end) for end in ends):
-                raise NotPrivate(
-                    "a variable's attribute mentions a private bound", variable, "write it as a constraint"
-                )
+                raise NotPrivate("an attribute mentions a private bound", variable, "write it as a constraint")
         reader = Reader([bound.parameter for bound in self.bounds])
         for constraint in self.constraints:
             beyond = limit(constraint)
@@ -137,9 +133,7 @@ class BoundedProgram:
                 core = None if beyond is None else reader.expression(beyond, "a constraint")
                 if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
                     why = f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less"
-                    remedy = (
-                        "write it where raising it allows more, such as A @ x <= bound.parameter, wherever it occurs"
-                    )
+                    remedy = "write it where raising it allows more, such as A @ x <= bound.parameter"
                     raise NotPrivate(why, constraint, remedy)
 
     def prepare(self, solver: str | None) -> None:
@@ -159,10 +153,8 @@ class BoundedProgram:
             if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
                 self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         if not np.isfinite(self.allowed):
-            raise TemplateError(
-                "where every private bound is at its minimum, a constraint has no finite value. Raise the minimum, if it is "
-                "higher for all data, or write the constraint without dividing by a bound."
-            )
+            why = "a constraint has no finite value where every private bound is at its minimum"
+            raise TemplateError(f"{why}. Raise the minimum, or do not divide by a bound.")
 
     def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:
         for bound in self.bounds:

@@ -136,10 +136,8 @@ class Record(Sealed):
         schema = data.schema if isinstance(data, Partitions) and not data.turns else None
         labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
         if labels and declared and not set(labels) <= set(declared.values):
-            raise DomainError(
-                f"the schema's labels are the texts {list(labels)}, and field 'y' is declared as {list(declared.values)}; "
-                "declare it with these texts."
-            )
+            said = f"the schema's labels are the texts {list(labels)}, and those of field 'y' {list(declared.values)}"
+            raise DomainError(f"{said}; declare it with these texts.")
 
     def check_form(self, data: Any, empty: bool = False) -> None:
         """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""

@@ -88,7 +88,7 @@ class Schema:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")
             if names.count(name) > 1:
                 raise TemplateError(
-                    f"the column {name!r} is declared twice: as a feature, as the label, or to be ignored."
+                    f"the column {name!r} is declared twice, as a feature, the label, or to be ignored."
                 )
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")

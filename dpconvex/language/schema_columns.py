@@ -33,9 +33,7 @@ class Column:
             try:
                 self._placed(str, objects([self.missing]), False)
             except DomainError as error:
-                raise TemplateError(
-                    f"missing is a value of the column, a declared level or 'indicator': {error}"
-                ) from error
+                raise TemplateError(f"missing is a value, a declared level or 'indicator': {error}") from error
 
     def names(self, name: str) -> list[str]:
         """Name the features that a column becomes."""

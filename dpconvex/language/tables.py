@@ -104,9 +104,8 @@ def frame_table(data: Any, title: str) -> Table:
     except nw.exceptions.DuplicateError as error:
         raise DomainError(f"{title}: several columns have one name ({error}).") from error
     except TypeError as error:
-        raise DomainError(
-            f"expected a data frame, columns by name, or the path of a CSV or Parquet file, not a {type(data).__name__}."
-        ) from error
+        kind = type(data).__name__
+        raise DomainError(f"pass a data frame, columns by name, or a CSV or Parquet file, not a {kind}.") from error
 
     def series(name: str) -> Values:
         column = frame.get_column(name)

@@ -42,9 +42,7 @@ def labels_from(decision: Predict, labels: Sequence[Any] | None) -> Predict:
     def predict(parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
         scores = np.asarray(decision(parameters, x))
         if scores.shape[1:] not in ((len(names),), () if len(names) == 2 else None):
-            raise TemplateError(
-                f"predict: a decision must score each of {len(names)} labels, not have shape {scores.shape}."
-            )
+            raise TemplateError(f"predict: a decision must score {len(names)} labels, not have shape {scores.shape}.")
         return names[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
 
     return predict
@@ -252,14 +250,12 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
 
 
 def scalar(what: str, value: Any) -> cp.Expression:
-    if value is None:
-        raise TemplateError(f"Template: the {what} is None; does the function return its expression?")
     try:
-        expression = cp.Expression.cast_to_const(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TemplateError(f"Template: the {what} is not a CVXPY expression ({error}).") from error
+        expression = None if value is None else cp.Expression.cast_to_const(value)
+    except (TypeError, ValueError, OverflowError):
+        expression = None
     if not isinstance(expression, cp.Expression) or not expression.is_scalar():
-        found = f"has shape {expression.shape}" if hasattr(expression, "shape") else f"is a {type(value).__name__}"
+        found = f"has shape {expression.shape}" if hasattr(expression, "shape") else f"is {value!r:.60}"
         raise TemplateError(f"Template: the {what} must be a scalar, a CVXPY expression, but it {found}.")
     return expression
 

@@ -69,9 +69,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     elif len(column) and isinstance(kind, np.dtype):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         if (kind.kind in "US" and not texts) or (kind.kind in "iufc" and not numbers) or kind.kind in "V":
-            raise DomainError(
-                f"field {name!r}: entries of type {kind} are none of the declared values {list(declared)!r}."
-            )
+            raise DomainError(f"field {name!r}: {kind} entries are none of the declared values {list(declared)!r}.")
     return len(column)
 
 
@@ -82,7 +80,7 @@ def check_zeros(name: str, domain: Ball | Box, column: Any) -> None:
     if sp.issparse(column) and len(wrong):
         j = int(wrong[0])
         raise DomainError(
-            f"field {name!r}: zeros of column {j} are outside its declared bounds, {lower[j]:g} to {upper[j]:g}; pass an array."
+            f"field {name!r}: zeros of column {j} are outside {lower[j]:g} to {upper[j]:g}; pass an array."
         )
 
 
@@ -222,10 +220,8 @@ class Gate:
         if not np.isfinite(largest):
             found = sp.coo_array(rows if sp.issparse(rows) else rows.reshape(len(rows), -1))
             for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
-                raise DomainError(
-                    f"field {self.name!r}: row {first + found.row[k]}, column {found.col[k]} is {found.data[k]}; "
-                    "fill it in with a public value."
-                )
+                where = f"row {first + found.row[k]}, column {found.col[k]}"
+                raise DomainError(f"field {self.name!r}: {where} is {found.data[k]}; fill it in with a public value.")
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
             raise DomainError(

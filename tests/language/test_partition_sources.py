@@ -64,7 +64,7 @@ def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
     assert dp.Partitions(tmp_path, SCHEMA).sizes == (2,)
     (tmp_path / "a.parquet").write_bytes(b"neither")
     for source, schema, said in (
-        (tmp_path, None, "which need a schema"),
+        (tmp_path, None, "tables need a schema"),
         (first, SCHEMA, "this is a file; give a list of files"),
         (tmp_path / "none", SCHEMA, "there is no such folder"),
         ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: there is no such file"),
@@ -82,7 +82,7 @@ def test_files_that_are_written_anew(tmp_path: Path) -> None:
     parts = dp.Partitions([path], SCHEMA)
     assert parts.sizes == (2,)
     parquet(path, {"age": [0.5] * 3, "y": ["a"] * 3})
-    with pytest.raises(dp.DomainError, match=r"3 records, and there were 2 .*make them anew"):
+    with pytest.raises(dp.DomainError, match=r"3 records, and there were 2 .*make .*anew"):
         dp.solve(learner, parts, dp.Privacy(1.0))
 
 

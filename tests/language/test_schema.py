@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, compla
     [
         ({"features": {"": (0, 1)}}, "name of a column"),
         ({"features": {"age": (1, 0)}}, "'age'.* must be two numbers, finite, the lower one below"),
-        ({"features": {"age": (0, 1), "sick": (0, 1)}}, "declared twice: as a feature, as the label"),
+        ({"features": {"age": (0, 1), "sick": (0, 1)}}, "declared twice, as a feature, the label"),
         ({"labels": "no,yes"}, "as a list"),
         ({"labels": [0, "0"]}, "all of them different"),
         ({"features": {"c": {"levels": ["a", "b"], "missing": "z"}}}, "declared level or 'indicator'"),
