@@ -251,7 +251,7 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
 
 def scalar(what: str, value: Any) -> cp.Expression:
     try:
-        expression = None if value is None else cp.Expression.cast_to_const(value)
+        expression: Any = None if value is None else cp.Expression.cast_to_const(value)
     except (TypeError, ValueError, OverflowError):
         expression = None
     if not isinstance(expression, cp.Expression) or not expression.is_scalar():
