@@ -35,6 +35,10 @@ LARGEST_CLIP = 1e100
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
+WHY = {
+    "add-remove": "one appears or disappears",
+    "replace-one": "two are 2 clips apart at most, or what gradients differ by if none is longer than the clip",
+}
 # With samples, the part of the promise that hides what rounding does to all other records' gradients.
 ROUNDING_SHARE = 1e-3
 ROUNDED = (
@@ -94,17 +98,10 @@ class NoisyGradientDescent:
             raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
         check_options("NoisyGradientDescent", self, ("momentum",), ("step_size", "clip", "sampling"))
         if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
-            raise TemplateError(
-                f"NoisyGradientDescent: clip must be between {1 / LARGEST_CLIP:g} and {LARGEST_CLIP:g}, so that the squares of "
-                f"clipped gradients are numbers, not {self.clip!r}; choose another unit for the loss."
-            )
+            raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-100 to 1e100, not {self.clip!r}.")
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
-            if value is not None and not value < 1:
-                raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, not {value!r}.")
-            if value is not None and self.clip is None:
-                raise TemplateError(
-                    f"NoisyGradientDescent: {name} is an option for clipped gradients; give a `clip` too."
-                )
+            if value is not None and not (value < 1 and self.clip is not None):
+                raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")
 
     @property
     def bounds_gradients(self) -> bool:
@@ -138,6 +135,7 @@ class NoisyGradientDescent:
         else:
             settings = self._clipped(analysis, size, steps, rate, bound, sigma)
         unclipped = f"No gradient is longer than {bound:.4g}, so the clip changes nothing."
+        values = {"steps": float(steps), "sigma": sigma} | ({"sampling": rate} if rate < 1 else {})
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -148,7 +146,7 @@ class NoisyGradientDescent:
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=sigma,
-            derivation=derive(analysis, privacy, clip, apart, steps, sigma, rate),
+            derivation=derive(analysis, privacy, clip, apart, values),
             assumptions=assumptions(analysis, clip),
             advice=(unclipped,) if bound < clip < math.inf else (),
             perturbed="gradients",
@@ -260,26 +258,23 @@ def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
 
 
 def derive(
-    analysis: Analysis, privacy: Privacy, clip: float, sensitivity: float, steps: int, sigma: float, rate: float
+    analysis: Analysis, privacy: Privacy, clip: float, sensitivity: float, values: dict[str, float]
 ) -> Derivation:
-    values = {"steps": float(steps), "sigma": sigma}
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
-    if rate < 1:
-        values["sampling"] = rate
+    if "sampling" in values:
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
-    if clip == math.inf:
-        steps_of_proof = (*base.record_steps(analysis, privacy.adjacency), composed, *base.public_steps(analysis))
-        return Derivation("noisy descent", "", privacy.claims, SOURCE, steps_of_proof)
-    why = "one clipped gradient appears or disappears"
-    if privacy.adjacency == "replace-one":
-        why = (
-            "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
+    gradient, apart = (
+        base.record_steps(analysis, privacy.adjacency)
+        if clip == math.inf
+        else (
+            Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip"),
+            Derivation("sensitivity", "", {"G_adj": sensitivity}, f"clipped gradients: {WHY[privacy.adjacency]}"),
         )
-    gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
-    apart = Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
+    )
+    name, source = ("noisy descent", SOURCE) if clip == math.inf else ("noisy descent, clipped", CLIPPED_SOURCE)
     children = (gradient, apart, composed, *base.public_steps(analysis))
-    return Derivation("noisy descent, clipped", "", privacy.claims, CLIPPED_SOURCE, children)
+    return Derivation(name, "", privacy.claims, source, children)
 
 
 def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
