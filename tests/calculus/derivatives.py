@@ -32,12 +32,11 @@ class Jets:
     """Evaluates subexpressions of a template's losses at all pairs of points, shape (points, dim), and records' fields."""
 
     def __init__(self, form: LossForm, fields: dict[str, Array], points: Array) -> None:
-        self.form, self.count, dim = form, len(next(iter(fields.values()))), form.space.dim
-        self.shape = len(points), self.count, dim  # of the last axis: points, records, directions
-        moved = np.repeat(points, self.count, axis=0)[:, None, :] + 1j * STEP * np.eye(dim)
-        self.theta = moved.reshape(-1, dim).T
-        index = np.repeat(np.tile(np.arange(self.count), len(points)), dim)
-        self.fields = {name: np.moveaxis(column[index], 0, -1) for name, column in fields.items()}
+        self.form, self.shape = form, (len(points), len(next(iter(fields.values()))))
+        self.theta = np.repeat(points, self.shape[1], axis=0)
+        self.fields = {
+            name: np.tile(column, (len(points), *(1,) * (column.ndim - 1))) for name, column in fields.items()
+        }
         self.known: dict[Expression, Jet] = {}
 
     def of(self, expression: Expression) -> Jet:
@@ -47,27 +46,33 @@ class Jets:
         return self.known[expression]
 
     def _evaluate(self, expression: Expression) -> Jet:
+        value, gradient = self._slopes(expression, self.theta, self.fields)
+        dim = self.form.space.dim
+        moved = (self.theta[:, None, :] + 1j * STEP * np.eye(dim)).reshape(-1, dim)
+        turned = self._slopes(expression, moved, {name: np.repeat(v, dim, axis=0) for name, v in self.fields.items()})[
+            1
+        ]
+        hessian = np.nan_to_num(turned.imag / STEP).reshape(len(value), dim, -1, dim).swapaxes(1, 2)
+        return Jet(*(part.reshape(*self.shape, *part.shape[1:]) for part in (value, gradient, hessian)))
+
+    def _slopes(self, expression: Expression, theta: Array, fields: dict[str, Array]) -> tuple[Array, Array]:
+        """Return values and slopes of all entries, shapes (points, entries) and (points, entries, dim)."""
         entries = [expression[place[::-1]] if place else expression for place in np.ndindex(expression.shape[::-1])]
-        leaves: dict[Expression, Array] = {leaf: self.fields[leaf.name] for leaf in expression.fields}
-        for block in self.form.space.blocks.values():
-            values = block.lift @ self.theta[block.slice]
+        leaves: dict[Expression, Array] = {leaf: np.moveaxis(fields[leaf.name], 0, -1) for leaf in expression.fields}
+        blocks, count = self.form.space.blocks.values(), len(theta)
+        for block in blocks:
+            values = block.lift @ theta.T[block.slice]
             leaves[block.variable] = values.reshape(*block.variable.shape, -1, order="F")
         found = over_records(entries, leaves)
-        parts = []
-        for entry in entries:
-            with np.errstate(all="ignore"):  # the slope of a norm at 0 is no number, or 0
+        result = np.zeros((count, len(entries), theta.shape[1]), dtype=theta.dtype)
+        for k, entry in enumerate(entries):
+            with np.errstate(all="ignore"):
                 pulled = slopes(postorder([entry]), found, entry) if expression.variables else {}
-            total = np.zeros((len(self.theta), self.theta.shape[1]), dtype=complex)
-            for block in self.form.space.blocks.values():
+            for block in blocks:
                 if block.variable in pulled:
-                    each = np.broadcast_to(
-                        np.nan_to_num(pulled[block.variable]), (*block.variable.shape, total.shape[1])
-                    )
-                    total[block.slice] = block.lift.T @ each.reshape(-1, total.shape[1], order="F")
-            value = np.broadcast_to(found[entry], (total.shape[1],)).reshape(self.shape)
-            slope = total.T.reshape(*self.shape, -1)  # directions, then coordinates
-            parts.append((value[..., 0].real, slope[..., 0, :].real, slope.imag / STEP))
-        return Jet(*(np.stack(column, axis=2) for column in zip(*parts, strict=True)))
+                    each = np.broadcast_to(pulled[block.variable], (*block.variable.shape, count))
+                    result[:, k, block.slice] = (block.lift.T @ each.reshape(-1, count, order="F")).T
+        return np.stack([np.broadcast_to(found[entry], (count,)) for entry in entries], axis=1), result
 
 
 def analyse(loss: Any, constraints: Any = (), **fields: Any) -> Analysis:
