@@ -121,12 +121,11 @@ class Projection:
     """
 
     def __init__(self, basis: sp.csc_array) -> None:
-        self._basis, sizes = basis, sp.csr_array(abs(basis))
-        terms = int(np.diff(basis.indptr).max(initial=0) + np.diff(sizes.indptr).max(initial=0))
-        self.reach = terms * float((sizes @ sizes.sum(axis=0)).max(initial=0.0))
+        self.matrix = sp.csr_array(basis @ basis.T)
+        self.reach = float((np.diff(self.matrix.indptr) * abs(self.matrix).sum(axis=1)).max(initial=0.0))
 
     def __call__(self, theta: Array) -> Array:
-        return np.asarray((self._basis @ (self._basis.T @ theta.T)).T)
+        return np.asarray((self.matrix @ theta.T).T)
 
 
 def span(block: Array) -> Array:
