@@ -1,7 +1,6 @@
 """The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates."""
 
-from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,15 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.clipping import ClippedEngine
 from dpconvex.evaluation.devices import DeviceEngine, current, has_accelerator
+from dpconvex.evaluation.engine import LARGE
 from dpconvex.evaluation.forms import LeafForm, losses_of
-from dpconvex.evaluation.partitions import PartitionEngine
+from dpconvex.evaluation.partitions import PartitionEngine, kept
 from dpconvex.evaluation.programs import gradient, hessian_product
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
 
-# Numbers in the records from which an accelerator is looked for.
-LARGE = 2**17
 # A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
 ALL = 2**62
 LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM = 500, 2000, 2000
@@ -57,13 +55,15 @@ class BatchedLoss:
 
     @cached_property
     def _blocks(self) -> ClippedEngine | PartitionEngine:
-        if isinstance(self.batch, PartitionedBatch):
-            return PartitionEngine(self.form, self.batch)
-        return ClippedEngine(self.form, self.batch)
+        kind: Any = PartitionEngine if isinstance(self.batch, PartitionedBatch) else ClippedEngine
+        found: ClippedEngine | PartitionEngine = kept(self.batch, id(self.form), partial(kind, self.form))
+        return found
 
     @cached_property
     def _engine(self) -> ClippedEngine | DeviceEngine | PartitionEngine:
-        return DeviceEngine(self._losses, self.batch) if self.engine == "device" else self._blocks
+        if self.engine != "device":
+            return self._blocks
+        return kept(self.batch, (id(self._losses), current()), partial(DeviceEngine, self._losses))
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
@@ -143,22 +143,11 @@ class BatchedLoss:
         return sp.csr_array(lift.T @ bent)
 
 
-def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
-    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once."""
-    key = (id(losses_of(template, space)), current())
-    known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
-    if key not in known:
-        # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
-        known[key] = BatchedLoss(template, space, copy(batch))
-    return known[key]
-
-
 def on_devices(batch: Batch) -> bool:
     """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
     if isinstance(batch, PartitionedBatch) or not batch.size:
         return False
     columns = batch.fields.values()
-    if not all(isinstance(column, np.ndarray | Stored) for column in columns):
-        return False
-    large = sum(int(np.prod(column.shape, dtype=np.int64)) for column in columns) >= LARGE
-    return current().asked or (large and has_accelerator())
+    size = sum(int(np.prod(column.shape, dtype=np.int64)) for column in columns)
+    dense = all(isinstance(column, np.ndarray | Stored) for column in columns)
+    return dense and (current().asked or (size >= LARGE and has_accelerator()))

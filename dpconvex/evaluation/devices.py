@@ -215,7 +215,7 @@ class DeviceEngine:
     """Sums over records by compiled functions on devices."""
 
     def __init__(self, losses: Losses, batch: Batch) -> None:
-        self.lift = losses.lift
+        self.losses, self.lift = losses, losses.lift
         # Chunks can only be read from front to back, and the records of a group lie anywhere.
         self._columns = {n: np.asarray(c) if isinstance(c, Pieces) else c for n, c in batch.fields.items()}
         placement = current()

@@ -53,11 +53,6 @@ class Label:
     offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
     @cached_property
-    def back(self) -> sp.csr_array:
-        """Slopes by the forms from those by the leaves."""
-        return sp.csr_array(self.combine.T)
-
-    @cached_property
     def is_moving(self) -> bool:
         return bool(self.offset[:, :-1].any())
 

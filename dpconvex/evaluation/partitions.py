@@ -4,9 +4,10 @@ Partial sums are added in an order that the numbers of records in the partitions
 computed for a partition does not depend on what was computed before: the bits are the same for any number of workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +18,23 @@ from dpconvex.evaluation.forms import LeafForm
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 
+T = TypeVar("T")
 
-def engine_of(batch: Batch, form: LeafForm) -> ClippedEngine:
-    """Return the engine of a batch, the same one for equal arguments: many passes over one batch prepare it once."""
-    known: dict[int, ClippedEngine] = vars(batch).setdefault("_engines", {})  # forgotten with the batch
-    if id(form) not in known:
-        # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
-        known[id(form)] = ClippedEngine(form, copy(batch))
-    return known[id(form)]
+
+def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
+    """Return what is made for a batch, the same object for equal keys: many passes prepare it once."""
+    known: dict[Hashable, T] = vars(batch).setdefault("_kept", {})  # forgotten with the batch
+    if key not in known:
+        known[key] = make(
+            copy(batch)
+        )  # a batch that nobody needs any more goes at once, not when circles are looked for
+    return known[key]
 
 
 def summed(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], own: Sequence[Any] = ()) -> Any:
     """Return a sum over the records of a partition; of a value and a gradient, the value last."""
     with one_blas_thread():
-        found = getattr(engine_of(batch, form), name)(*arguments, *own)
+        found = getattr(kept(batch, id(form), partial(ClippedEngine, form)), name)(*arguments, *own)
     return np.append(found[1], found[0]) if isinstance(found, tuple) else found
 
 
@@ -38,7 +42,7 @@ class PartitionEngine:
     """Sums over the records of all partitions."""
 
     def __init__(self, form: LeafForm, batch: PartitionedBatch) -> None:
-        self.batch, self.dim = batch, form.map.shape[1]
+        self.form, self.batch, self.dim = form, batch, form.map.shape[1]
         self._form = batch.place.share(form)
 
     def _total(self, name: str, *arguments: Any, own: Sequence[Any] | None = None) -> Any:

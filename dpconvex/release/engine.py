@@ -16,7 +16,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import quietly
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
-from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
+from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.devices import current
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.language.batch import Batch
@@ -85,7 +85,7 @@ class DataEngine:
     @cached_property
     def _losses(self) -> BatchedLoss:
         form = self.analysis.form
-        return batched_loss(form.template, form.space, self.batch)
+        return BatchedLoss(form.template, form.space, self.batch)
 
     def _seen(self, theta: Array) -> Array:
         """Return what the losses see of parameters."""

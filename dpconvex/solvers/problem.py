@@ -23,7 +23,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
+from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
@@ -69,7 +69,7 @@ class Problem:
     @cached_property
     def loss(self) -> BatchedLoss:
         """The sum of the losses and the regularizer as compiled functions."""
-        return batched_loss(self.template, self.space, self.batch)
+        return BatchedLoss(self.template, self.space, self.batch)
 
     @property
     def smooth_part(self) -> Expression:

@@ -16,7 +16,7 @@ import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.core.summation import Lengths
-from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
+from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.forms import losses_of
 from dpconvex.evaluation.partitions import PartitionEngine, summed
 from dpconvex.language.batch import Batch, PartitionedBatch
@@ -182,13 +182,13 @@ def test_records_are_let_go_with_their_batch() -> None:
     template = learner()
     for data in (records(), cut(records())):
         batch = template.record.validate(data)
-        loss = batched_loss(template, Space(template.variables), batch)
-        assert batched_loss(template, Space(template.variables), batch) is loss
+        loss, again = (BatchedLoss(template, Space(template.variables), batch) for _ in range(2))
+        assert again._engine is loss._engine
         loss.value(np.zeros(3))
         known = weakref.ref(batch)
         gc.disable()
         try:
-            del batch, loss
+            del batch, loss, again
             assert known() is None
         finally:
             gc.enable()
