@@ -7,7 +7,7 @@ the atom says (`expand` and `rule`).  Functions of the record that are no polyno
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar, intervals
 from dpconvex.core.arrays import Array
+from dpconvex.core.atoms.rules import entry_ends, length_of
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
@@ -197,25 +198,22 @@ class Expander:
 
     def bounds(self, expression: Expression) -> tuple[Array, Array]:
         """Bound the entries, in column order, of an expression of the record alone."""
-        polynomial = self.polynomial(expression)
-        if polynomial is not None:
-            return self.bases.range(polynomial)
-        atom = expression.atom
-        assert atom is not None
-        self.check_symmetric(expression)
-        with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
-            found = atom.rule(expression, [self._ranges(argument) for argument in expression.args])
-        return np.array([entry.value.low for entry in found]), np.array([entry.value.high for entry in found])
+        return entry_ends(self._ranges(expression))
 
     def _ranges(self, expression: Expression) -> list[Scalar]:
-        polynomial, found = self.polynomial(expression), list(map(Scalar, intervals(*self.bounds(expression))))
+        polynomial, atom = self.polynomial(expression), expression.atom
         if polynomial is None:
-            return found
+            assert atom is not None
+            self.check_symmetric(expression)
+            with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
+                found: list[Scalar] = atom.rule(expression, [self._ranges(argument) for argument in expression.args])
+            return [Scalar(entry.value, together=entry.together) for entry in found]
 
         def length(places: list[int]) -> float:
             return self.bases.norm(polynomial.gathered(np.array(places)))
 
-        return [replace(entry, together=(length, k)) for k, entry in enumerate(found)]
+        ranges = intervals(*self.bases.range(polynomial))
+        return [Scalar(value, together=(length, k)) for k, value in enumerate(ranges)]
 
     def check_symmetric(self, expression: Expression) -> None:
         """Refuse eigenvalues of a matrix that is not symmetric: the atom's domain would be a constraint on the data."""
@@ -246,10 +244,11 @@ class Expander:
 
     def _function(self, expression: Expression) -> Polynomial:
         """Make a function of the record that is not a polynomial a base of its own."""
-        lower, upper = self.bounds(expression)
+        found = self._ranges(expression)
+        lower, upper = entry_ends(found)
         if not np.isfinite([lower, upper]).all():
             why, remedy = "a function of the record is unbounded over", "use a function that is bounded on"
             raise NotPrivate(f"{why} the record's domain", expression, f"{remedy} the declared domain")
-        norm = float(np.linalg.norm(np.maximum(-lower, upper)))
+        norm = min(float(np.linalg.norm(np.maximum(-lower, upper))), length_of(found))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)

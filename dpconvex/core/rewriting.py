@@ -156,7 +156,7 @@ class Rows:
             if axis not in options["axis"]:
                 before = 0 if options["keepdims"] else sum(k < axis for k in options["axis"])
                 return self._same(node, parts, axis, axis - before)
-            if node.atom in (SUMMED, QUAD_OVER_LIN) or (node.atom is NORM and options["p"] == 1):
+            if node.atom in (SUMMED, QUAD_OVER_LIN):
                 return self._same(node, parts, axis, None)
             raise mixed(node, "it is not a sum over the records")
         if node.atom is TRANSPOSE:

@@ -41,11 +41,9 @@ def double_precision() -> Iterator[None]:
         import jax
     except ImportError as error:
         raise TemplateError("this needs JAX: pip install dpconvex[fast].") from error
-    wide: Any = (
-        jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
-    ).enable_x64  # of older releases
+    source: Any = jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")  # of older releases
     with ExitStack() as stack:
-        stack.enter_context(wide(True))
+        stack.enter_context(source.enable_x64(True))
         for name, value in CONTEXTS.items():
             stack.enter_context(getattr(jax, name)(value))
         yield

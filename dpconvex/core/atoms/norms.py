@@ -9,9 +9,8 @@ from dpconvex.core.atom import LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arithmetic import total
 from dpconvex.core.atoms.arrangement import hstack, reshape, vec
-from dpconvex.core.atoms.exponentials import log_sum_exp
-from dpconvex.core.atoms.extremes import largest
-from dpconvex.core.atoms.powers import absolute_value, even_slope, huber
+from dpconvex.core.atoms.extremes import largest_entry
+from dpconvex.core.atoms.powers import absolute, even_slope
 from dpconvex.core.atoms.rules import Entries, Write
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
@@ -26,11 +25,7 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
         square = xp.sum(a * a, axis=axis, keepdims=True)
         return xp.where(square > 0, xp.sqrt(xp.where(square > 0, square, 1.0)), 0.0)
     size = xp.maximum(a, -a)
-    if p == 1:
-        return xp.sum(size, axis=axis, keepdims=True)
     top = xp.max(size, axis=axis, keepdims=True)
-    if p == INFINITE:
-        return top
     # Divided by its largest entry, so that no power overflows.
     scale = xp.where(top > 0, top, 1.0)
     powers = xp.where(a != 0, xp.where(a != 0, size / scale, 1.0) ** p, 0.0)
@@ -40,60 +35,20 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
 
 def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """A point of the dual norm's unit ball; 0 at 0."""
-    p, axis, side = expression.option("p"), expression.option("axis"), np.sign(np.real(a))
-    if p == 1:
-        return [slope * side]
-    if p == INFINITE:
-        attained = (side * a == value) * 1.0
-        return [side * attained * (slope / np.sum(attained, axis=axis, keepdims=True))]
+    p, side = expression.option("p"), np.sign(np.real(a))
     share = a / np.where(value > 0, value, 1.0)
     return [slope * (share if p == 2 else side * (side * share) ** (p - 1))]
 
 
-def norm_written(cp: Any, expression: Expression, args: list[Any]) -> Any:
-    """Write a norm of a vector or of entries along an axis with CVXPY, which has an atom for each order."""
-    order = expression.option("p")
-    if not expression.args[0].ndim:
-        return cp.abs(args[0])
-    if order in (1.0, INFINITE):
-        return (cp.norm1 if order == 1 else cp.norm_inf)(args[0], **rules.axis_for(expression))
-    return cp.pnorm(args[0], order, **rules.axis_for(expression))
-
-
 def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
     whole = len(axis) == len(shape)
-    if not (p >= 1 and (whole or (len(axis) == 1 and p in (1.0, 2.0, INFINITE)))):
+    if not (1 < p < INFINITE and (whole or (len(axis) == 1 and p == 2))):
         known = "over all axes for p >= 1, and along one axis for p = 1, 2 and infinity"
         raise ValueError(f"p-norms have a rule {known}, and this one is of order {p:g} over the axes {axis}")
     return rules.reduced(shape, axis, keepdims)
 
 
 def norm_rule(expression: Expression, group: Entries) -> Scalar:
-    order = expression.option("p")
-    return norm_p(expression, group) if 1 < order < INFINITE else norm_of_sizes(expression, group, order == 1)
-
-
-def norm_of_sizes(expression: Expression, group: Entries, added: bool) -> Scalar:
-    """Add up absolute values; of a function of the record, no more than the Euclidean norm allows.  Or take the largest.
-
-    Concave entries, which may be below zero in a norm, change sign too.
-    """
-    reason = "the infinity norm is not differentiable at 0, nor where two entries tie in size"
-    remedy = "cp.log_sum_exp(cp.hstack([m, -m])) is a smooth substitute"
-    if added:
-        reason = "the 1-norm is not differentiable where an entry is 0"
-        remedy = "cp.sum(cp.huber(m, M)) rounds the corners off"
-    kink = Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}")
-    sizes = [absolute_value(expression, entry, kink) for entry in group]
-    if not added:
-        least, most = rules.sizes(*rules.entry_ends(group))
-        return largest(expression, sizes).with_value(Interval(float(least.max()), float(most.max())))
-    result = rules.added_up(sizes)
-    longest = Interval(0.0, rules.length_of(group) * len(group) ** 0.5).rounded()
-    return result.with_value(result.value.meet(longest)) if longest.high < result.value.high else result
-
-
-def norm_p(expression: Expression, group: Entries) -> Scalar:
     """Away from zero the Hessian of the p-norm is at most (p - 1)/norm for p >= 2; at zero it has a kink."""
     order = expression.option("p")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
@@ -117,17 +72,11 @@ def norm_p(expression: Expression, group: Entries) -> Scalar:
 
 
 def rounded_norm(expression: Expression, args: list[Expression], width: float) -> Expression | None:
-    """Huber's function for p = 1, a log-sum-exp for infinity, and for p >= 2 the norm of one entry more, the width."""
-    (inner,), order, axis = args, expression.option("p"), expression.option("axis")
-    if order == 1:
-        return total(huber(inner, width), axis, expression.option("keepdims")) / (2 * width)
-    if len(axis) != inner.ndim or order < 2:
+    """For p >= 2 the norm of one entry more, the width."""
+    (inner,), order = args, expression.option("p")
+    if len(expression.option("axis")) != inner.ndim or order < 2:
         return None
-    inner = vec(inner)
-    rounded = norm(hstack(inner, [width]), order)
-    if order == INFINITE:
-        rounded = width * log_sum_exp(hstack(inner / width, inner / -width))
-    return reshape(rounded, expression.shape)
+    return reshape(norm(hstack(vec(inner), [width]), order), expression.shape)
 
 
 def norm_text(expression: Expression, write: Write) -> tuple[str, int]:
@@ -150,18 +99,23 @@ NORM = rules.reduction(
             lambda node, args: norm(args[0], float(node.original_p), *rules.axes_of(node)),  # as its user gave it
         ),
     },
-    writes=norm_written,
+    writes=lambda cp, e, args: (
+        cp.pnorm(args[0], e.option("p"), **rules.axis_for(e)) if e.args[0].ndim else cp.abs(args[0])
+    ),
     sign=always(1),
     slope=even_slope,
     text=norm_text,
-    statement="p = 1: rules of abs and sum; p = inf: of abs and max; else gradient sum u_j g_j with ||u||_2 <= 1 (p >= 2) or "
-    "<= k^(1/p - 1/2) (p < 2), Hessian at most (p - 1)/norm sum g_j g_j' for p >= 2; not differentiable at 0",
+    statement="gradient sum u_j g_j with ||u||_2 <= 1 (p >= 2) or <= k^(1/p - 1/2) (p < 2), Hessian at most (p - 1)/norm "
+    "sum g_j g_j' for p >= 2; not differentiable at 0; p = 1 is a sum, p = inf the largest, of absolute values",
     smooth=rounded_norm,
 )
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    return rules.along(NORM, a, axis, keepdims, p=float(p))
+    """Norm of entries; of order 1 and infinity, the sum and the largest of absolute values."""
+    if p in (1, INFINITE) and constant(a).ndim:
+        return (total if p == 1 else largest_entry)(absolute(a), axis, keepdims)
+    return absolute(a) if p in (1, INFINITE) else rules.along(NORM, a, axis, keepdims, p=float(p))
 
 
 def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Scalar:

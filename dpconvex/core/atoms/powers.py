@@ -1,6 +1,7 @@
 """Powers, absolute values, Huber's function, and users' own functions with declared constants."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from dpconvex.core.abstract_values import Interval, Kink, Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
+from dpconvex.core.discipline import sign
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
@@ -66,24 +68,23 @@ HUBER = Atom(
 )
 
 
-def absolute_value(expression: Expression, entry: Scalar, kink: Kink | None = None) -> Scalar:
-    """Bound |m|; `kink` says what is not differentiable if 0 lies inside the range."""
+def absolute_value(expression: Expression, entry: Scalar) -> Scalar:
     low, high = entry.value.low, entry.value.high
     if low >= 0:
         return entry
     if high <= 0:
         return entry.scaled(rules.MINUS)
-    if kink is None:
-        reason = "the absolute value is not differentiable at 0"
-        kink = Kink(reason, expression, f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}")
-    return entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
+    remedy = f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}"
+    kink = Kink("the absolute value is not differentiable at 0", expression, remedy)
+    found = entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
+    return replace(found, together=entry.together)  # which is no longer
 
 
 ABS = Atom(
     name="abs",
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
     pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
-    reads="cvxpy.atoms.elementwise.abs.abs",
+    reads={"cvxpy.atoms.elementwise.abs.abs": lambda node, args: absolute(args[0])},
     sign=always(1),
     slope=even_slope,
     rule=rules.entrywise(absolute_value),
@@ -210,6 +211,11 @@ POWER = Atom(
     ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
 )
+
+
+def absolute(a: Any) -> Expression:
+    a = constant(a)
+    return a if sign(a) == 1 else ABS(a)
 
 
 def huber(a: Any, M: float = 1.0) -> Expression:
