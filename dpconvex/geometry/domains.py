@@ -8,7 +8,6 @@ from dpconvex.core.atoms.arrangement import repeated
 from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
-from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.discipline import is_concave, is_convex, sign
 from dpconvex.core.expansion import Expander
@@ -16,17 +15,14 @@ from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 
-# Atoms with kinks that no condition of ours avoids; norms of order 1 and infinity have them too.
+# Atoms with kinks that no condition of ours avoids.
 KINKED = (ABS, MAX, MAXIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
 # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
 SYMMETRIC = 1e-12
 
 
 def has_kinks(expression: Expression) -> bool:
-    return any(
-        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf))
-        for node in postorder([expression])
-    )
+    return any(node.atom in KINKED for node in postorder([expression]))
 
 
 def check(constraint: Constraint) -> None:

@@ -28,7 +28,7 @@ from dpconvex.geometry.closed_forms import ball, plain_matrix
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
 from dpconvex.geometry.domains import has_kinks
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.quadratics import Parts, affine_map, groups, is_norm, linear_parts, weighted_sum
+from dpconvex.geometry.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
 from dpconvex.geometry.region import Region
 
 # Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
@@ -181,7 +181,7 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
     left: Parts = {}
     found: list[Term] = []
     weights, taken = np.zeros(feasible.space.dim), np.zeros(feasible.space.dim, dtype=bool)
-    for part, row in sorted(parts.items(), key=lambda pair: not is_absolute(pair[0])):
+    for part, row in sorted(parts.items(), key=lambda pair: pair[0].atom is not ABS):
         term = term_of(part, row.toarray()[0], feasible.space) if feasible.has_projection else None
         if term is None or not fits(term, feasible) or taken[term.support].any():
             left[part] = row
@@ -194,10 +194,6 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
             found.append(term)
     used = np.flatnonzero(weights)
     return [*([Groups(used, np.arange(len(used)), weights[used])] if len(used) else []), *found], left
-
-
-def is_absolute(part: Expression) -> bool:
-    return part.atom is ABS or is_norm(part, 1.0)
 
 
 def fits(term: Term, feasible: FeasibleSet) -> bool:
@@ -218,7 +214,7 @@ def fits(term: Term, feasible: FeasibleSet) -> bool:
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     """Read weighted entries of an atom as a term; None if it has no proximal map here."""
-    if not (is_absolute(part) or is_norm(part, 2.0) or part.atom is NORM_NUC) or (weights < 0).any():
+    if not (part.atom in (ABS, NORM_NUC) or is_euclidean(part)) or (weights < 0).any():
         return None
     inner = part.args[0]
     if not inner.is_affine or inner.is_constant:
@@ -229,8 +225,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
         return None if plain is None else Nuclear(plain[0], float(weights[0]) * abs(plain[1]), *plain[2:])
     if offset.any():
         return None
-    if is_absolute(part):
-        weights = weights if part.atom is ABS else weights[groups(part)]
+    if part.atom is ABS:
         matrix = sp.csr_array(matrix[weights > 0])
         if not (np.diff(matrix.indptr) == 1).all():
             return None
@@ -261,7 +256,7 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
 def is_reached(part: Expression) -> bool:
     """Whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its own atom."""
     # A p-norm with p below 2 bends without bound on every axis.
-    if part.atom is NORM_NUC or (part.atom is NORM and 1 < part.option("p") < 2):
+    if part.atom is NORM_NUC or (part.atom is NORM and part.option("p") < 2):
         return False
     inner = [node for node in postorder(part.args) if not node.is_affine]
     kinked = any(node.atom is NORM or has_kinks(node) for node in inner)
@@ -269,8 +264,7 @@ def is_reached(part: Expression) -> bool:
 
 
 def is_piecewise_linear(node: Expression) -> bool:
-    flat = node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL
-    return flat or is_norm(node, 1.0) or is_norm(node, np.inf)
+    return node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL
 
 
 def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
@@ -279,8 +273,6 @@ def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
     costs: list[Array] = []
     for part, row in parts.items():
         weights = row.toarray()[0]
-        if part.atom is NORM and part.option("p") == 1:
-            part, weights = ABS(part.args[0]), weights[groups(part)]
         if is_concave(part) and not is_convex(part):
             part, weights = -part, -weights
         if not is_convex(part) or (weights < 0).any() or not is_reached(part):

@@ -14,7 +14,6 @@ from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import ABS, POWER
-from dpconvex.core.discipline import sign
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
@@ -59,9 +58,6 @@ def linear_parts(expression: Expression) -> Parts:
         node, matrix = waiting.pop()
         matrix.eliminate_zeros()
         if not matrix.nnz:
-            continue
-        if node.atom is NORM and node.option("p") == 1 and not node.args[0].is_affine and sign(node.args[0]) == 1:
-            waiting.append((node.args[0], sp.csr_array(matrix[:, groups(node)])))  # such as a sum of norms
             continue
         # Only sums and products of numbers with something curved are taken apart.
         if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
@@ -120,8 +116,8 @@ def expanded(parts: Parts) -> list[Parts] | None:
     """Write upper bounds on the largest of several numbers as bounds on each; None if there is nothing to expand."""
     absolute: Array | float = 0.0
     for part, factors in parts.items():
-        if part.atom is ABS or is_norm(part, 1.0):
-            absolute = absolute + np.diff(factors.indptr) * (1 if part.atom is ABS else 2)
+        if part.atom is ABS:
+            absolute = absolute + np.diff(factors.indptr)
     for part, factors in parts.items():
         found = choices(part)
         fit = (np.diff(factors.indptr) == 1) & (factors.sum(axis=1) > 0)
@@ -142,8 +138,8 @@ def expanded(parts: Parts) -> list[Parts] | None:
     return None
 
 
-def is_norm(part: Expression, order: float) -> bool:
-    return part.atom is NORM and part.option("p") == order
+def is_euclidean(part: Expression) -> bool:
+    return part.atom is NORM and part.option("p") == 2
 
 
 def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
@@ -153,9 +149,8 @@ def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
         return [(argument, one) for argument in part.args]
     if part.atom is MAX:
         return [(part.args[0], sp.csr_array(one[:, groups(part)]))]
-    if (part.atom is ABS or is_norm(part, np.inf)) and part.args[0].is_affine:
-        own = one if part.atom is ABS else sp.csr_array(one[:, groups(part)])
-        return [(part.args[0], own), (part.args[0], -own)]
+    if part.atom is ABS and part.args[0].is_affine:
+        return [(part.args[0], one), (part.args[0], -one)]
     return []
 
 

@@ -32,7 +32,7 @@ from dpconvex.geometry.quadratics import (
     affine_map,
     expanded,
     groups,
-    is_norm,
+    is_euclidean,
     linear_parts,
     squares,
     stacked,
@@ -194,13 +194,13 @@ class Region:
         if not all(part.args[0].is_affine for part, _ in parts):
             return None
         inner = [affine_map(part.args[0], self.space) for part, _ in parts]
-        if all(part.atom is ABS or is_norm(part, 1.0) for part, _ in parts):
-            return ABSOLUTE, level, stacked(inner, [w if p.atom is ABS else w[groups(p)] for p, w in parts])
+        if all(part.atom is ABS for part, _ in parts):
+            return ABSOLUTE, level, stacked(inner, [weights for _, weights in parts])
         (part, weights), *others = parts
         if others or np.count_nonzero(weights) != 1:
             return None
         entry = int(np.flatnonzero(weights)[0])
-        if is_norm(part, 2.0):
+        if is_euclidean(part):
             return SECOND_ORDER, level, stacked(inner, [np.where(groups(part) == entry, weights[entry], 0.0)])
         if part.atom not in (LAMBDA_MAX, SIGMA_MAX):
             return None
