@@ -61,17 +61,13 @@ def test_false_claims_are_refused(name: str) -> None:
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"lower": np.inf},
-        {"slope": (1.0, 0.0)},
-        {"slope": (0.0, np.inf)},
-        {"slope": 1.0},
-        {"curvature": -1.0},
-        {"function": 3},
-    ],
-)
+BAD: list[dict[str, Any]] = [
+    *({"slope": slope} for slope in ((1.0, 0.0), (0.0, np.inf), 1.0)),
+    *({"lower": np.inf}, {"curvature": -1.0}, {"function": 3}),
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_malformed_declarations_are_refused_when_they_are_made(bad: dict[str, Any]) -> None:
     with pytest.raises(dp.TemplateError, match="Atom 'mine'"):
         dp.Atom(**{"name": "mine", "function": softplus, "slope": (0.0, 1.0), "curvature": 0.25, **bad})
@@ -81,15 +77,11 @@ def raises(m: Any) -> Any:
     raise RuntimeError("not today")
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        raises,
-        lambda m: np.concatenate([m, m]),
-        lambda m: m * 1j,
-        lambda m: m * np.max(np.abs(m)),  # mixes points
-    ],
-)
+def joined(m: Any) -> Any:
+    return np.concatenate([m, m])
+
+
+@pytest.mark.parametrize("function", [raises, joined, lambda m: m * 1j, lambda m: m * np.max(np.abs(m))])
 def test_functions_that_are_none_of_one_real_number_are_refused_by_name(function: Callable[[Any], Any]) -> None:
     with pytest.raises(dp.TemplateError, match=r"Atom .mine.*of one scalar"):
         dp.Atom("mine", function, (0.0, 1.0), 1.0).attack()

@@ -2,7 +2,6 @@
 
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import numpy as np
 
@@ -27,27 +26,20 @@ class Closed(HTMLParser):
         self.text += f"{data} "
 
 
-GAMMA = dp.ObjectivePerturbation("gamma")
-LEARNER = dp.load("logistic_regression", features=2)
-
-
-def shown() -> dict[str, Any]:
-    certificate = dp.verify(LEARNER, dp.Privacy(1.0), 100)
-    budget = dp.Budget(dp.Privacy(3.0))
+def test_everything_is_shown_well() -> None:
+    learner = dp.load("logistic_regression", features=2)
+    certificate, budget = dp.verify(learner, dp.Privacy(1.0), 100), dp.Budget(dp.Privacy(3.0))
     data = {"x": np.zeros((100, 2)), "y": np.ones(100)}
-    release = dp.solve(LEARNER, data, dp.Privacy(1.0), budget=budget, label="<first>")
-    return {
+    release = dp.solve(learner, data, dp.Privacy(1.0), budget=budget, label="<first>")
+    shown = {
         "certificate": certificate,
         "comparison": certificate.compare(certificate),
         "release": release,
         "budget": budget,
-        "evaluation": dp.evaluate(LEARNER, release, data, dp.Privacy(1.0), seed=0),
+        "evaluation": dp.evaluate(learner, release, data, dp.Privacy(1.0), seed=0),
     }
-
-
-def test_everything_is_shown_well() -> None:
     found = {}
-    for name, thing in shown().items():
+    for name, thing in shown.items():
         page = Closed()
         page.feed(thing._repr_html_())
         assert page.open == [], name

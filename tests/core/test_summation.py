@@ -112,12 +112,11 @@ def test_gradients_of_long_records_err_less_than_is_claimed() -> None:
 
 
 def test_lengths_are_those_of_the_template() -> None:
-    logistic_lengths = analyse(dp.load("logistic_regression", features=7)).form.lengths
-    assert logistic_lengths == Lengths(scalars=7, entries=1, row=1, terms=2)
+    found = analyse(dp.load("logistic_regression", features=7)).form.lengths
+    assert found == Lengths(scalars=7, entries=1, row=1, terms=2)
     several = analyse(dp.load("large_margin_gaussian", features=4, classes=5)).form.lengths
-    assert several.entries == 4
     # The projection takes the mean over the classes from each: rows of five numbers, 4/5 and four times -1/5.
-    assert several.projected == pytest.approx(5 * 8 / 5)
+    assert (several.entries, several.projected) == (4, pytest.approx(5 * 8 / 5))
 
 
 @pytest.mark.parametrize(
@@ -169,5 +168,4 @@ def test_a_long_noise_vector_counts_with_its_rounding() -> None:
 
 
 def test_a_sum_without_one_of_its_terms_is_none() -> None:
-    assert summed([1.0, None, 2.0]) is None
-    assert summed([1.0, 2.0, 3.5]) == 6.5
+    assert (summed([1.0, None, 2.0]), summed([1.0, 2.0, 3.5])) == (None, 6.5)
