@@ -55,11 +55,6 @@ def test_ten_gaussian_releases_fit_at_the_root_of_ten_times_the_noise(rule: str,
     with pytest.raises(BudgetExceeded, match=rf"is left under {rule} accounting"):
         budget.spend(*spend)
     assert len(budget.entries) == 10
-    plain = Budget(TOTAL)
-    for _ in range(3):
-        plain.spend(*spend)
-    with pytest.raises(BudgetExceeded):
-        plain.spend(*spend)
 
 
 def test_ledgers_of_events_outlive_their_process(path: Path) -> None:
@@ -76,31 +71,26 @@ def test_ledgers_of_events_outlive_their_process(path: Path) -> None:
     assert lines[1]["event"]["kind"] == "composition"
 
 
-def test_a_ledger_from_before_there_were_events_reads_the_same(path: Path) -> None:
-    path.write_text(
-        '{"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 1e-06, "adjacency": "add-remove"}\n'
-        '{"label": "a", "epsilon": 0.25, "delta": 1e-07}\n'
-        '{"label": "b", "epsilon": 0.5, "delta": 0.0}\n',
-        encoding="utf-8",
-    )
+def test_a_ledger_of_promises_alone_reads_the_same(path: Path) -> None:
+    head = {"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 1e-06, "adjacency": "add-remove"}
+    spends = [{"label": "a", "epsilon": 0.25, "delta": 1e-07}, {"label": "b", "epsilon": 0.5, "delta": 0.0}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in (head, *spends)), encoding="utf-8")
     budget = Budget.open(path)
-    assert budget.accounting == "basic"
-    assert budget.spent == Amount(0.75, 1e-7)
-    assert budget.remaining == Amount(0.25, 9e-7)
+    assert (budget.accounting, budget.spent, budget.remaining) == ("basic", Amount(0.75, 1e-7), Amount(0.25, 9e-7))
     assert [item.known for item in budget.entries] == [Approximate(0.25, 1e-7), Pure(0.5)]
     budget.spend(Privacy(0.25, 9e-7, "add-remove"), "c", Gaussian(0.05))
     assert budget.remaining == Amount(0.0, 0.0)
     fresh = Budget(Privacy(1.0, 1e-6), path.with_name("fresh"))
-    assert json.loads(fresh.path.read_text("utf-8")).keys() == {"ledger", "version", "epsilon", "delta", "adjacency"}  # type: ignore[union-attr]
+    assert json.loads(fresh.path.read_text("utf-8")).keys() == head.keys()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
-    "event", ['{"kind": "magic"}', '{"kind": "gaussian", "mu": -1}', "3", '{"kind": "gaussian", "mu": NaN}']
+    "event", [{"kind": "magic"}, {"kind": "gaussian", "mu": -1}, 3, {"kind": "gaussian", "mu": math.nan}]
 )
-def test_an_event_that_is_not_known_is_no_spend(event: str, path: Path) -> None:
+def test_an_event_that_is_not_known_is_no_spend(event: object, path: Path) -> None:
     Budget(TOTAL, path, "gaussian")
     with path.open("a", encoding="utf-8") as stream:
-        stream.write(f'{{"label": "a", "epsilon": 0.1, "delta": 0.0, "event": {event}}}\n')
+        stream.write(json.dumps({"label": "a", "epsilon": 0.1, "delta": 0.0, "event": event}) + "\n")
     with pytest.raises(DPConvexError, match="line 2: not a spend"):
         Budget.open(path)
 
@@ -195,52 +185,34 @@ def test_an_event_survives_json(event: Event) -> None:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """Compositions of compositions."""
     event: dict[str, Any] = {"kind": "pure", "epsilon": 1.0}
     for _ in range(depth):
         event = {"kind": "composition", "parts": [event]}
     return event
 
 
-def perturbed(**changed: Any) -> dict[str, Any]:
-    """An event of objective perturbation with one kind of neighbours, that is not as it should be."""
-    hull = {"dimension": 1, "length": 1, "curvature": 0, **dict.fromkeys(("lengths", "counts", "slopes", "behind"))}
-    return {"kind": "objective perturbation", "sigma": 1, "kinds": [{**hull, **changed}]}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        3,
-        {},
-        {"kind": "magic"},
-        {"kind": "pure"},
-        {"kind": "pure", "epsilon": -1},
-        {"kind": "pure", "epsilon": math.nan},
-        {"kind": "pure", "epsilon": "1"},
-        {"kind": "pure", "epsilon": True},
-        {"kind": "pure", "epsilon": 1, "more": 2},
-        {"kind": "gaussian", "mu": math.inf},
-        {"kind": "approximate", "epsilon": 1, "delta": 1.5},
-        {"kind": "composition", "parts": [3]},
-        {"kind": "composition", "parts": 3},
-        {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1}]},
-        {"kind": ["pure"]},
-        {"kind": "composition", "parts": []},
-        nested(20_000),
-        {"kind": "objective perturbation", "sigma": 1, "kinds": {}},
-        perturbed(dimension=-1),
-        perturbed(dimension=1.5),
-        perturbed(slopes=[1]),
-        perturbed(lengths=[1], counts=[]),
-        perturbed(lengths=[1]),
-        perturbed(lengths=[[1]], counts=[1]),
-        perturbed(more=1),
-    ],
-    ids=lambda values: (
-        repr(values)[:60] if not isinstance(values, dict) or values.get("kind") != "composition" else None
+HULL = {"dimension": 1, "length": 1, "curvature": 0, **dict.fromkeys(("lengths", "counts", "slopes", "behind"))}
+BAD_HULLS: list[dict[str, Any]] = [
+    *({"dimension": dimension} for dimension in (-1, 1.5)),
+    *(
+        {"slopes": [1]},
+        {"lengths": [1], "counts": []},
+        {"lengths": [1]},
+        {"lengths": [[1]], "counts": [1]},
+        {"more": 1},
     ),
-)
+]
+NONE: list[Any] = [
+    *(3, {}, {"kind": "magic"}, {"kind": ["pure"]}, {"kind": "pure"}, {"kind": "pure", "epsilon": 1, "more": 2}),
+    *({"kind": "pure", "epsilon": epsilon} for epsilon in (-1, math.nan, "1", True)),
+    *({"kind": "gaussian", "mu": math.inf}, {"kind": "approximate", "epsilon": 1, "delta": 1.5}, nested(20_000)),
+    *({"kind": "composition", "parts": parts} for parts in ([3], 3, [])),
+    *({"kind": "objective perturbation", "sigma": 1, "kinds": kinds} for kinds in ({}, [{"dimension": 1}])),
+    *({"kind": "objective perturbation", "sigma": 1, "kinds": [{**HULL, **bad}]} for bad in BAD_HULLS),
+]
+
+
+@pytest.mark.parametrize("values", NONE, ids=range(len(NONE)))
 def test_what_is_no_event_is_refused(values: object) -> None:
     with pytest.raises(TemplateError):
         event_of(values)
