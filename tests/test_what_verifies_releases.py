@@ -37,6 +37,8 @@ VECTOR_SETS: dict[str, Callable[[Any], list[Any]]] = {
     "second-order cone": lambda w: [cp.norm(w[:2]) <= w[2]],
     "ellipsoid": lambda w: [cp.quad_form(w, np.diag([1.0, 4.0, 9.0])) <= 0.1],
     "exponential cone": lambda w: [cp.exp(w[0]) + w[1] <= 1],
+    "hyperbola": lambda w: [cp.inv_pos(w[0]) <= 5 * w[1]],
+    "square over a number": lambda w: [cp.quad_over_lin(w[0] - 1, w[1]) <= w[2], w[1] >= 1e-3],
 }
 MATRIX_SETS: dict[str, tuple[dict[str, Any], Callable[[Any], list[Any]]]] = {
     "semidefinite": ({"PSD": True}, lambda P: []),

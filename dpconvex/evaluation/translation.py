@@ -66,9 +66,10 @@ def compare(form: LossForm, names: list[str], roots: list[Expression], rng: np.r
 
 
 def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
-    """Compare the conditions that a constraint was read as with it, at points in and around K, where attributes hold."""
+    """Compare the conditions that a constraint was read as with it, at points in and around K, where its atoms are defined."""
     space, feasible = form.space, form.feasible
-    alone, attributes = Region(space, [constraint]), Region(space, [])
+    alone = Region(space, [constraint])
+    domain = Region(space, [one for one in alone.constraints if one != constraint])
     for number in range(5 * POINTS):
         theta = 4.0 ** (number / 10 - 3) * rng.normal(size=space.dim)
         if feasible.has_projection:  # at its edge, and between: most sets are hit by no draw
@@ -78,7 +79,7 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         leaves: dict[Expression, Array] = {block.variable: values[name] for name, block in space.blocks.items()}
         found = evaluations(constraint.args, leaves)
         excess = excess_of(constraint.kind, [found[argument][0] for argument in constraint.args])
-        if not np.isfinite(excess) or (attributes.excess(theta) > ROUNDING * space.dim).any():
+        if not np.isfinite(excess) or (domain.excess(theta) > ROUNDING * space.dim).any():
             continue
         room = MARGIN * max(found[argument][1] for argument in constraint.args)
         missed = float(alone.excess(theta).max(initial=-np.inf))
