@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
-from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -43,9 +43,11 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
-            if not is_real(getattr(self, name)):
-                raise TemplateError(f"Privacy: {name} must be a number, not {getattr(self, name)!r:.60}.")
-            self.__dict__[name] = float(getattr(self, name)) + 0.0  # -0.0 is 0
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
+            with suppress(OverflowError):  # of what is no float's number, and no promise either
+                self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
         if not 0 < self.epsilon < math.inf:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
         if not 0 <= self.delta < 1:
