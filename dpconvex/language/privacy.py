@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any
@@ -46,8 +46,10 @@ class Privacy:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
-            with suppress(OverflowError):  # of what is no float's number, and no promise either
+            try:
                 self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
+            except OverflowError:
+                self.__dict__[name] = math.inf
         if not 0 < self.epsilon < math.inf:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
         if not 0 <= self.delta < 1:
