@@ -87,6 +87,8 @@ class Private(BaseEstimator):
     problem: ClassVar[str] = ""
     # The released parameter that is linear in the features; empty if there is none.
     weights: ClassVar[str] = ""
+    # Whether classes are told apart by scores, and whether probabilities are modelled.
+    has_scores: ClassVar[bool] = False
     models_probabilities: ClassVar[bool] = False
     # What a learner has of its own in place of an intercept, such as "a threshold"; empty if nothing.
     own_constant: ClassVar[str] = ""
@@ -135,7 +137,7 @@ class Private(BaseEstimator):
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
-        return verify(self.template(features), self.privacy(), size, self._mechanism(), whitening=self._whitening())
+        return verify(self.template(features), self.privacy(), size, **self._ways())
 
     def privacy(self) -> Privacy:
         """Return the promise of one fit."""
@@ -154,14 +156,13 @@ class Private(BaseEstimator):
         longer = float(np.hypot(1.0, self.intercept_scaling)) if constant else 1.0
         return {"features": features + bool(constant), "radius": self.radius * longer}
 
-    def _whitening(self) -> Whitened:
-        """Return the option, or refuse what an estimator cannot predict with; "auto" leaves it out."""
-        if self.unwhitened and self.whitening not in (None, False, "auto"):
+    def _ways(self) -> dict[str, Any]:
+        """Return how the promise is kept, or refuse what an estimator cannot predict with; "auto" leaves whitening out."""
+        if not self.unwhitened:
+            return {"mechanism": self.mechanism, "whitening": self.whitening}
+        if self.whitening not in (None, False, "auto"):
             raise TemplateError(f"{type(self).__name__}: leave whitening out: {self.unwhitened}.")
-        return None if self.unwhitened and self.whitening == "auto" else self.whitening
-
-    def _mechanism(self) -> Any:
-        return self.mechanism
+        return {"mechanism": self.mechanism, "whitening": False if self.whitening is False else None}
 
     # Data
 
@@ -185,10 +186,9 @@ class Private(BaseEstimator):
 
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
-        self.schema_ = schema_before(self)
-        parts = partitioned(self, X, y)
+        before, parts = schema_before(self), partitioned(self, X, y)
+        self.schema_ = before if parts is None else parts.schema
         if parts is not None:
-            self.schema_ = parts.schema
             self._check_labels(list(getattr(parts.schema, "labels", None) or ()))
             return prepared(parts, self)
         rows, labels = self._read(X, y)
@@ -223,8 +223,8 @@ class Private(BaseEstimator):
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
         options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
-        options |= {"label": f"fit {type(self).__name__}", "whitening": self._whitening()}
-        return fit(self.template(self.n_features_in_), data, self.privacy(), self._mechanism(), **options)
+        options |= {"label": f"fit {type(self).__name__}", **self._ways()}
+        return fit(self.template(self.n_features_in_), data, self.privacy(), **options)
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.
@@ -250,8 +250,10 @@ class Private(BaseEstimator):
                 "release_.save(path)."
             )
         names, constant = known.feature_names, self._constant()
+        labels = tuple(map(text_of, getattr(self, "classes_", ()))) or None
+        bounds = None if labels else tuple(getattr(self, "bounds", known.label_bounds or ()))
         makes = (len(names), names, known.labels, known.label_bounds)
-        fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), *self._targets(known))
+        fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
         if makes != fitted:
             raise TemplateError(
                 f"save: number and names of features, labels and label_bounds are {shorten(str(makes))} in the schema, and "
@@ -265,16 +267,27 @@ class Private(BaseEstimator):
             )
         replace(release, schema=replace(known, constant=constant or known.constant)).save(path)
 
-    def _targets(self, schema: Schema) -> tuple[tuple[str, ...] | None, tuple[float, float] | None]:
-        """Return the labels as texts, or the bounds of the target, that a schema must have."""
-        labels = tuple(map(text_of, getattr(self, "classes_", ()))) or None
-        return labels, schema.label_bounds if labels is None else None
-
     # Predictions
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict from the released parameters; costs no privacy."""
         return self._released().predict(self._checked(X))
+
+    @available_if(lambda self: self.has_scores)  # type: ignore[untyped-decorator]
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
+        found = self._released().decision_function(self._checked(X))
+        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
+
+    @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return probabilities, shape (n, classes); costs no privacy."""
+        return self._released().predict_proba(self._checked(X))
+
+    @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
 
     def _released(self) -> Release:
         check_is_fitted(self, "release_")
@@ -330,27 +343,3 @@ class Private(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.non_deterministic = tags.target_tags.required = True
         return tags
-
-
-class Scoring(Private):
-    """What classifiers, and estimators that may be one, release besides labels."""
-
-    def _scores(self) -> bool:
-        """Whether classes are told apart by scores."""
-        return True
-
-    @available_if(lambda self: self._scores())  # type: ignore[untyped-decorator]
-    def decision_function(self, X: ArrayLike) -> Array:
-        """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
-        found = self._released().decision_function(self._checked(X))
-        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
-
-    @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: ArrayLike) -> Array:
-        """Return probabilities, shape (n, classes); costs no privacy."""
-        return self._released().predict_proba(self._checked(X))
-
-    @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: ArrayLike) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.base import Scoring
+from dpconvex.estimators.base import Private
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
 from dpconvex.learners.clustering import Components
@@ -19,9 +19,10 @@ from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.release.solve import solve
+from dpconvex.release.verify import verify
 
 
-class PrivateClassifier(ClassifierMixin, Scoring):
+class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     """What classifiers share.
 
     Parameters
@@ -202,11 +203,8 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data; what private labels cost is part of it."""
-        clustering = self._clustering()
-        if clustering is None:
-            return super().certificate(features, size)
-        options: dict[str, Any] = {"clustering": clustering, "share": self.share, "whitening": self._whitening()}
-        return verify_mixture(self.template(features), self.privacy(), size, self.mechanism, **options)
+        prove: Any = verify if self.component_labels == "given" else verify_mixture
+        return prove(self.template(features), self.privacy(), size, **self._ways())
 
     def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
         """Fit privately; as for all estimators, but for the last parameter.
@@ -221,33 +219,34 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         -------
         self
         """
-        clustering = self._clustering()
-        if (clustering is None) != (m is not None):
+        given = self.component_labels == "given"
+        if given != (m is not None):
             raise TemplateError(
                 "fit: pass components m, as fit(X, y, m), for component_labels='given', and not otherwise."
             )
         data = self._data(X, y)
-        if clustering is None:
+        if given:
             in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
             self.release_ = self._fitted(solve, {**data, "m": m}, backend=self.backend)
             return self
-        mixture = self._fitted(solve_mixture, data, backend=self.backend, clustering=clustering, share=self.share)
+        mixture = self._fitted(solve_mixture, data, backend=self.backend)
         self.components_, self.release_ = mixture.components, mixture.release
         return self
 
     def _matrix(self, number: int) -> Array:
         return np.stack([self.release_[f"Phi_{number}_{k}"] for k in range(self.components)])
 
-    def _clustering(self) -> NoisyKMeans | Components | None:
+    def _ways(self) -> dict[str, Any]:
         kind, near = self.component_labels, self.centers is not None
         if kind not in ("private", "nearest", "given") or (kind == "nearest") != near:
             raise TemplateError(
                 "component_labels must be 'private', 'given', or 'nearest', for which alone public centers are declared, not "
                 f"{kind!r} with{'' if near else 'out'} centers."
             )
-        if near:
-            return Components(self.centers, classes=self._labels(), radius=self.radius)
-        return NoisyKMeans(rounds=self.rounds) if kind == "private" else None
+        if kind == "given":
+            return super()._ways()
+        clustering = Components(self.centers, self._labels(), self.radius) if near else NoisyKMeans(rounds=self.rounds)
+        return super()._ways() | {"clustering": clustering, "share": self.share}
 
 
 class KernelSVC(

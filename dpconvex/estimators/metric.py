@@ -11,7 +11,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
-from dpconvex.language.schema import Schema
 
 
 class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="a threshold"):
@@ -67,7 +66,7 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
     def _target(self, y: Any) -> Any:
         return np.where(y == self.classes_[1], "alike", "different")
 
-    def _targets(self, schema: Schema) -> Any:
+    def save(self, path: Any, schema: Any = None) -> None:
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
 
     def decision_function(self, X: ArrayLike) -> Array:

@@ -10,11 +10,11 @@ from sklearn.utils import ClassifierTags, RegressorTags
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Scoring
+from dpconvex.estimators.base import Private
 from dpconvex.language.template import Template
 
 
-class PrivateEstimator(Scoring):
+class PrivateEstimator(Private):
     """A classifier or regressor that fits a template of your own.
 
     The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.  The options `regularization`,
@@ -72,7 +72,8 @@ class PrivateEstimator(Scoring):
     def models_probabilities(self) -> bool:  # type: ignore[override]
         return getattr(self.learner, "probabilities", None) is not None
 
-    def _scores(self) -> bool:
+    @property
+    def has_scores(self) -> bool:  # type: ignore[override]
         return getattr(self.learner, "decision", None) is not None and self._labels() is not None
 
     def _labels(self) -> Any:

@@ -12,11 +12,9 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import interval
 from dpconvex.language.validation import check_column
 from dpconvex.learners.coefficients import Coefficients, coefficients
-from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.solve import statistics
 from dpconvex.release.statistics import Statistics
@@ -58,9 +56,6 @@ class PrivateRegressor(
         inside = check_column("y", Box(*interval("the target", self.bounds)), y, self.clip)
         return np.clip((np.asarray(inside) - middle) / half, -1.0, 1.0)
 
-    def _targets(self, schema: Schema) -> tuple[None, tuple[float, float]]:
-        return None, interval("the target", self.bounds)
-
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target; costs no privacy."""
         middle, half = self._scale()
@@ -94,10 +89,10 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
 
     bound: float = 1.0
 
-    def _whitening(self) -> Whitened:
+    def _ways(self) -> dict[str, Any]:
         # Of released statistics the parameters are those of the original features.
         statistics = self.mechanism is None or isinstance(self.mechanism, SufficientStatistics)
-        return self.whitening if statistics else super()._whitening()
+        return {"mechanism": self.mechanism, "whitening": self.whitening} if statistics else super()._ways()
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
@@ -190,14 +185,14 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         self.release_ = replace(self.release_, parameters=Space(learner.variables).unpack(estimates))
         return self
 
-    def _mechanism(self) -> Any:
+    def _ways(self) -> dict[str, Any]:
         usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)
-        return usual if self.mechanism is None else self.mechanism
-
-    def _whitening(self) -> Whitened:
+        mechanism, whitening = self.mechanism or usual, self.whitening
         if not self.fit_intercept:  # standard errors need the weight of all records, which is released with one alone
-            return super()._whitening()
-        return "auto" if self.whitening is None and self.mechanism is None else self.whitening
+            whitening = super()._ways()["whitening"]
+        elif self.mechanism is None and whitening is None:
+            whitening = "auto"
+        return {"mechanism": mechanism, "whitening": whitening}
 
     def _constant(self) -> float:
         return 0.0
