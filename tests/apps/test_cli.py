@@ -236,7 +236,7 @@ def test_fit_refuses_mistakes_and_writes_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "fit.toml"}
 
 
-OWN = '''"""My own learner."""
+OWN = '''"""My own learner, in which labels play different parts."""
 import cvxpy as cp
 import numpy as np
 import dpconvex as dp
@@ -245,23 +245,39 @@ import dpconvex as dp
 def template(*, features, strength=0.1):
     w = cp.Variable(features, name="w")
     return dp.Template(
-        record=dp.Record(x=dp.Ball(features), y=dp.Choice([-1, 1])),
-        loss=lambda x, y: cp.logistic(-y * (x @ w)),
+        record=dp.Record(x=dp.Ball(features), y=dp.Choice(LABELS)),
+        loss=lambda x, y: cp.logistic(-x @ w if y == HIGH else x @ w),
         regularizer=strength * cp.sum_squares(w),
-        predict=lambda parameters, x: np.where(x @ parameters["w"] > 0, 1, {positive}),
+        predict=lambda parameters, x: np.where(x @ parameters["w"] > 0, HIGH, OTHER),
     )
 '''
 
 
-def test_a_problem_file_of_your_own(run: Run, data: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN.replace("{positive}", "-1"), encoding="utf-8")
-    done = run("fit", "mine.py", data, *COLUMNS, "--epsilon", "9", "--out", "m.npz", "--set", "strength=0.01")
-    assert done.status == 0
-    assert "name that with --problem" in run("predict", "m.npz", data).err
-    found = run("predict", "m.npz", data, "--problem", "mine.py", "--set", "strength=0.01").out.splitlines()[1:]
-    assert np.mean(np.array(found) == pd.read_csv(tmp_path / data)["class"]) > 0.95
-    (tmp_path / "mine.py").write_text(OWN.replace("{positive}", "7"), encoding="utf-8")
-    assert "predicts 7, which is none of its labels" in run("predict", "m.npz", data, "--problem", "mine.py").err
+@pytest.mark.parametrize(
+    ("labels", "other", "complaint"),
+    [
+        ([-1, 1], -1, None),  # told by their order
+        (["low", "high"], "low", None),
+        (["high", "low"], "low", None),
+        (["low", "big"], "low", "is about the labels ['low', 'big'], and the table's are ['low', 'high']"),
+        ([-1, 1], 7, "predicts 7, which is none of its labels"),
+    ],
+)
+def test_a_problem_file_of_your_own(
+    run: Run, data: str, tmp_path: Path, labels: list[Any], other: Any, complaint: str | None
+) -> None:
+    high = "high" if "high" in labels else labels[1]
+    (tmp_path / "mine.py").write_text(f"{OWN}\n\nLABELS, HIGH, OTHER = {labels!r}, {high!r}, {other!r}\n", "utf-8")
+    own = ("--set", "strength=0.01")
+    done = run("fit", "mine.py", data, *COLUMNS, "--epsilon", "9", "--out", "m.npz", *own)
+    if done.status == 0:
+        assert "name that with --problem" in run("predict", "m.npz", data).err
+        done = run("predict", "m.npz", data, "--problem", "mine.py", *own)
+    assert (done.status == 0) == (complaint is None)
+    if complaint is None:
+        assert np.mean(np.array(done.out.splitlines()[1:]) == pd.read_csv(tmp_path / data)["class"]) > 0.95
+    else:
+        assert complaint in done.err
 
 
 def test_categories_missing_values_and_truth_values_are_fitted(run: Run, shop: str, tmp_path: Path) -> None:
@@ -349,40 +365,39 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     assert (gone.returncode, gone.stderr) == (1, "")
 
 
-@pytest.mark.parametrize(("what", "link"), [("data.csv", None), ("ledger.jsonl", os.symlink), ("fit.toml", os.link)])
-def test_fit_does_not_write_over_what_it_reads(run: Run, data: str, tmp_path: Path, what: str, link: Any) -> None:
-    dp.Budget(dp.Privacy(9.0), tmp_path / "ledger.jsonl")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    out = what if link is None else "other.npz"
-    if link is not None:
-        link(tmp_path / what, tmp_path / out)
-    found = run("fit", "logistic_regression", data, "--config", "fit.toml", "--ledger", "ledger.jsonl", "--out", out)
-    assert found.status == 2
-    assert "would be written over" in found.err
-    assert {path: path.read_bytes() for path in before} == before
+PLACES = [
+    "data.csv",
+    "ledger.jsonl",
+    "to ledger",
+    "to fit",
+    "folder",
+    "missing/m.npz",
+    "data.csv/m.npz",
+    "x" * 250,
+    "pipe",
+]
 
 
-def test_nothing_is_written_into_a_folder_of_data(run: Run, shop: str, tmp_path: Path) -> None:
-    (tmp_path / "linked.parquet").write_bytes(b"data")
-    (tmp_path / "shop" / "link.parquet").symlink_to(tmp_path / "linked.parquet")
-    for out in ("shop/part0.parquet", "shop/new.npz", "linked.parquet"):
-        found = fitted(run, "shop", "--out", out)
-        assert found.status == 2
-        assert "a folder whose files are data" in found.err
-    assert (tmp_path / "linked.parquet").read_bytes() == b"data"
-
-
-@pytest.mark.parametrize("out", ["folder", "missing/m.npz", "data.csv/m.npz", "x" * 250, "pipe", "a\0b", ""])
+@pytest.mark.parametrize("out", [*PLACES, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "a\0b", ""])
 def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(
-    run: Run, data: str, tmp_path: Path, out: str
+    run: Run, data: str, shop: str, tmp_path: Path, out: str
 ) -> None:
+    dp.Budget(dp.Privacy(9.0), tmp_path / "ledger.jsonl")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    dp.Budget(dp.Privacy(9.0), tmp_path / "ledger.jsonl")
-    found = run("fit", "logistic_regression", data, "--config=fit.toml", "--ledger", "ledger.jsonl", "--out", out)
+    os.symlink(tmp_path / "ledger.jsonl", tmp_path / "to ledger")
+    os.link(tmp_path / "fit.toml", tmp_path / "to fit")
+    (tmp_path / "linked.parquet").write_bytes(b"data")
+    (tmp_path / "shop" / "link.parquet").symlink_to(tmp_path / "linked.parquet")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    if "parquet" in out or "shop" in out:
+        found = fitted(run, "shop", "--out", out)
+    else:
+        ledger = ("--ledger", "ledger.jsonl")
+        found = run("fit", "logistic_regression", data, "--config=fit.toml", *ledger, "--out", out)
     assert found.status == 2
-    assert re.search("no file can be made there|would be written over", found.err)
-    assert dp.Budget.open(tmp_path / "ledger.jsonl").entries == ()
+    assert re.search("no file can be made there|would be written over|a folder whose files are data", found.err)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 # The demonstration
