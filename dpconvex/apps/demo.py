@@ -4,7 +4,6 @@ The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian Mixture Mo
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
+from dpconvex.apps.commands import told
 from dpconvex.core.arrays import Array
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DPConvexError, TemplateError
@@ -63,27 +63,24 @@ def demo(chosen: argparse.Namespace) -> None:
             raise DPConvexError(f"the demonstration needs {package}: pip install 'dpconvex[demo]'.")
     out = Path(chosen.out or "demo-output/error_against_epsilon.png")
     out.parent.mkdir(parents=True, exist_ok=True)
-    draws = chosen.draws if chosen.draws is not None else 3 if chosen.quick else 10
+    epsilons, draws = (QUICK, 3) if chosen.quick else (EPSILONS, 10)
+    draws = draws if chosen.draws is None else chosen.draws
     if draws < 1:
         raise TemplateError(f"demo: the number of draws must be positive, not {draws}.")
-    epsilons = QUICK if chosen.quick else EPSILONS
     labels = breast_cancer()[1]
-    size, chance = len(labels) - TEST_SIZE, 1 - max(float(np.mean(labels == label)) for label in LABELS)
+    size, chance = len(labels) - TEST_SIZE, float(np.mean(labels != "benign"))
     if not chosen.json:
-        print(ABOUT.format(size=size))
-        print(dp.verify(learner(), dp.Privacy(1.0), size), end="\n\n")
+        print(f"{ABOUT.format(size=size)}\n{dp.verify(learner(), dp.Privacy(1.0), size)}\n")
     errors = study(draws, epsilons, chosen.seed)
     footnote = FOOTNOTE if chosen.seed is None else f"NOT PRIVATE: the noise was drawn with the seed {chosen.seed}."
     picture(epsilons, errors, chance, footnote.splitlines()[0]).savefig(out)
-    if chosen.json:
-        told = {"epsilons": epsilons, "errors": errors[:-1].tolist(), "reference": errors[-1].tolist()}
-        print(json.dumps(told | {"chance": chance, "picture": str(out), "private": chosen.seed is None}))
-        return
-    print(f"{'epsilon':>10}   {'mean test error':>15}   {'± sd':>6}")
-    for name, row in zip([*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"], errors, strict=True):
-        print(f"{name:>10}   {row.mean():>15.3f}   {row.std():>6.3f}")
-    print(f"\n{draws} random splits; always naming the most frequent class is wrong in {chance:.3f}.")
-    print(f"{footnote}\nPicture: {out}")
+    data = {"epsilons": epsilons, "errors": errors[:-1].tolist(), "reference": errors[-1].tolist(), "chance": chance}
+    names = [*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"]
+    rows = [f"{name:>10}   {row.mean():>15.3f}   {row.std():>6.3f}" for name, row in zip(names, errors, strict=True)]
+    table = "\n".join([f"{'epsilon':>10}   {'mean test error':>15}   {'± sd':>6}", *rows])
+    splits = f"{draws} random splits; always naming the most frequent class is wrong in {chance:.3f}."
+    data |= {"picture": str(out), "private": chosen.seed is None}
+    told(chosen, data, f"{table}\n\n{splits}\n{footnote}\nPicture: {out}")
 
 
 def picture(epsilons: Sequence[float], errors: Array, chance: float, footnote: str) -> Any:

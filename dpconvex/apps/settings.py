@@ -11,7 +11,6 @@ from typing import Any
 
 import dpconvex as dp
 from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, words
-from dpconvex.core.record_domains import Box
 from dpconvex.errors import TemplateError
 from dpconvex.language.schema import Schema, read_settings
 from dpconvex.language.template import Template
@@ -115,17 +114,13 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     if labels:
         known |= {"classes": len(labels), "labels": labels}
     learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
-    record = learner.record.fields
-    y, values = record.get("y"), list(getattr(record.get("y"), "values", ()))
-    wanted, right = f"one of {len(labels)} declared labels", len(values) == len(labels) > 0
-    if not labels:
-        wanted = "a number y between -1 and 1 (for classes, declare labels)"
-        right = isinstance(y, Box) and y.shape == () and (y.lower, y.upper) == (-1, 1)
+    record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
+    fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
     # The component m of a mixture is learnt.
-    if set(record) - {"m"} != {"x", "y"} or getattr(record["x"], "shape", None) != (count,) or not right:
+    if set(record) - {"m"} != {"x", "y"} or getattr(record["x"], "shape", None) != (count,) or not fits:
         raise TemplateError(
-            f"{problem}: to be fitted to this table, a problem needs a record of features x, here a vector of {count}, and y, "
-            f"{wanted}; it has {learner.record!r}."
+            f"{problem}: a problem for this table needs a record like {schema.record!r}, with any {len(labels)} labels if it has "
+            f"labels, and not {learner.record!r}."
         )
     if set(values) == set(labels):
         values = labels  # whatever their order in the problem
@@ -143,10 +138,7 @@ def privacy(given: argparse.Namespace) -> dp.Privacy:
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
     """Return the promise, the mechanism, and further options: of mixtures, and only of these, a share."""
     word, share = chosen.whitening, chosen.share
-    whitening = WHITENING.get(word) if isinstance(word, str) else word
-    if whitening not in (None, True, False, "auto") or (whitening is None and word is not None):
-        raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
-    options: dict[str, Any] = {"whitening": whitening}
+    options: dict[str, Any] = {"whitening": WHITENING.get(word, word) if isinstance(word, str) else word}
     if "m" in learner.record.discrete:
         options["share"] = SHARE if share is None else share
     elif share is not None:
@@ -175,13 +167,11 @@ def mechanism_of(text: str | None, learner: Template) -> Any:
 
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given."""
-    if chosen.ledger is None and chosen.budget is None:
-        return None
-    if chosen.ledger is None:
-        raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
-    if chosen.budget is not None:
+    if chosen.ledger is not None and chosen.budget is not None:
         total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
         return dp.Budget(total, chosen.ledger, chosen.accounting)
-    if chosen.accounting is not None or not Path(chosen.ledger).exists():
-        raise TemplateError(f"{chosen.ledger}: a ledger that is to be made needs its total: state it with --budget.")
-    return dp.Budget.open(chosen.ledger)
+    if chosen.budget is not None or chosen.accounting is not None:
+        raise TemplateError(
+            "a ledger that is to be made needs its file and its total: state both, --ledger and --budget."
+        )
+    return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

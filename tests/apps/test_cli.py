@@ -220,8 +220,8 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run: Run, data: str,
         ({"--labels": "low,medium"}, "line 3, column 'class': 'high' was not declared"),
         ({"--backend": "magic"}, "unknown backend 'magic'"),
         ({"--adjacency": "add-remove"}, "pass a public nominal number of records"),
-        ({"--budget": "1"}, "name its file with --ledger"),
-        ({"--set": "features=3"}, "a vector of 2"),
+        ({"--budget": "1"}, "state both, --ledger and --budget"),
+        ({"--set": "features=3"}, "a record like Record.x=Ball.dim=2"),
         ({"--set": "radius=0.5"}, "records lie outside"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run: Run, tmp_path
     assert 0 < np.mean(told["predictions"]) < 3000
     assert run("evaluate", "model.npz", "rents.csv", "--epsilon", "5", "--json").json["error"] < 0.5
     wrong = run("fit", "logistic_regression", "rents.csv", *declared, "--epsilon", "20", "--out", "model.npz")
-    assert "a number y between -1 and 1" in wrong.err
+    assert "a record like Record(x=Ball(dim=1, radius=1.0, norm=2), y=Box" in wrong.err
 
 
 def test_a_choice_among_settings_is_made_privately(run: Run, shop: str) -> None:
