@@ -14,7 +14,6 @@ from typing import Any
 
 import dpconvex as dp
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
-from dpconvex.language.privacy import ADJACENCIES
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
 ABOUT = """
@@ -39,6 +38,7 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "clipped-descent": ("NoisyGradientDescent", {}),  # with a clip that follows from the learner
 }
 ACCOUNTING = ("basic", "gaussian", "renyi")
+ADJACENCIES = ("replace-one", "add-remove")
 WHITENING = {"yes": True, "no": False, "auto": "auto"}
 
 # What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.

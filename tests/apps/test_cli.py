@@ -17,6 +17,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.accounting.totals import RULES
 from dpconvex.apps import cli, demo
+from dpconvex.language.privacy import ADJACENCIES
 
 COLUMNS = ["--features", "a,b", "--bounds", "0,10", "--label", "class", "--labels", "low,high"]
 SETTINGS = """
@@ -153,7 +154,7 @@ def test_usage_is_explained(run: Run) -> None:
         assert "usage: dpconvex" in refused.err
     for command, (_, _, examples) in cli.COMMANDS.items():
         assert not examples or "examples:\n  dpconvex" in run(command, "--help").out
-    assert sorted(RULES) == sorted(cli.ACCOUNTING)
+    assert (sorted(RULES), ADJACENCIES) == (sorted(cli.ACCOUNTING), cli.ADJACENCIES)
 
 
 # Fits
