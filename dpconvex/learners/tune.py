@@ -117,28 +117,28 @@ def tune(
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     named = named_templates(candidates, data, features, label)
     names, templates = list(named), list(named.values())
-    call = Fit(
-        data, privacy, templates, Method(mechanism, None, whitening), backend, size, clip, budget, "tune", seed, workers
-    )
+    method = Method(mechanism, None, whitening)
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers)
     count, choice, plan = len(named) + 1, privacy, None
     call.check()
     if split:
         share = whole_share(call, count)
-        ways = [call.method.prove(template, privacy, share) for template in templates]
+        ways = [method.prove(template, privacy, share) for template in templates]
     else:
         choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
-        plan = shared(templates, privacy, call.size, 1, call.method, choice)
+        plan = shared(templates, privacy, call.size, 1, method, choice)
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
     batch = call.record.validate(call.data, clip=clip, empty=True)
-    batches = [batch] * count
-    if split:
-        part = parts(batch.size, count, share, privacy.adjacency, call.source.rng)
-        batches = [batch.chosen(part == k) for k in range(count)]
-    tasks = (partial(fitted, call, way, own, call.source.next()) for way, own in zip(ways, batches[:-1], strict=True))
-    releases = list(in_order(tasks, workers or 1, "fits"))
-    wrong = [Errors(call.record, item, features, label, call.protected).total(batches[-1]) for item in releases]
+    part = parts(batch.size, count, share, privacy.adjacency, call.source.rng) if split else None
+
+    def cut(k: int) -> Batch:
+        return batch if part is None else batch.chosen(part == k)
+
+    tasks = (partial(fitted, call, way, cut(k), call.source.next()) for k, way in enumerate(ways))
+    releases, held_out = list(in_order(tasks, workers or 1, "fits")), cut(len(ways))
+    wrong = [Errors(call.record, item, features, label, call.protected).total(held_out) for item in releases]
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
     certificate = releases[best].certificate
     if plan is not None:
@@ -267,15 +267,8 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         fit = Method(mechanism, None, first).prove(template, part, size)
     shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
-    certificate = of_the_best(
-        fit.certificate,
-        privacy,
-        f"the best of {repetitions.mean:g} runs on average",
-        repetitions.mean,
-        law | shares,
-        FIXED,
-        REPEATED,
-    )
+    many = f"the best of {repetitions.mean:g} runs on average"
+    certificate = of_the_best(fit.certificate, privacy, many, repetitions.mean, law | shares, FIXED, REPEATED)
     assumed = (
         "Nobody learns how many runs there were, and they are independent.",
         "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
