@@ -107,7 +107,7 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     Without it, this happens where JAX's default device is a GPU, the columns are dense and the data are not small, on all GPUs;
     with it, wherever columns are dense.  Records are dealt to the devices in blocks.  Blocks that fit into the memory limit are
     sent once and stay; the others are sent in every pass, while those before them are computed.  Blocks' sums are added on the
-    processor in the order of the records.  All of this holds in this process: workers of a cluster choose for themselves.
+    processor in the order of the records.  Workers of a cluster, and records in partitions, stay with processors.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     ------
     TemplateError
         If an option makes no sense; from a fit, before anything is paid, if JAX is not installed, finds fewer devices or none
-        with double precision, or if the memory limit is less than two blocks or more than a device has.
+        with double precision, or if the memory limit is less than two blocks or more than a GPU has.
 
     Examples
     --------
