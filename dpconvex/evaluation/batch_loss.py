@@ -103,20 +103,13 @@ class BatchedLoss:
 
         Returns where each coordinate lies in a table, and matrices for its columns and rows: the model is their product.
         """
-        grid = self.form.grid
-        found = None if grid is None else self.gram(theta, records)
-        if grid is None or found is None:
-            return None
-        (places, kinds, used), (bend, table) = grid, found
-        return places, kinds @ bend @ kinds.T, table[used][:, used]
-
-    def gram(self, theta: Array, records: int) -> tuple[Array, Array] | None:
-        """Mean Hessian by the forms, and second moments of the monomials, from about so many records; None if too large."""
-        count, forms = self.monomials, self.form.forms
-        if not self.batch.size or not 1 < count <= LARGEST_GRAM:
+        grid, count, forms = self.form.grid, self.monomials, self.form.forms
+        if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None
         sums = self._blocks.moments(np.asarray(theta, dtype=float), records)
-        return sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
+        bend, table = sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
+        places, kinds, used = grid
+        return places, kinds @ bend @ kinds.T, table[used][:, used]
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         """Return the regularizer, or a part of it, if it is quadratic."""
