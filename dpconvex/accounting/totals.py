@@ -70,7 +70,6 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
 
 
 def best_total(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> Total:
-    """Return the smallest proved total at a delta; infinite if there is none."""
     return next(iter(totals(promises, events, delta)), Total(math.inf, delta, "none"))
 
 
@@ -221,7 +220,6 @@ class Additive(Rule):
         """Return the epsilon of a cost, for most of the ledger's delta."""
 
     def price(self, item: Entry) -> tuple[Any, ...]:
-        """What it costs, what it loses of delta, and the probability of noise beyond its cap."""
         return *self.cost(item.known), math.fsum(count * p for p, count in tails(item.known))
 
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
@@ -230,7 +228,6 @@ class Additive(Rule):
         return cost <= self.limit * room and lost <= self.share * room
 
     def spent(self, entries: Sequence[Entry]) -> Amount:
-        """The epsilon of the cost, at the ledger's delta."""
         return Amount(self.epsilon(self.sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
 
     def left(self, entries: Sequence[Entry]) -> Amount:
@@ -242,7 +239,6 @@ class Additive(Rule):
         return Amount(self.epsilon(cost), self.total.delta)
 
     def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
-        """What the spend costs alone, and what it loses of delta if that is what does not fit."""
         cost, more = self._lost(self.price(item))
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
         left = self.share - self._lost(self.sums(entries))[1]

@@ -125,7 +125,6 @@ class Term:
         return np.sqrt((size**2).sum(axis=0, keepdims=True)) if self.ball else size
 
     def scaled(self, factor: Interval) -> Term:
-        """Multiply by any number of an interval."""
         mass = None if self.mass is None else self.mass * factor.size
         if self.ball:
             return Term(self.rows * factor.size, True, mass)
@@ -193,7 +192,6 @@ class Scalar:
         return Scalar(self.value + other.value, terms, pieces, sign, kink, shape)
 
     def scaled(self, factor: Interval) -> Scalar:
-        """Multiply by a number in an interval: a constant, or a function of the record."""
         size, value = factor.size, self.value * factor
         if factor.low < 0 < factor.high and not self.is_affine:
             remedy = "declare the factor's field non-negative"

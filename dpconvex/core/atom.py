@@ -26,14 +26,12 @@ def no_domain(expression: Expression) -> tuple[str | None, ...]:
 
 
 def same(*shapes: Shape, **options: Any) -> Shape:
-    """Entry by entry: every argument has the shape of the result."""
     if len(set(shapes)) != 1:
         raise ValueError(f"shapes differ: {shapes}")
     return shapes[0]
 
 
 def always(value: Any) -> Callable[..., Any]:
-    """Say the same whatever is asked."""
     return lambda *asked: value
 
 
@@ -126,7 +124,6 @@ class Atom:
         return made if not made.is_constant or self.name == "broadcast" else constant(made.number)
 
     def keeps_affine(self, args: Sequence[Expression]) -> bool:
-        """Whether the atom of affine arguments is affine."""
         varying = [bool(argument.variables) for argument in args]
         if self.affine == "bilinear":
             return sum(varying) <= 1

@@ -153,7 +153,6 @@ class Atom:
         return built(self)
 
     def _sample(self, points: Array) -> Array:
-        """The user's function: in NumPy if it is written so, else by JAX."""
         with np.errstate(all="ignore"):
             try:
                 found, few = self.function(points), self.function(points[::7])
@@ -189,7 +188,6 @@ def received(
 
 
 def built(atom: Atom) -> PiecewiseQuadratic:
-    """Return the stand-in for a function, with the declared constants."""
     slope, curvature, lower = atom.slope, atom.curvature, atom.lower
     steepest = max(map(abs, slope))
     unit = steepest / curvature if steepest and curvature else 1.0

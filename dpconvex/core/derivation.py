@@ -20,7 +20,6 @@ class Derivation:
     children: tuple[Derivation, ...] = ()
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """Yield the tree as indented lines of text."""
         claims = ", ".join(f"{name} = {value:.6g}" for name, value in self.claims.items())
         text = shorten(readable(self.expression), 60)
         parts = self.rule, claims, text and f"«{text}»", self.source and f"[{self.source}]"

@@ -24,12 +24,10 @@ def sign(expression: Expression) -> int:
 
 
 def is_convex(expression: Expression) -> bool:
-    """Whether an expression is convex in the variables by the composition rule, for every record."""
     return 1 in curvatures(expression)
 
 
 def is_concave(expression: Expression) -> bool:
-    """Whether an expression is concave in the variables by the composition rule, for every record."""
     return -1 in curvatures(expression)
 
 

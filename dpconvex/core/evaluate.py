@@ -79,7 +79,6 @@ def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: E
 
 
 def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variable, Array]:
-    """Return a subgradient of a scalar expression by each of its variables."""
     found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
     with np.errstate(all="ignore"):
         known = slopes(list(found), found, root)

@@ -243,7 +243,6 @@ class Expander:
         return None if expand is None else expand(self, expression)
 
     def _function(self, expression: Expression) -> Polynomial:
-        """Make a function of the record that is not a polynomial a base of its own."""
         found = self._ranges(expression)
         lower, upper = entry_ends(found)
         if not np.isfinite([lower, upper]).all():

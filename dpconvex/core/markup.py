@@ -26,17 +26,11 @@ def brief(text: str) -> str:
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = (1,)) -> str:
-    """Return a table; the columns of numbers are set to the right, and tell all their digits where the pointer rests.
-
-    >>> aligned(["name", "value"], [["<mu>", "0.123456"]])[-112:]
-    '&lt;mu&gt;</td><td style="text-align:right;white-space:nowrap" title="0.123456">0.1235</td></tr></tbody></table>'
-    """
+    """Return a table; the columns of numbers are set to the right."""
     right = set(numbers)
 
     def cell(place: int, text: str, tag: str = "td") -> str:
-        short = brief(text)
-        hover = f' title="{html.escape(text)}"' if place in right and len(short) < len(text) and tag == "td" else ""
-        return f'<{tag} style="{RIGHT if place in right else LEFT}"{hover}>{html.escape(short)}</{tag}>'
+        return f'<{tag} style="{RIGHT if place in right else LEFT}">{html.escape(brief(text))}</{tag}>'
 
     top = "".join(cell(place, text, "th") for place, text in enumerate(head))
     body = "".join(f"<tr>{''.join(cell(place, text) for place, text in enumerate(row))}</tr>" for row in rows)
@@ -58,9 +52,4 @@ def details(title: str, content: str) -> str:
 
 
 def bar(part: float) -> str:
-    """Return a bar that is filled from the left.
-
-    >>> bar(0.5)
-    '<progress max="1" value="0.5" style="width:16em"></progress>'
-    """
     return f'<progress max="1" value="{min(max(part, 0.0), 1.0):.4g}" style="width:16em"></progress>'

@@ -63,14 +63,12 @@ class Polynomial:
 
     @classmethod
     def stacked(cls, parts: Sequence[Polynomial]) -> Polynomial:
-        """Return a vector of the entries of all parts, one after another."""
         offsets = np.cumsum([0] + [part.size for part in parts])
         entries = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
         return concatenate(parts, (int(offsets[-1]),), entries)
 
     @classmethod
     def scalars(cls, shape: tuple[int, ...], first: int) -> Polynomial:
-        """Return the array of consecutive record scalars that starts with scalar number `first`."""
         index = np.arange(math.prod(shape))
         return cls(shape, index, np.full(index.size, -1), (first + index)[:, None], np.ones(index.size))
 

@@ -31,7 +31,6 @@ def product_error(terms: int) -> float:
 
 
 def pairwise(parts: Any, xp: Any = np) -> Any:
-    """Sum over the first axis: neighbours first, then their sums, and so on."""
     while len(parts) > 1:
         sums = parts[: len(parts) // 2 * 2 : 2] + parts[1::2]
         parts = sums if len(parts) % 2 == 0 else xp.concatenate([sums, parts[-1:]])

@@ -120,7 +120,6 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
 
 
 def rounding_of(parts: Counted, found: Sequence[tuple[Any, ...]], theta: float) -> float:
-    """Bound the rounding of the logarithms of all scales together."""
     pairs = zip(parts, found, strict=True)
     each = (
         n * (theta * float(np.abs(item.values[[0, -1]]).max()) + abs(mass) + 10) for (item, n), (_, mass, *_) in pairs

@@ -136,7 +136,6 @@ def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> A
 
 
 def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
-    """Draw a vector of independent normal coordinates of mean 0 and standard deviation `sigma`."""
     check(dimension, sigma, rng)
     return scaled(rng.standard_normal(dimension), float(sigma))
 
@@ -170,7 +169,6 @@ def scaled(direction: Array, length: float) -> Array:
 
 
 def in_subspace(basis: Any, b: Array) -> Array:
-    """Carry noise, drawn in the coordinates of a subspace, into the whole space."""
     result = np.asarray(basis @ b, dtype=float)
     before, after = float(np.linalg.norm(b)), float(np.linalg.norm(result))
     if not abs(after - before) <= ROUNDING * before:
@@ -187,7 +185,6 @@ class Law:
         return float(self.norm.mean(p)) * scale if p else 0.0
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
-        """Return what the norm exceeds with this probability."""
         return float(self.norm.isf(probability, p)) * scale * SLACK if p else 0.0
 
 

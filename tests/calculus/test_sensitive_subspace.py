@@ -85,7 +85,7 @@ def test_a_feature_is_never_dropped_because_it_is_small(size):
 
 def test_a_small_feature_that_is_multiplied_later_is_covered():
     """Terms of size 1 cancel, and what is left of them is the feature of size 1e-17, times 1e17."""
-    w = cp.Variable(2, name="w", nonneg=True)
+    w = cp.Variable(2, name="w")
 
     def loss(x):
         return cp.abs(1e17 * (w[0] * x[0] + 1e-17 * w[1] * x[0])) - 1e17 * w[0] * x[0]

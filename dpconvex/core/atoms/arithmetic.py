@@ -118,7 +118,6 @@ MULTIPLY = Atom(
 
 
 def quotient(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a quotient: by numbers other than 0, or by a function of the record that is positive."""
     dividend, divisor = expression.args
     if divisor.is_constant:
         if not divisor.number.all():
@@ -243,20 +242,17 @@ def divide(a: Any, b: Any) -> Expression:
 
 
 def matmul(a: Any, b: Any) -> Expression:
-    """Matrix product; a scalar multiplies every entry."""
     a, b = constant(a), constant(b)
     return MATMUL(a, b) if a.ndim and b.ndim else multiply(a, b)
 
 
 def kron(a: Any, b: Any) -> Expression:
-    """Kronecker product of matrices: entries of both, repeated, and multiplied."""
     a, b = (reshape(factor, (*factor.shape, 1, 1)[:2]) for factor in (constant(a), constant(b)))
     i, j = np.indices((a.shape[0] * b.shape[0], a.shape[1] * b.shape[1]))
     return multiply(entry_at(a, (i // b.shape[0], j // b.shape[1])), entry_at(b, (i % b.shape[0], j % b.shape[1])))
 
 
 def convolve(a: Any, b: Any) -> Expression:
-    """Discrete convolution of vectors: a matrix of shifted copies of one, times the other."""
     a, b = (vec(b), vec(a)) if constant(a).variables else (vec(a), vec(b))
     shift = np.arange(a.size + b.size - 1)[:, None] - np.arange(b.size)
     copies = entry_at(hstack(a, 0.0), np.where((shift >= 0) & (shift < a.size), shift, a.size))

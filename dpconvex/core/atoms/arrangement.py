@@ -14,7 +14,6 @@ from dpconvex.core.runtime import once
 
 
 def repeated(argument: Any, shape: Shape) -> Expression:
-    """Repeat an argument to a shape, as NumPy would, by a node of its own."""
     argument = constant(argument)
     return argument if argument.shape == shape else BROADCAST(argument, shape=tuple(shape))
 
@@ -49,7 +48,6 @@ def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
 
 
 def put_back(expression: Expression, value: Any, slope: Any, *arguments: Any) -> list[Any]:
-    """Add slopes up at the places that entries came from."""
     sizes, count, records = [argument.size for argument in expression.args], expression.size, slope.shape[-1]
     places_in = sp.csr_array((np.ones(count), (places(expression), np.arange(count))), shape=(sum(sizes), count))
     parts = np.split(places_in @ slope.reshape((count, records), order="F"), np.cumsum(sizes)[:-1])
@@ -66,7 +64,6 @@ def slices(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def entry_at(expression: Expression, key: Any) -> Expression:
-    """Return a part of an array by any of NumPy's keys."""
     numbers = np.arange(expression.size).reshape(expression.shape, order="F")
     places = numbers[key]
     if np.array_equal(places, numbers):
@@ -90,7 +87,6 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
 
 
 def rearrangement(**slots: Any) -> Atom:
-    """Return a linear atom whose entries are entries of its arguments."""
     shared: dict[str, Any] = {"expand": rearrange, "rule": rearranged, "pull": put_back}
     return Atom(affine="linear", sign=common_sign, slope=always(1), **shared, **slots)
 

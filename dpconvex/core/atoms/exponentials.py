@@ -25,7 +25,6 @@ def image(function: Callable[[float], Any], interval: Interval) -> Interval:
 
 
 def exponent(entry: Scalar, what: str) -> Interval:
-    """Return the range of an argument, or refuse what is unbounded above or overflows."""
     high = entry.value.high
     if not high <= LARGEST_EXPONENT:
         why = f"{what} needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {high:.4g}"
@@ -103,7 +102,6 @@ XEXP = Atom(
 
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
-    """Compute log(1 + exp(a)) without overflow."""
     if xp is not np:
         return xp.logaddexp(a, 0.0)
     return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`

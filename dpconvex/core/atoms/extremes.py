@@ -51,7 +51,6 @@ def tie(expression: Expression) -> Kink:
 
 
 def is_hinge(expression: Expression) -> bool:
-    """Whether an expression is the positive part of another one."""
     return expression.atom is MAXIMUM and len(expression.args) == 2 and sum(map(is_zero, expression.args)) == 1
 
 
@@ -69,7 +68,6 @@ def rounded_maximum(expression: Expression, args: list[Expression], width: float
 
 
 def shared_among(expression: Expression, value: Any, slope: Any, *terms: Any) -> list[Any]:
-    """Share the slope equally among the arguments that attain an extreme."""
     attained = [(term == value) * 1.0 for term in terms]
     part = slope / sum(attained)
     return [at * part for at in attained]
@@ -160,7 +158,6 @@ def rounded_sum_largest(expression: Expression, args: list[Expression], width: f
 
 
 def among_largest(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    """The slope for the largest entries, as many as are added up, and zeros for the others."""
     flat = a.reshape((expression.args[0].size, -1))
     ranks = np.argsort(np.argsort(flat, axis=0, kind="stable"), axis=0)
     return [slope * (ranks >= len(flat) - expression.option("k")).reshape(a.shape)]

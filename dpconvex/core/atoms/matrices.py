@@ -61,29 +61,7 @@ def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
     return Interval(max(float(values[0]) - reach, -size), min(float(values[-1]) + reach, size))
 
 
-def spectral_rule(
-    steepest: Callable[[Shape], float], reason: str, ends: Callable[[Shape, Any, Any], Interval] | None = None
-) -> Callable[..., Entries]:
-    """Return the rule of a function whose gradients are matrices of Frobenius norm at most `steepest`.
-
-    Without `ends` it is 0 at 0 and nowhere negative, and so at most as many times the Frobenius norm.
-    """
-
-    def rule(expression: Expression, arguments: list[Entries]) -> Entries:
-        shape, entries = expression.args[0].shape, arguments[0]
-        low, high = rules.entry_ends(entries)
-        term = rules.ball_of(entries, "a spectral function", steepest(shape))
-        value = ends(shape, low, high) if ends else Interval(0.0, frobenius(low, high) * steepest(shape)).rounded()
-        kink = Kink(reason, expression, SPECTRAL_REMEDY)
-        return [Scalar(value.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
-
-    return rule
-
-
 never_smooth = always(None)
-TIE = "the largest eigenvalue or singular value is not differentiable where two of them tie"
-LARGEST = "gradient in the unit Frobenius ball of the argument's entries; not differentiable"
-LEWIS = "Lewis & Overton, Eigenvalue optimization, 1996"
 
 
 def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
@@ -141,46 +119,63 @@ def inverse(a: Any) -> Any:
     return found - 1j * np.einsum("ijz,jkz,klz->ilz", found, a.imag, found) if np.iscomplexobj(a) else found
 
 
-LAMBDA_MAX = Atom(
-    name="lambda_max",
+def spectral(
+    name: str,
+    value: Callable[[Any, Any], Any],
+    reason: str = "the largest eigenvalue or singular value is not differentiable where two of them tie",
+    steepest: Callable[[Shape], float] = lambda shape: 1.0,
+    ends: Callable[[Shape, Any, Any], Interval] | None = None,
+    **slots: Any,
+) -> Atom:
+    """Return a function of a matrix whose gradients have Frobenius norms of at most `steepest`; there are kinks, for a `reason`.
+
+    Without `ends` it is 0 at 0 and nowhere negative, and so at most as many times the Frobenius norm.
+    """
+
+    def rule(expression: Expression, arguments: list[Entries]) -> Entries:
+        shape, entries = expression.args[0].shape, arguments[0]
+        low, high = rules.entry_ends(entries)
+        term = rules.ball_of(entries, "a spectral function", steepest(shape))
+        found = ends(shape, low, high) if ends else Interval(0.0, frobenius(low, high) * steepest(shape)).rounded()
+        kink = Kink(reason, expression, SPECTRAL_REMEDY)
+        return [Scalar(found.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
+
+    usual: dict[str, Any] = {
+        "shape": of_matrix,
+        "sign": always(0 if ends else 1),
+        "statement": "gradient in the unit Frobenius ball of the argument's entries; not differentiable",
+        "source": "Lewis & Overton, Eigenvalue optimization, 1996",
+    }
+    return Atom(name=name, value=each(value), rule=rule, smooth=never_smooth, **{**usual, **slots})
+
+
+LAMBDA_MAX = spectral(
+    "lambda_max",
+    lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))[..., -1],
+    ends=eigenvalue_range,
     shape=of_square,
-    value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))[..., -1]),
     pull=largest_eigenvector,
     reads="cvxpy.atoms.lambda_max.lambda_max",
     domain=always(("symmetric",)),
-    statement=LARGEST,
-    source=LEWIS,
-    rule=spectral_rule(always(1.0), TIE, eigenvalue_range),
-    smooth=never_smooth,
 )
 
-SIGMA_MAX = Atom(
-    name="sigma_max",
-    shape=of_matrix,
-    value=each(lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0]),
+SIGMA_MAX = spectral(
+    "sigma_max",
+    lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0],
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads="cvxpy.atoms.sigma_max.sigma_max",
-    sign=always(1),
-    statement=LARGEST,
-    source=LEWIS,
-    rule=spectral_rule(always(1.0), TIE),
-    smooth=never_smooth,
 )
 
-NORM_NUC = Atom(
-    name="norm_nuc",
-    shape=of_matrix,
-    value=each(lambda xp, a: xp.sum(xp.linalg.svd(xp.real(a), compute_uv=False), axis=-1)),
+NORM_NUC = spectral(
+    "norm_nuc",
+    lambda xp, a: xp.sum(xp.linalg.svd(xp.real(a), compute_uv=False), axis=-1),
+    "the nuclear norm is not differentiable where a singular value is 0",
+    lambda shape: float(np.sqrt(min(shape))),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
     reads="cvxpy.atoms.norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
-    sign=always(1),
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
-    rule=spectral_rule(
-        lambda shape: float(np.sqrt(min(shape))), "the nuclear norm is not differentiable where a singular value is 0"
-    ),
-    smooth=never_smooth,
 )
 
 LOG_DET = Atom(

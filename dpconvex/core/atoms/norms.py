@@ -72,7 +72,6 @@ def norm_rule(expression: Expression, group: Entries) -> Scalar:
 
 
 def rounded_norm(expression: Expression, args: list[Expression], width: float) -> Expression | None:
-    """For p >= 2 the norm of one entry more, the width."""
     (inner,), order = args, expression.option("p")
     if len(expression.option("axis")) != inner.ndim or order < 2:
         return None

@@ -94,7 +94,6 @@ ABS = Atom(
 
 
 def is_whole_line(p: float) -> bool:
-    """Whether a power is defined and convex everywhere."""
     return p >= 2 and p % 2 == 0
 
 
@@ -119,7 +118,6 @@ def power_shape(shape: Shape, p: float) -> Shape:
 
 
 def power_value(xp: Any, expression: Expression, a: Any) -> Any:
-    """Power with a constant exponent; infinite or NaN outside its domain, like NumPy's."""
     p = expression.option("p")
     if p.is_integer() and 0 <= p <= 64:
         return whole_power(a, int(p))
@@ -137,7 +135,6 @@ def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
 
 
 def expanded_power(expander: Any, expression: Expression) -> Polynomial | None:
-    """Expand a power of a function of the record that has few factors."""
     p, (inner,) = expression.option("p"), expression.args
     return expander.expand(inner).power(int(p)) if not inner.variables and p in range(1, 9) else None
 

@@ -70,7 +70,6 @@ def reduction(
 def along(
     atom: Atom, a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False, **options: Any
 ) -> Expression:
-    """Apply a reduction over axes, or over all of them."""
     a = constant(a)
     return atom(a, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims, **options)
 
@@ -87,7 +86,6 @@ def axes_of(node: Any) -> tuple[tuple[int, ...], bool]:
 
 
 def axis_for(expression: Expression) -> dict[str, Any]:
-    """Return the axis and whether it is kept as CVXPY takes them."""
     axis = expression.option("axis")
     given = None if len(axis) == expression.args[0].ndim else axis[0] if len(axis) == 1 else axis
     return {"axis": given, "keepdims": expression.option("keepdims")}
@@ -109,7 +107,6 @@ def sum_matrix(expression: Expression) -> sp.csc_array:
 
 
 def called(name: str, expression: Expression, *words: str) -> tuple[str, int]:
-    """Write a reduction as a call, with its axis unless it is over everything."""
     axis = axis_for(expression)["axis"]
     return f"{name}({', '.join([*words, *([] if axis is None else [f'axis={axis}'])])})", ATOM
 
@@ -118,19 +115,16 @@ def called(name: str, expression: Expression, *words: str) -> tuple[str, int]:
 
 
 def entrywise(one: Callable[..., Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
-    """Return the rule that treats each entry of one argument by itself."""
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
 
 
 def bounded(entry: Scalar, what: str) -> Interval:
-    """Return an entry's range, or refuse if it is unbounded."""
     if not (np.isfinite(entry.value.low) and np.isfinite(entry.value.high)):
         raise NotPrivate(f"{what} is Lipschitz only on bounded sets, and its argument is unbounded", None, BOUND_IT)
     return entry.value
 
 
 def positive(entry: Scalar, what: str, part: str = "argument") -> float:
-    """Return a positive lower bound of an entry, or refuse."""
     low = shrunk(entry.value)
     if not low > 0:
         why = (
@@ -193,7 +187,6 @@ def is_one_row(entry: Scalar) -> bool:
 
 
 def affine_rows(group: Entries, what: str) -> Array:
-    """Return the rows of affine entries, shape (k, generators), or refuse."""
     width = max((entry.terms[0].rows.shape[1] for entry in group if entry.terms), default=0)
     if not all(map(is_one_row, group)):
         why = f"{what} of terms that are not affine in the parameters has no rule"
