@@ -53,14 +53,11 @@ def adult(folder: str | os.PathLike[str] | None = None) -> Any:
     By B. Becker and R. Kohavi, UCI Machine Learning Repository, DOI 10.24432/C5XW20, licensed CC BY 4.0.
     """
     place = os.environ.get("DPCONVEX_DATA") if folder is None else folder
-    file = Path(place or ".") / "adult.csv.gz"
-    found = bool(place) and file.is_file()
-    if folder is not None and not found:
-        raise DPConvexError(f"adult: there is no {file}; {WHERE_ADULT}.")
+    file = Path(place or ".", "adult.csv.gz")
     try:
         import pandas as pd
 
-        if found:
+        if folder is not None or (place and file.is_file()):
             table = pd.read_csv(file, skipinitialspace=True, na_values="?").rename(columns={"label": "income"})
         else:
             from sklearn.datasets import fetch_openml

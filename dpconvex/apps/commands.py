@@ -7,24 +7,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.apps.cli import words
-from dpconvex.apps.settings import (
-    Declared,
-    assignments,
-    declare,
-    ledger,
-    literal,
-    privacy,
-    schema_of,
-    terms,
-)
+from dpconvex.apps import settings
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.schema import Schema, draft
 from dpconvex.language.tables import table_of
@@ -55,8 +44,8 @@ def problems(chosen: argparse.Namespace) -> None:
 
 def verify(chosen: argparse.Namespace) -> None:
     """Print the certificate of a problem."""
-    learner = dp.load(chosen.problem, **assignments(chosen.set))
-    promise, mechanism, options = terms(chosen, learner)
+    learner = dp.load(chosen.problem, **settings.assignments(chosen.set))
+    promise, mechanism, options = settings.terms(chosen, learner)
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
     told(chosen, {"private": True, "certificate": certificate.to_dict()}, certificate)
@@ -64,8 +53,8 @@ def verify(chosen: argparse.Namespace) -> None:
 
 def audit(chosen: argparse.Namespace) -> None:
     """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
-    learner = dp.load(chosen.problem, **assignments(chosen.set))
-    promise, mechanism, options = terms(chosen, learner)
+    learner = dp.load(chosen.problem, **settings.assignments(chosen.set))
+    promise, mechanism, options = settings.terms(chosen, learner)
     options |= {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
     picture = file_for(chosen.picture, {"the problem": chosen.problem})
     found = dp.audit(learner, promise, mechanism, **options)
@@ -122,7 +111,9 @@ def written(out: Path | None, text: str) -> None:
 # What is paid for
 
 
-def prepared(chosen: argparse.Namespace, declared: Declared, promise: dp.Privacy) -> tuple[Path, Any, dict[str, Any]]:
+def prepared(
+    chosen: argparse.Namespace, declared: settings.Declared, promise: dp.Privacy
+) -> tuple[Path, Any, dict[str, Any]]:
     """Return the file to write, the table, which is read before anything is paid, and options of every fit.
 
     So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
@@ -137,30 +128,32 @@ def prepared(chosen: argparse.Namespace, declared: Declared, promise: dp.Privacy
     out = writable(chosen.out, inputs)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
-    return out, data, options | {"budget": ledger(chosen, promise)}
+    return out, data, options | {"budget": settings.ledger(chosen, promise)}
 
 
 def fit(chosen: argparse.Namespace) -> None:
     """Fit a problem to a table and save what is released."""
-    declared = declare(chosen.problem, schema_of(chosen), chosen.options | assignments(chosen.set))
-    promise, mechanism, further = terms(chosen, declared.learner)
+    schema = settings.schema_of(chosen)
+    declared = settings.declare(chosen.problem, schema, chosen.options)
+    promise, mechanism, further = settings.terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise)
     options |= further | {"label": f"fit {chosen.problem}"}
-    solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    found = solve(declared.learner, data, promise, mechanism, **options)
-    save(chosen, found.release if "share" in further else found, declared.schema, out)
+    if "share" in further:
+        found = dp.solve_mixture(declared.learner, data, promise, mechanism, **options).release
+    else:
+        found = dp.solve(declared.learner, data, promise, mechanism, **options)
+    save(chosen, found, schema, out)
 
 
 def tune(chosen: argparse.Namespace) -> None:
     """Choose among settings of a problem privately, and save the release of the best."""
-    schema, candidates = schema_of(chosen), {}
+    schema, candidates = settings.schema_of(chosen), {}
     if schema.labels is None:
         raise TemplateError("tune counts wrong labels; a regression has none. Fit it with the settings of your choice.")
-    for varied in grid(chosen.grid):
-        name = ", ".join(f"{key}={value!r}" for key, value in varied.items())
-        declared = declare(chosen.problem, schema, chosen.options | assignments(chosen.set) | varied)
-        candidates[name] = declared.learner
-    promise, mechanism, further = terms(chosen, declared.learner)
+    for varied in settings.grid(chosen.grid):
+        declared = settings.declare(chosen.problem, schema, chosen.options | varied)
+        candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
+    promise, mechanism, further = settings.terms(chosen, declared.learner)
     if "share" in further:
         raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
     out, data, options = prepared(chosen, declared, promise)
@@ -168,16 +161,6 @@ def tune(chosen: argparse.Namespace) -> None:
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")
     save(chosen, found.release, schema, out)
-
-
-def grid(texts: list[str]) -> list[dict[str, Any]]:
-    """Return all combinations of the values of options.
-
-    >>> grid(["regularization=1e-3,1e-2", "width=1"])
-    [{'regularization': 0.001, 'width': 1}, {'regularization': 0.01, 'width': 1}]
-    """
-    options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
-    return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 
 
 def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Path) -> None:
@@ -189,7 +172,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     told(chosen, data, f"{proof}\n\nSaved {out}: {release!r}")
 
 
-def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Declared]:
+def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, settings.Declared]:
     """Return a saved release with its functions, and what it knows of tables and labels."""
     saved = dp.Release.load(chosen.model)
     if saved.schema is None:
@@ -201,7 +184,7 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Declared]:
     if name is None:
         raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
     schema = saved.schema if chosen.clip is None else replace(saved.schema, clip=chosen.clip)
-    declared = declare(name, schema, options | assignments(chosen.set))
+    declared = settings.declare(name, schema, options | settings.assignments(chosen.set))
     return dp.Release.load(chosen.model, template=declared.learner), declared
 
 
@@ -246,9 +229,9 @@ def evaluate(chosen: argparse.Namespace) -> None:
     """Measure the error of a saved release on a table, privately."""
     release, declared = model_of(chosen)
     chosen.adjacency = chosen.adjacency or (release.spent and release.spent.adjacency)
-    promise = privacy(chosen)
+    promise = settings.privacy(chosen)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
-    options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
+    options = {"budget": settings.ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
     found = dp.evaluate(declared.learner, release, data, promise, **options)
     measured = {"error": found.error, "interval": list(found.interval), "records": found.records}
     told(chosen, measured | {"private": found.spent is not None}, found)

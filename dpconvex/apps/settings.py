@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str]
     return found
 
 
+def grid(texts: list[str]) -> list[dict[str, Any]]:
+    """Return all combinations of the values of options.
+
+    >>> grid(["regularization=1e-3,1e-2", "width=1"])
+    [{'regularization': 0.001, 'width': 1}, {'regularization': 0.01, 'width': 1}]
+    """
+    options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
+    return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
+
+
 def schema_of(chosen: argparse.Namespace) -> Schema:
     """Return what is declared about a table, in a file of its own, or in the settings, which are put beside what was chosen."""
     said = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
@@ -54,9 +65,10 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
     for key in ("epsilon",) if "schema" in said else ("features", "label", "epsilon"):
         if key not in said:
             raise TemplateError(f"declare {key}, with --{key} or in the file that --config names.")
-    if not isinstance(said.setdefault("options", {}), dict):
-        raise TemplateError(f"the setting options must be a table of the problem's options, not {said['options']!r}.")
-    vars(chosen).update(said)
+    options = said.get("options", {})
+    if not isinstance(options, dict):
+        raise TemplateError(f"the setting options must be a table of the problem's options, not {options!r}.")
+    vars(chosen).update(said, options=options | assignments(chosen.set))
     given = {key: said[key] for key in ABOUT_TABLES if key in said}
     if "schema" in said:
         clip = {"clip": given.pop("clip")} if "clip" in given else {}
