@@ -1,7 +1,6 @@
 """A private right-hand side of a constraint, the proof that tightening it is safe, and the solution at given values."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import cvxpy as cp
@@ -76,8 +75,6 @@ class PrivateBound(Sealed):
 
 # Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
 MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
-# What CVXPY raises where a solver fails.
-FAILURES = (cp.SolverError, ValueError, ArithmeticError)
 
 
 class BoundedProgram:
@@ -138,7 +135,8 @@ class BoundedProgram:
 
     def prepare(self, solver: str | None) -> None:
         """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
-        status = self.attempt({bound.name: bound.minimum for bound in self.bounds}, solver)
+        least = {bound.name: bound.minimum for bound in self.bounds}
+        status = self.attempt(least, solver)
         if status != cp.OPTIMAL:
             raise TemplateError(
                 f"the problem has no answer where every private bound is at its minimum (status: {status}). Raise the minimum, "
@@ -148,23 +146,23 @@ class BoundedProgram:
         room = cp.Variable(name="room")
         public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]
         tightened = [beyond + room <= 0 for beyond in self.limits]
-        with suppress(*FAILURES):
-            cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]).solve(solver=solver, ignore_dpp=True)
-            if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
-                self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        self.attempt(least, solver, cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]))
+        if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
+            self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         if not np.isfinite(self.allowed):
             why = "a constraint has no finite value where every private bound is at its minimum"
             raise TemplateError(f"{why}. Raise the minimum, or do not divide by a bound.")
 
-    def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:
+    def attempt(self, values: Mapping[str, Array], solver: str | None, problem: Any = None) -> str:
+        """Solve the problem, or another in its variables, at values of the bounds; return how that ended."""
         for bound in self.bounds:
             bound.parameter.value = values[bound.name]
         for variable in self.variables:
             variable.save_value(None)
-        problem = cp.Problem(self.objective, self.constraints)
+        problem = problem or cp.Problem(self.objective, self.constraints)
         try:
             problem.solve(solver=solver, ignore_dpp=True)
-        except FAILURES as error:
+        except (cp.SolverError, ValueError, ArithmeticError) as error:
             return f"{type(error).__name__}: {error}"
         return str(problem.status)
 

@@ -231,11 +231,9 @@ PLAIN = {
 
 
 def toml(value: Any) -> str:
-    """Spell a value in TOML; its texts, numbers and truth values are those of JSON."""
+    """Spell a value in TOML; its texts, numbers, truth values and lists of them are those of JSON."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {toml(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(toml(entry) for entry in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -98,9 +98,10 @@ def has_masked(column: Any) -> bool:
     return False
 
 
-def check_masked(name: str, column: Any) -> None:
+def unmasked(name: str, column: Any) -> NDArray[Any]:
     if has_masked(column):
         raise DomainError(f"field {name!r}: entries are masked; fill them in with public values.")
+    return array_of(f"field {name!r}", column)
 
 
 # Numbers
@@ -108,8 +109,7 @@ def check_masked(name: str, column: Any) -> None:
 
 def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
     """Return a column as an array of real numbers, of a shape, not copied if it was one, or raise `DomainError`."""
-    check_masked(name, column)
-    array = array_of(f"field {name!r}", column)
+    array = unmasked(name, column)
     if shape is not None and array.shape == (0,):
         array = array.reshape(0, *shape)
     wanted = array.shape[1:] if shape is None else shape
@@ -202,20 +202,18 @@ class Gate:
             rows[outside] = self.domain.project(rows[outside])
         return rows
 
-    def outside(self, rows: Array, first: int, single: bool) -> NDArray[np.bool_] | None:
-        """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
-        return self._beyond(self.domain.excess(rows), rows, first, single)
-
     def sparse(self, column: Any) -> sp.csr_array:
         check_zeros(self.name, self.domain, column)
         matrix = trusted_rows(self.name, column, self.domain.shape)
         excess, projected = sparse_excess(self.domain, matrix)
-        outside, data = self._beyond(excess, matrix, 0, is_single(column)), matrix.data
+        outside, data = self.outside(matrix, 0, is_single(column), excess), matrix.data
         if outside is not None:
             data = np.where(np.repeat(outside, np.diff(matrix.indptr)), projected, data)
         return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
 
-    def _beyond(self, excess: Array, rows: Any, first: int, single: bool) -> NDArray[np.bool_] | None:
+    def outside(self, rows: Any, first: int, single: bool, excess: Array | None = None) -> NDArray[np.bool_] | None:
+        """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
+        excess = self.domain.excess(rows) if excess is None else excess
         largest = float(excess.max(initial=-1.0))
         if not np.isfinite(largest):
             found = sp.coo_array(rows if sp.issparse(rows) else rows.reshape(len(rows), -1))
@@ -253,9 +251,8 @@ def sparse_excess(domain: Ball | Box, matrix: sp.csr_array) -> tuple[Array, Arra
 
 def label_entries(name: str, column: Any) -> list[Hashable]:
     """Return the entries of a discrete column as plain Python values."""
-    check_masked(name, column)
     if hasattr(column, "__array__"):
-        entries = np.asarray(column).tolist()
+        entries = unmasked(name, column).tolist()
     else:  # not through an array: that would turn a list of words and numbers into words
         entries = [value.item() if isinstance(value, np.generic) else value for value in column]
     for row, entry in enumerate(entries):

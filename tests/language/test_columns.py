@@ -25,12 +25,12 @@ NORMS = (1, 2, np.inf)
 
 balls = st.builds(Ball, dim=st.integers(1, 6), radius=st.floats(1e-11, 1e6), norm=st.sampled_from(NORMS))
 shapes = st.sampled_from([(), (1,), (3,), (2, 2)])
-numbers = st.floats(-1e6, 1e6)
+numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 boxes = shapes.flatmap(
     lambda shape: st.tuples(arrays(float, shape, elements=numbers), arrays(float, shape, elements=numbers))
 ).map(lambda pair: Box(np.minimum(*pair), np.maximum(*pair)))
 domains = st.one_of(balls, boxes)
-huge = st.floats(allow_nan=False, allow_infinity=False)
+huge = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
 
 
 LEARNER = Record(x=Ball(3), y=Choice(["no", "yes"]))
