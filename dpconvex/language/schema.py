@@ -150,9 +150,8 @@ class Schema:
         y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
         """
-        names, known = self._names(labelled)
-        table = table_of(data)
-        table.check_names(names, known)
+        names, table = [*self.features, *([self.label] if labelled else [])], table_of(data)
+        table.check_names(names, self._known)
         columns = table.columns(names, self.absent)
         if not len(columns[names[0]]) and not empty:
             raise DomainError(f"{table.title}: there is no record.")
@@ -175,15 +174,14 @@ class Schema:
 
     def check_names(self, data: Any) -> None:
         """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
-        table = table_of(data, header=True)
-        table.check_names(*self._names(True))
         numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
-        table.check_numbers(numbers if self.label_bounds is None else [*numbers, self.label])
+        numbers += [] if self.label_bounds is None else [self.label]
+        table_of(data, header=True).check_names([*self.features, self.label], self._known, numbers)
 
-    def _names(self, labelled: bool) -> tuple[list[str], set[str] | None]:
-        """Return the columns that are read, and those that may be there, if others may not."""
-        names = [*self.features, *([self.label] if labelled else [])]
-        return names, None if self.ignore is None else {*self.ignore, self.label, *self.features}
+    @property
+    def _known(self) -> set[str] | None:
+        """Columns that may be there, if others may not."""
+        return None if self.ignore is None else {*self.ignore, self.label, *self.features}
 
     def decode_target(self, y: Any) -> Array:
         """Turn predictions between -1 and 1 into values between the label's bounds."""
@@ -264,7 +262,7 @@ def draft(data: Any, label: str) -> str:
     """Return a TOML file that declares a public table, of which `label` is to be predicted."""
     table = table_of(data)
     names = [name for name in table.names if name]  # an index has none
-    table.check_names([*names, label], None)
+    table.check_names([*names, label])
     marked = {entry for values in table.columns(names).values() for entry in values.tolist() if entry in UNKNOWN}
     columns = {name: values.tolist() for name, values in table.columns(names, UNKNOWN).items()}
     found = {name: column_from(name, values) for name, values in columns.items()}

@@ -43,8 +43,10 @@ class Table:
         row = "row {}".format if self.lines is None else [f"line {line}" for line in self.lines].__getitem__
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 
-    def check_names(self, names: Sequence[str], known: Collection[str] | None) -> None:
-        """Refuse a table that lacks a column, has one twice, or has one that is not known."""
+    def check_names(
+        self, names: Sequence[str], known: Collection[str] | None = None, numbers: Sequence[str] = ()
+    ) -> None:
+        """Refuse a table that lacks a column, has one twice or one that is not known, or no numbers where they are declared."""
         for wanted in names:
             if (count := self.names.count(wanted)) != 1:
                 what = f"{count} columns are called {wanted!r}" if count else f"there is no column {wanted!r}"
@@ -52,10 +54,7 @@ class Table:
         further = [name for name in self.names if known is not None and name not in known]
         if any(name != "" for name in further):  # an index that data frames write has no name
             raise DomainError(f"{self.title}: not declared are {further}; declare them, or list them under ignore.")
-
-    def check_numbers(self, names: Sequence[str]) -> None:
-        """Refuse columns whose type says that they hold no numbers."""
-        for name in names:
+        for name in numbers:
             kind = self.types.get(name)
             if kind is not None and (kind.is_temporal() or kind.is_nested() or kind == nw.Boolean):
                 raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.schema import Schema
+from dpconvex.language.schema import Schema, draft
 from dpconvex.language.schema_columns import Boolean, Categorical, Date, Numeric, Ordered
 
 TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no", "yes"])
@@ -176,6 +176,12 @@ def test_a_regression_moves_its_target_from_the_bounds_and_back() -> None:
     assert schema.record.validate({"x": X, "y": y}).size == 2
     with pytest.raises(DomainError, match="row 0, column 'price': 50 is outside"):
         schema.encode({"age": [0], "price": [50]})
+
+
+def test_a_draft_keeps_the_spelling_of_labels(tmp_path: Path) -> None:
+    table, file = {"age": [1.0, 2.0, 3.0], "sick": ["True", "False", "True"]}, tmp_path / "schema.toml"
+    file.write_text(draft(table, "sick"), encoding="utf-8")
+    assert Schema.load(file).encode(table)[1].tolist() == table["sick"]
 
 
 def test_a_schema_is_written_and_read(tmp_path: Path) -> None:

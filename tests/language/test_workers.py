@@ -104,7 +104,6 @@ def arrays(client: Any, folder: Path) -> dict[str, Any]:
 KINDS: dict[str, Callable[[Any, Path], Any]] = {
     "array": arrays,
     "futures": lambda client, folder: {name: client.scatter([p[name] for p in PIECES]) for name in "xy"},
-    "scattered": lambda client, folder: dp.Partitions(client.scatter(PIECES)),
     "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in PIECES]),
     "files": files,
 }
