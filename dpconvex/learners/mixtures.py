@@ -3,7 +3,6 @@
 Given the centres, the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -187,10 +186,9 @@ class Plan:
         """Return the certificate of the clustering and the fit together."""
         if self.learnt is None:
             return fit
-        noise, event = self.learnt.noise, fit.event
-        if event is not None:
-            level = math.sqrt(noise.rounds) * noise.sensitivity / noise.scale * (1 + 1e-12)
-            event = Composition((Gaussian(level) if noise.noise == "gaussian" else Pure(noise.epsilon), event))
+        noise = self.learnt.noise
+        level = noise.composed / noise.scale * (1 + 1e-12)
+        own = Gaussian(level) if noise.noise == "gaussian" else Pure(noise.epsilon)
         steps = self.learnt.derivation, fit.derivation
         return replace(
             fit,
@@ -198,7 +196,7 @@ class Plan:
             clustering=noise,
             derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),
             assumptions=(*fit.assumptions, ASSUMED),
-            event=event,
+            event=None if fit.event is None else Composition((own, fit.event)),
         )
 
     def components(self, batch: Batch, source: NoiseSource) -> Components:
