@@ -79,7 +79,7 @@ class Released:
         return buffer.getvalue()
 
     @classmethod
-    def _read(cls, content: bytes, name: object) -> Self:
+    def _read(cls, content: bytes, name: object = "saved bytes") -> Self:
         """Build from the bytes of a file, or raise `DPConvexError`."""
         # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
         try:

@@ -183,7 +183,7 @@ class Release(Released, Mapping[str, Array]):
         ...     Release.load(folder + "/fit.npz")
         Release(w (1,); NOT PRIVATE: no noise was added)
         """
-        return cls.from_bytes(content_of(path), template, predict, name=path)
+        return cls._read(content_of(path), path)._with(template, predict)
 
     @classmethod
     def from_bytes(
@@ -191,22 +191,18 @@ class Release(Released, Mapping[str, Array]):
         content: bytes,
         template: Template | Callable[..., Template] | None = None,
         predict: Predict | None = None,
-        *,
-        name: str | os.PathLike[str] = "a saved release",
     ) -> Release:
         """Read the bytes of a saved release; arguments and errors are those of `load`."""
-        release = replace(cls._read(content, name), predictor=predict)
-        if template is None:
-            return release
-        if callable(template):
-            if release.source is None:
-                raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
-            name, options = release.source
-            template = template(name, **options)
-        return release._with(template)
+        return cls._read(content)._with(template, predict)
 
-    def _with(self, template: Template) -> Release:
-        """Return the same release with the functions of a template that fits it."""
+    def _with(self, template: Template | Callable[..., Template] | None, predict: Predict | None) -> Release:
+        """Return the same release with a function to predict with, or those of a template that fits it."""
+        if template is None:
+            return replace(self, predictor=predict)
+        if callable(template):
+            if self.source is None:
+                raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
+            template = template(self.source[0], **self.source[1])
         if not isinstance(template, Template):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
         known = plain(template.source)
@@ -221,7 +217,7 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
         if self.whitening is not None:
             self.whitening.check(template)
-        own = {"source": self.source or template.source, "predictor": self.predictor or template.predict}
+        own = {"source": self.source or template.source, "predictor": predict or template.predict}
         return replace(self, **functions_of(template) | own)
 
 

@@ -141,17 +141,15 @@ class Statistics(Released):
     @classmethod
     def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
         """Read saved statistics, for `template` to be what `fit` fits; errors are those of `Release.load`."""
-        return cls.from_bytes(content_of(path), template, name=path)
+        return cls._read(content_of(path), path)._for(template)
 
     @classmethod
-    def from_bytes(
-        cls, content: bytes, template: Template | None = None, *, name: str | os.PathLike[str] = "saved statistics"
-    ) -> Statistics:
+    def from_bytes(cls, content: bytes, template: Template | None = None) -> Statistics:
         """Read the bytes of saved statistics; arguments and errors are those of `load`."""
-        found = replace(cls._read(content, name), template=template)
-        if template is not None:
-            found.matching(template)
-        return found
+        return cls._read(content)._for(template)
+
+    def _for(self, template: Template | None) -> Statistics:
+        return self if template is None else replace(self, template=self.matching(template))
 
 
 def fields_of(template: Template) -> str:
