@@ -162,7 +162,7 @@ def certified(
         analysis = analyse(template, mechanism)
     except NotPrivate:
         if isinstance(mechanism, Automatic) and first is None:
-            with suppress(DPConvexError):  # of a quadratic loss, gradients need not be bounded
+            with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
                 return certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
         raise
     feasible = analysis.form.feasible

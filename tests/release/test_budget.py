@@ -69,9 +69,6 @@ def test_threads_do_not_overspend_together() -> None:
     assert sum(isinstance(spend.exception(), BudgetExceeded) for spend in spends) == 400
 
 
-# A ledger in a file.
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.jsonl"
@@ -233,9 +230,6 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypa
     monkeypatch.undo()
     budget.spend(Privacy(0.7), "anew")
     assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
-
-
-# Forks.
 
 
 def in_a_fork(action: Callable[[], object]) -> str:

@@ -50,9 +50,6 @@ def template() -> dp.Template:
     return dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w @ np.ones(2) + b), predict=scores)
 
 
-# In memory.
-
-
 def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_along() -> None:
     source = np.ones((4, 3))
     view = source[1:3, ::2]
@@ -115,9 +112,6 @@ def test_predict_says_what_is_wrong() -> None:
 )
 def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values(source: Any, kept: Any) -> None:
     assert full(source=source).source == kept
-
-
-# In a file.
 
 
 @pytest.fixture
