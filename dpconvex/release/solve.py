@@ -230,7 +230,7 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
     if not protected and batch.size != fit.certificate.size:
         raise DomainError(
             f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made; nothing is "
-            "released. Data must not change during a fit; make Partitions anew for files that were written anew."
+            "released. Data must not change during a fit; Partitions know the sizes of old files: make them anew."
         )
     if stages is None:
         return covered(fit, fit.certificate, batch, backend, source)
