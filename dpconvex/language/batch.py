@@ -38,8 +38,7 @@ class Batch:
         own = {n: frozen(c) if isinstance(c, np.ndarray) else copy(c) for n, c in self.fields.items()}
         return Batch(own, self.group)
 
-    def __sizeof__(self) -> int:
-        """Bytes in memory, which decide where Dask moves what."""
+    def __sizeof__(self) -> int:  # by which Dask decides what to move
         held = (getattr(column, "data", None) for column in self.fields.values())  # of arrays, and of sparse ones
         return self.group.nbytes + sum(getattr(numbers, "nbytes", 0) for numbers in held)
 
@@ -93,7 +92,6 @@ def turn(function: Callable[..., Any], number: int, maker: Callable[[], Any], ow
 
 
 def asked(place: Place, function: Callable[[Any], Any], numbers: Iterable[int]) -> list[Any]:
-    """Return what a function says of some partitions, before any of them was checked."""
     return list(place.each(called, dict.fromkeys(numbers, (place.share(function),))))
 
 
@@ -117,7 +115,6 @@ class PartitionedBatch(Batch):
 
     @classmethod
     def read(cls, place: Place, check: Callable[[Any], Batch], count: int) -> PartitionedBatch:
-        """Read all partitions once, and keep those that stay."""
         made = place.turned(called, [(place.share(check),)] * count)
         seen = list(made.each(seen_of, dict.fromkeys(range(count), ())))
         return cls(made, [size for size, _ in seen], seen)
@@ -140,7 +137,6 @@ class PartitionedBatch(Batch):
         return summed(self.place.each(applied, given)) if given else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        """Return partitions that a function makes of these."""
         return self._turned(self.sizes, function, [(self.place.share(value),)] * len(self.sizes))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
@@ -159,7 +155,6 @@ class PartitionedBatch(Batch):
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether something is a delayed object of Dask, or a future."""
     return type(value).__module__ in ("dask.delayed", "distributed.client")
 
 

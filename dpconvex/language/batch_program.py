@@ -117,7 +117,6 @@ class Rebuilder:
         return Column(full @ self.entries + offset)
 
     def _atom(self, expression: Expression) -> list[Any]:
-        """Write an atom that is not affine; entries in row order."""
         atom, options = expression.atom, dict[str, Any](expression.options)
         assert atom is not None
         arguments = [self._columns(argument) for argument in expression.args]

@@ -184,7 +184,6 @@ def records_of(data: Any) -> int:
 
 
 def at_once(shape: tuple[int, ...]) -> int:
-    """Return how many records of a shape are read at once."""
     return max(1, BLOCK_BYTES // max(8 * prod(shape), 1))
 
 
@@ -218,7 +217,6 @@ def part(column: Any, start: int, stop: int) -> Any:
 
 
 def chosen(column: Any, index: NDArray[np.int64]) -> Any:
-    """Return some records of a validated column; those that stay where they are, stay there."""
     if isinstance(column, Stored):
         places = index if column.index is None else column.index[index]
         return replace(column, shape=(len(index), *column.shape[1:]), index=places)

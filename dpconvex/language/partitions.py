@@ -171,7 +171,6 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def taken(value: Any) -> Any:
-    """Return the columns or the table that a partition is."""
     if is_lazy(value):
         if not hasattr(value, "compute"):
             raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
@@ -182,7 +181,6 @@ def taken(value: Any) -> Any:
 def checked(
     record: Any, clip: bool, schema: Any, load: bool, turns: Sequence[Callable[[Any], Any]], value: Any
 ) -> Batch:
-    """Turn a partition into records inside their domains."""
     found = taken(value)
     if schema is not None:
         found = dict(zip("xy", schema.encode(found, clip=clip or None, empty=True), strict=True))

@@ -191,7 +191,6 @@ class BoundedProgram:
 
 
 def limit(constraint: Any) -> Any:
-    """Return the expression that an inequality asks to be at most 0; None for other constraints."""
     kind, args = type(constraint).__name__, constraint.args
     if kind == "Inequality":
         return args[0] - args[1]

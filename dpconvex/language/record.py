@@ -192,7 +192,6 @@ def check_lengths(lengths: Mapping[str, int]) -> int:
 
 
 def counted(data: Any) -> int:
-    """Return how many records settled data have, by the longest column."""
     if isinstance(data, Checked):
         return data.batch.size
     if isinstance(data, Partitions):
@@ -217,7 +216,6 @@ def check_clip(clip: object) -> None:
 
 
 def table(data: Any) -> Any:
-    """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
         kind = type(data).__name__
         raise DomainError(f"the data must map each declared field to its column, as {{'x': X, 'y': y}}, not a {kind}.")

@@ -39,7 +39,6 @@ class Table:
         return len(self.column(self.names[0])) if self.names else 0
 
     def where(self, name: str) -> Callable[[int], str]:
-        """Return the function that says where an entry of a column stands."""
         row = "row {}".format if self.lines is None else [f"line {line}" for line in self.lines].__getitem__
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 

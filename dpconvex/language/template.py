@@ -214,9 +214,10 @@ class Template(Sealed):
         for name, value in (noise or {}).items():
             if name not in linear:
                 raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(linear)}.")
-            shape, linear[name] = linear[name].shape, np.asarray(value, dtype=float)
-            if linear[name].shape != shape or not np.isfinite(linear[name]).all():
+            shape = linear[name].shape
+            if np.shape(value) != shape or not np.isfinite(value).all():
                 raise TemplateError(f"problem: noise for {name!r} must be finite numbers of shape {shape}.")
+            linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)
         parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
         parts |= {"size": batch.size if size is None else size, "linear": space.pack(linear)}
@@ -320,7 +321,6 @@ def odd(node: Any, read: Expression, values: list[Any]) -> bool:
 
 
 def public_point(variable: cp.Variable, rng: np.random.Generator, positive: bool) -> Array:
-    """Draw a value that has the variable's attributes."""
     value, has = rng.normal(size=variable.shape), variable.attributes
     if has["PSD"] or has["NSD"] or (positive and has["symmetric"]):
         value = value @ value.T * (-1 if has["NSD"] else 1)

@@ -74,7 +74,6 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
 
 
 def check_zeros(name: str, domain: Ball | Box, column: Any) -> None:
-    """Refuse a sparse matrix for a field that cannot be 0."""
     lower, upper = domain.bounds
     wrong = np.flatnonzero((lower > 0) | (upper < 0))
     if sp.issparse(column) and len(wrong):
@@ -153,7 +152,6 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
 
 
 def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: bool = True) -> Any:
-    """Return a continuous column inside its domain, or refuse it."""
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
         return gate.sparse(column)
@@ -250,7 +248,6 @@ def sparse_excess(domain: Ball | Box, matrix: sp.csr_array) -> tuple[Array, Arra
 
 
 def label_entries(name: str, column: Any) -> list[Hashable]:
-    """Return the entries of a discrete column as plain Python values."""
     if hasattr(column, "__array__"):
         entries = unmasked(name, column).tolist()
     else:  # not through an array: that would turn a list of words and numbers into words

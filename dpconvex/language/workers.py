@@ -80,7 +80,6 @@ class Workers(Place):
                 yield (numbers, values), task
 
     def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
-        """Wait for tasks, as long as there is anybody to do them."""
         from distributed import wait
 
         lonely = 0
@@ -118,7 +117,6 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
 
 
 def name(what: str) -> str:
-    """Return a name for a task, of which dashboards show the beginning."""
     return f"dpconvex-{what}-{uuid4().hex}"
 
 
