@@ -148,11 +148,9 @@ GALLERY: list[tuple[str, dict[str, Any]]] = [
     ("isotonic_regression", {"features": 1}),
     ("isotonic_regression", {"features": 2}),
     ("linear_chain_crf", {"features": 1, "length": 1}),
-    ("low_rank_softmax", {"features": 1, "classes": 2}),
     ("multi_task_logistic", {"features": 1, "tasks": ("one", "two")}),
     ("one_class_svm", {"features": 1}),
     ("portfolio", {"features": 2}),
-    ("quantile_fan", {"features": 1, "quantiles": (0.25, 0.75)}),
 ]
 
 

@@ -25,9 +25,6 @@ def machine() -> tuple[dp.Template, dp.Certificate]:
     return template, dp.verify(template, PROMISE, 100, GAMMA)
 
 
-# What it returns
-
-
 def test_every_constant_of_a_certificate_is_attacked(machine: tuple[dp.Template, dp.Certificate]) -> None:
     template, certificate = machine
     found = dp.falsify(template, certificate, **FAST)
@@ -49,9 +46,6 @@ def test_the_worst_place_is_where_it_says() -> None:
     assert np.linalg.norm(x) / (1 + np.exp(y * (x @ w))) == pytest.approx(found.observed, rel=1e-12)
     assert np.linalg.norm(x) <= 2.0 * (1 + 1e-12)
     assert y in (-1, 1)
-
-
-# What it catches
 
 
 @pytest.mark.parametrize(
@@ -114,9 +108,6 @@ def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch: pytest.Monk
         dp.falsify(template, **FAST)
 
 
-# Where it looks
-
-
 def test_parameters_stay_in_a_set_that_is_cut() -> None:
     M = cp.Variable((2, 2), PSD=True, name="M")
     within = [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0]
@@ -128,9 +119,6 @@ def test_parameters_stay_in_a_set_that_is_cut() -> None:
             M = finding.parameters["M"]
             assert np.linalg.eigvalsh(M)[0] >= -1e-9
             assert np.trace(M) <= 2.0 + 1e-9
-
-
-# Mistakes
 
 
 def test_arguments_of_other_kinds_are_refused() -> None:
