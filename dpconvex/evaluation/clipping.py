@@ -71,11 +71,11 @@ class Norms:
         """Write ``map map'`` as a Kronecker product of G and a diagonal D; None if it is none."""
         table, monomials = sp.csr_array(form.map @ form.map.T), len(form.monomials)
         size = np.sqrt(table.diagonal())
-        if table.nnz > MOST_NUMBERS or not size.any():
-            return None
         first, largest = divmod(int(np.argmax(size)), monomials)
         every = np.arange(form.forms) * monomials + largest
         forms = sp.csr_array(table[every][:, every])
+        if max(table.nnz, forms.nnz * monomials) > MOST_NUMBERS or not size.any():
+            return None
         diagonal = (size[first * monomials :][:monomials] / size[first * monomials + largest]) ** 2
         product = sp.csr_array(sp.kron(forms, sp.diags_array(diagonal)))
         size = np.maximum(size, np.sqrt(product.diagonal()))
