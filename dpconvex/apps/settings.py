@@ -131,8 +131,8 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     # The component m of a mixture is learnt.
     if set(record) - {"m"} != {"x", "y"} or getattr(record["x"], "shape", None) != (count,) or not fits:
         raise TemplateError(
-            f"{problem}: a problem for this table needs a record like {schema.record!r}, with any {len(labels)} labels if it has "
-            f"labels, and not {learner.record!r}."
+            f"{problem}: a problem for this table needs a record like {schema.record!r}, with as many labels, not "
+            f"{learner.record!r}."
         )
     if set(values) == set(labels):
         values = labels  # whatever their order in the problem

@@ -80,12 +80,6 @@ class PrivateEstimator(Private):
         domain = self.learner.record.fields.get("y") if isinstance(self.learner, Template) else None
         return domain.values if isinstance(domain, Choice) else None
 
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(
-            "a template of your own holds functions, which are not pickled: save the release (release_.save), and read it with "
-            "dpconvex.Release.load(path, template=...)."
-        )
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if self._labels() is None:

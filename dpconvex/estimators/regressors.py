@@ -54,7 +54,7 @@ class PrivateRegressor(
     def _target(self, y: Any) -> NDArray[Any]:
         middle, half = self._scale()
         inside = check_column("y", Box(*interval("the target", self.bounds)), y, self.clip)
-        return np.clip((np.asarray(inside) - middle) / half, -1.0, 1.0)
+        return np.clip((inside[:] - middle) / half, -1.0, 1.0)
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target; costs no privacy."""
