@@ -207,11 +207,10 @@ class Scalar:
     ) -> Scalar:
         """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds)."""
         if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
+            ends = f"[{self.value.low:.4g}, {self.value.high:.4g}]"
+            remedy = "apply the function to an affine expression, or to a term whose sign follows from its parts"
             raise MissingRule(
-                "a curved term goes through a function that is not monotone on its range "
-                f"[{self.value.low:.4g}, {self.value.high:.4g}]",
-                None,
-                "apply the function to an affine expression, or to a term whose sign follows from its parts",
+                f"a curved term goes through a function that is not monotone on its range {ends}", None, remedy
             )
         terms, pieces = tuple(t.scaled(slope) for t in self.terms), tuple(p.scaled(slope.size) for p in self.pieces)
         own = covariance_of_gradient(self) if curvature > 0 else None
@@ -256,11 +255,9 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
         sums = np.zeros((1, width))
         for term in scalar.terms:
             if term.ball or len(sums) * len(term.rows) > LARGEST_HULL:
-                raise MissingRule(
-                    "a maximum or log-sum-exp over terms whose gradients are not a small polytope",
-                    None,
-                    "take it over affine expressions, or over sums of few simple terms",
-                )
+                remedy = "take it over affine expressions, or over sums of few simple terms"
+                why = "a maximum or log-sum-exp over terms whose gradients are not a small polytope"
+                raise MissingRule(why, None, remedy)
             sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, width)
         vertices.append(sums)
         merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - len(sums)

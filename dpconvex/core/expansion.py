@@ -220,11 +220,9 @@ class Expander:
         assert expression.atom is not None
         for matrix, kind in zip(expression.args, expression.atom.domain(expression), strict=True):
             if kind in ("symmetric", "semidefinite") and not (matrix.is_affine and self.expand(matrix).is_symmetric):
-                raise NotPrivate(
-                    f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
-                    expression,
-                    "declare the variable symmetric, and add fields of the record as outer products or diagonals",
-                )
+                why = f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record"
+                remedy = "declare the variable symmetric, and add fields of the record as outer products or diagonals"
+                raise NotPrivate(why, expression, remedy)
 
     def _expand(self, expression: Expression) -> Polynomial | None:
         if expression.is_constant:

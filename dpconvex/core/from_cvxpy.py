@@ -97,11 +97,9 @@ class Reader:
     def _public(self, node: cp.Parameter) -> Expression:
         """Read a parameter that is no field of the record: a public number, as it is now."""
         if node.value is None:
-            raise NotPrivate(
-                f"{self._what} mentions the parameter {node.name()!r}, which is not a field of this record and has no value",
-                self._root,
-                "declare it as a field of the record, or give the parameter its public value before the template is made",
-            )
+            why = f"mentions the parameter {node.name()!r}, which is not a field of this record and has no value"
+            remedy = "declare it as a field of the record, or give the parameter its public value before the template is made"
+            raise NotPrivate(f"{self._what} {why}", self._root, remedy)
         return self._number(node.value, node)
 
     def _number(self, value: Any, node: Any) -> Expression:

@@ -65,10 +65,8 @@ class Space:
         for variable in variables:
             for attribute in UNSUPPORTED:
                 if np.size(variable.attributes.get(attribute, ())):
-                    raise TemplateError(
-                        f"variable {variable.name!r} is declared {attribute}; use a real variable that is plain, "
-                        "symmetric, PSD, NSD, nonneg, nonpos or bounded."
-                    )
+                    known = "a real variable that is plain, symmetric, PSD, NSD, nonneg, nonpos or bounded"
+                    raise TemplateError(f"variable {variable.name!r} is declared {attribute}; use {known}.")
             if len(variable.shape) > 2:
                 raise TemplateError(f"variable {variable.name!r} has {len(variable.shape)} axes; use at most two.")
             symmetric = any(name in variable.attributes for name in SYMMETRIC) and variable.size > 1

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from dpconvex.core.atoms.arrangement import repeated
 from dpconvex.core.atoms.exponentials import rel_entr
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
@@ -12,13 +10,10 @@ from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.discipline import is_concave, is_convex, sign
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Constraint, Expression, postorder
-from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 
 # Atoms with kinks that no condition of ours avoids.
 KINKED = (ABS, MAX, MAXIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
-# Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
-SYMMETRIC = 1e-12
 
 
 def has_kinks(expression: Expression) -> bool:
@@ -80,7 +75,7 @@ def implicit_constraints(
     found: list[Constraint] = []
     for node, argument, kind in domains(regularizer):
         if kind in ("symmetric", "semidefinite"):  # CVXPY would add symmetry as a constraint
-            if not (argument.is_affine and is_symmetric(expander.expand(argument))):
+            if not (argument.is_affine and expander.expand(argument).is_symmetric):
                 raise NotPrivate(
                     f"{node.atom.name if node.atom else ''} is defined for symmetric matrices, and this one is not known to "
                     "be symmetric",
@@ -107,9 +102,3 @@ def implicit_constraints(
             )
         found.append(not_negative(argument))
     return found
-
-
-def is_symmetric(matrix: Polynomial) -> bool:
-    """Whether an affine matrix is symmetric for all parameters and records, but for the rounding of its coefficients."""
-    difference = matrix + matrix.gathered(matrix.numbers().T).scaled(-1.0)
-    return bool((np.abs(difference.coefficient) <= SYMMETRIC * np.abs(matrix.coefficient).max(initial=0.0)).all())

@@ -205,11 +205,9 @@ def added(losses: Array, multiplier: float, rate: float) -> Array:
 def sampled_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Return the smallest noise for a promise, in units of the largest norm of a term, rounded up."""
     if delta < SMALLEST_DELTA:
-        raise NotPrivate(
-            f"the accounting of Poisson samples is not exact enough for delta = {delta:g}",
-            f"sampling = {rate:g}",
-            f"promise a delta of at least {SMALLEST_DELTA:g}, or use all records at every step",
-        )
+        why = f"the accounting of Poisson samples is not exact enough for delta = {delta:g}"
+        remedy = f"promise a delta of at least {SMALLEST_DELTA:g}, or use all records at every step"
+        raise NotPrivate(why, f"sampling = {rate:g}", remedy)
     # Without sampling as much is enough, and amplification divides it by 1/rate at most; start in between.
     full = gaussian_sigma(epsilon, delta, 1.0) * math.sqrt(steps)
     if rate >= 1:
