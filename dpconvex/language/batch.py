@@ -177,7 +177,8 @@ def applied(number: int, batch: Batch, known: Seen | None, function: Callable[..
     """Call a function with a partition, which must be as it was."""
     if known is not None and batch.seen != known:
         raise DomainError(
-            f"partition {number} holds other records than when it was checked ({batch.size}, and then {known[0]})."
+            f"partition {number} holds other records than when it was checked ({batch.size}, and then {known[0]}); nothing is "
+            "released. Data must not change during a fit."
         )
     return within(number, function, batch, *arguments)
 
