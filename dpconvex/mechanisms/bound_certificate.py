@@ -6,7 +6,6 @@ The noise is drawn exactly (docs/theory.md, section 19).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, cast
@@ -15,11 +14,10 @@ import numpy as np
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate_text import columns, proof, tree
+from dpconvex.mechanisms.certificate_text import Printed, Rows
 from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
@@ -110,7 +108,7 @@ def down(value: Fraction) -> float:
 
 
 @dataclass(frozen=True)
-class BoundCertificate:
+class BoundCertificate(Printed):
     """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones."""
 
     privacy: Privacy  # The promise
@@ -121,7 +119,7 @@ class BoundCertificate:
     derivation: Derivation = field(repr=False)
     assumptions: tuple[str, ...] = ASSUMED
 
-    def rows(self) -> Iterator[tuple[str, str, str]]:
+    def rows(self) -> Rows:
         for name, noise in self.noises.items():
             yield f"sensitivity of {name}", f"{noise.sensitivity * noise.step:.6g}", "on the grid, sum over entries"
             yield f"tightening of {name}", f"{noise.tightening:.6g}", "on average; at most twice that"
@@ -129,17 +127,8 @@ class BoundCertificate:
             said = "at most: no point keeps all bounds strictly at the minimum"
             yield "excess over bounds", f"{self.allowed:.3g}", said
 
-    def __str__(self) -> str:
-        head = f"Certificate: the tightened bounds are private, {self.privacy}, and never exceed the true ones."
-        return "\n".join([head, "", *columns(self.rows()), *proof(self.derivation, self.assumptions)])
-
-    def _repr_html_(self) -> str:
-        return (
-            paragraph("The tightened bounds", f" are private: {self.privacy}, and never exceed the true ones.")
-            + aligned(["quantity", "value", "meaning"], self.rows())
-            + details("derivation", tree(self.derivation))
-            + details("assumptions", listing(self.assumptions))
-        )
+    def title(self) -> tuple[str, ...]:
+        return "the tightened bounds", f"are private, {self.privacy}, and never exceed the true ones."
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""

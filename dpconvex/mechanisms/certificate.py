@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -11,26 +10,19 @@ import numpy as np
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate_text import Comparison, columns, number, proof, source, tree
+from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
-# How a certificate of the best of several runs names their mean number among its settings.
-RUNS = "mean_number_of_runs"
-COMPARED = (
-    *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
-    *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
+class Certificate(CertificateText):
     """A proof that a mechanism on a template is private; of one type for each thing that mechanisms perturb.
 
     Attributes
@@ -122,10 +114,7 @@ class Certificate:
     # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data by
     # `benchmarks.utility.choices`.
     foreseen: ClassVar[float] = 1.0
-    # What is said of the noise, of what it is proportional to, of what it covers, how it is drawn, and what is subject to that.
-    where: ClassVar[str] = ""
-    product: ClassVar[str] = "G_adj"
-    computed: ClassVar[str] = "answer from the exact one"
+    # How the noise is drawn, and what is subject to that.
     drawn: ClassVar[str] = (
         "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which is "
         "covered."
@@ -204,92 +193,8 @@ class Certificate:
         """What the answer is not, in a sentence; empty where it is proved to be near a minimiser or made of statistics."""
         return ""
 
-    def compare(self, other: Certificate) -> Comparison:
-        """Put another certificate beside this one; print the result, or show it in a notebook."""
-        pairs = {name.replace("_", " "): (float(getattr(self, name)), float(getattr(other, name))) for name in COMPARED}
-        a, b = self.expected_shift, other.expected_shift
-        verdict = (
-            f"The {'first' if a < b else 'second'} perturbs the answer less, by a factor of {max(a, b) / min(a, b):.3g} "
-            "(expected shift)."
-            if abs(a - b) > 1e-6 * max(a, b)
-            else "Both perturb the answer equally."
-        )
-        if self.privacy != other.privacy:
-            verdict = "The promises differ, so the noise of the two does not compare directly."
-        return Comparison(tuple(f"{one.mechanism}, {one.privacy}" for one in (self, other)), pairs, verdict)
-
-    def rows(self) -> Iterator[tuple[str, str, str]]:
-        yield from self.constants()
-        name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
-        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{self.where}"
-        if self.predicted_risk is not None:
-            said = "sum of losses, from public numbers; a prediction"
-            yield "predicted excess risk", number(self.predicted_risk), said
-        for setting, value in self.settings.items():
-            if setting != "whitened_field":  # named below
-                both = "of both gradients together, which this noise is charged for"
-                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else "chosen publicly"
-        if self.cover is not None:
-            yield "distance tau", number(self.cover.distance), f"of the computed {self.computed}, at most"
-            yield from self.cover.rows()
-        for part in (self.clustering, self.whitening):
-            if part is not None:
-                yield from part.rows()
-
-    def constants(self) -> Iterator[tuple[str, str, str]]:
-        root = self.derivation
-        yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
-        yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
-        added = f", of which {number(self.added)} were added" if self.added else ""
-        yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
-        if self.curved:
-            yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
-        yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
-
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
-
-    def __str__(self) -> str:
-        lines = [f"Certificate: {self.mechanism} is private, {self.privacy}."]
-        lines += [*(said for said in (self.proviso, self.answer) if said), "", "Constants (sum form)"]
-        lines += [*columns(self.rows()), "", "How epsilon is spent"]
-        lines += [f"  {number(e):>8}  ({100 * e / self.epsilon:3.0f} %)  {what}" for e, what in self.shares()]
-        lines += [*(f"  {sentence}" for sentence in self.advice), *proof(self.derivation, self.assumptions)]
-        return "\n".join(lines)
-
-    def shares(self) -> Iterator[tuple[float, str]]:
-        """Yield the shares of epsilon and what each pays for."""
-        paid = {
-            "gaussian": f", with {'all of delta' if self.clustering is None else 'its delta'}",
-            "matrix": ": beta x the sensitivity in the nuclear norm",
-        }
-        yield self.noise_epsilon, f"the noise{paid.get(self.noise, f': beta x {self.product}')}"
-        if self.curved:
-            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
-        if self.cover is not None:
-            yield self.cover.epsilon, "the cover of the computed answer's distance tau"
-            if self.cover.counting:
-                yield self.cover.counting, "a noisy number of records, which tau depends on"
-        if self.clustering is not None:
-            yield self.clustering.epsilon, "the component labels: noisy k-means"
-        if self.whitening is not None:
-            together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
-            yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
-
-    def _repr_html_(self) -> str:
-        paid = [
-            (number(spent) if spent > 5e-4 * self.epsilon else "0", f"{100 * spent / self.epsilon:.0f} %", what)
-            for spent, what in self.shares()
-        ]
-        return (
-            paragraph(self.mechanism, f" is private: {self.privacy}. {self.proviso} {self.answer}".rstrip())
-            + aligned(["constant", "value", "from"], self.rows())
-            + paragraph("How epsilon is spent")
-            + aligned(["epsilon", "share", "pays for"], paid, numbers=(0, 1))
-            + (listing(self.advice) if self.advice else "")
-            + details("derivation", tree(self.derivation))
-            + details("assumptions", listing(self.assumptions))
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
@@ -315,7 +220,7 @@ class ObjectiveCertificate(Certificate, perturbed="objective"):
 class OutputCertificate(Certificate, perturbed="output"):
     """Noise on the minimiser."""
 
-    foreseen, where = 50.0, " (on the parameters)"
+    foreseen = 50.0
 
     @property
     def gaussian_level(self) -> float | None:
@@ -325,7 +230,7 @@ class OutputCertificate(Certificate, perturbed="output"):
 class DescentCertificate(Certificate, perturbed="gradients"):
     """Noise on the gradient of every step."""
 
-    minimises, where = False, " (at every step)"
+    minimises = False
     drawn = (
         "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
         "are the digits of the answer."
@@ -374,14 +279,7 @@ class DescentCertificate(Certificate, perturbed="gradients"):
 class StatisticsCertificate(Certificate, perturbed="statistics"):
     """Noise on the sums that a quadratic loss takes from the data."""
 
-    minimises, where, product = False, " (on the statistics)", "the sensitivity"
-    computed = "statistics from the exact ones"
-
-    def constants(self) -> Iterator[tuple[str, str, str]]:
-        root = self.derivation
-        yield "statistics", f"{self.noise_dimension}", source(root, "moments")
-        yield "length of a record's", number(self.gradient_bound), source(root, "length")
-        yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
+    minimises = False
 
 
 def tail_of(epsilon: float) -> float:

@@ -3,9 +3,20 @@
 import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.markup import aligned, brief, paragraph
+from dpconvex.core.markup import aligned, brief, details, listing, paragraph
+
+Rows = Iterator[tuple[str, str, str]]
+# How a certificate of the best of several runs names their mean number among its settings.
+RUNS = "mean_number_of_runs"
+COMPARED = (
+    *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
+    *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
+)
+# What noise is on, other than an objective.
+ON = {"output": " (on the parameters)", "gradients": " (at every step)", "statistics": " (on the statistics)"}
 
 
 def number(value: float) -> str:
@@ -61,3 +72,112 @@ class Comparison:
     def _repr_html_(self) -> str:
         table = aligned(["constant", "first", "second", "ratio"], self.rows(), numbers=(1, 2, 3))
         return table + paragraph("", self.verdict)
+
+
+class Printed:
+    """What every certificate says of itself, as text and in notebooks: who is private, its rows, what was spent, remarks."""
+
+    def title(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def rows(self) -> Rows:
+        raise NotImplementedError
+
+    def spending(self) -> Rows:
+        yield from ()
+
+    def __str__(self: Any) -> str:
+        who, said, *more = self.title()
+        lines = [f"Certificate: {who} {said}", *more, "", "Constants (sum form)", *columns(self.rows())]
+        spent = [f"  {epsilon:>8}  ({share:>5})  {what}" for epsilon, share, what in self.spending()]
+        lines += ["", "How epsilon is spent", *spent] if spent else []
+        lines += [f"  {sentence}" for sentence in getattr(self, "advice", ())]
+        return "\n".join([*lines, *proof(self.derivation, self.assumptions)])
+
+    def _repr_html_(self: Any) -> str:
+        who, *said = self.title()
+        spent, advice = list(self.spending()), getattr(self, "advice", ())
+        paid = paragraph("How epsilon is spent") + aligned(["epsilon", "share", "pays for"], spent, numbers=(0, 1))
+        return (
+            paragraph(who, f" {' '.join(said)}")
+            + aligned(["constant", "value", "from"], self.rows())
+            + (paid if spent else "")
+            + (listing(advice) if advice else "")
+            + details("derivation", tree(self.derivation))
+            + details("assumptions", listing(self.assumptions))
+        )
+
+
+class CertificateText(Printed):
+    """What a certificate of a learner says of itself, and beside another one."""
+
+    def compare(self: Any, other: Any) -> Comparison:
+        """Put another certificate beside this one; print the result, or show it in a notebook."""
+        pairs = {name.replace("_", " "): (float(getattr(self, name)), float(getattr(other, name))) for name in COMPARED}
+        a, b = self.expected_shift, other.expected_shift
+        verdict = "Both perturb the answer equally."
+        if abs(a - b) > 1e-6 * max(a, b):
+            less = f"The {'first' if a < b else 'second'} perturbs the answer less, by a factor of"
+            verdict = f"{less} {max(a, b) / min(a, b):.3g} (expected shift)."
+        if self.privacy != other.privacy:
+            verdict = "The promises differ, so the noise of the two does not compare directly."
+        return Comparison(tuple(f"{one.mechanism}, {one.privacy}" for one in (self, other)), pairs, verdict)
+
+    def title(self: Any) -> tuple[str, ...]:
+        return (self.mechanism, f"is private, {self.privacy}.", *(said for said in (self.proviso, self.answer) if said))
+
+    def rows(self: Any) -> Rows:
+        root, statistics = self.derivation, self.perturbed == "statistics"
+        if statistics:
+            yield "statistics", f"{self.noise_dimension}", source(root, "moments")
+            yield "length of a record's", number(self.gradient_bound), source(root, "length")
+            yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
+        else:
+            yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
+            yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
+            added = f", of which {number(self.added)} were added" if self.added else ""
+            yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
+            if self.curved:
+                yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
+            yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
+        name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
+        mean = f"mean norm of b: {number(self.expected_noise)}{ON.get(self.perturbed, '')}"
+        yield name, number(self.noise_scale), mean
+        if self.predicted_risk is not None:
+            said = "sum of losses, from public numbers; a prediction"
+            yield "predicted excess risk", number(self.predicted_risk), said
+        for setting, value in self.settings.items():
+            if setting != "whitened_field":  # named below
+                both = "of both gradients together, which this noise is charged for"
+                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else "chosen publicly"
+        if self.cover is not None:
+            what = "statistics from the exact ones" if statistics else "answer from the exact one"
+            yield "distance tau", number(self.cover.distance), f"of the computed {what}, at most"
+        for part in (self.cover, self.clustering, self.whitening):
+            yield from () if part is None else part.rows()
+
+    def spending(self: Any) -> Rows:
+        for spent, what in self.shares():
+            share = f"{100 * spent / self.epsilon:.0f} %"
+            yield number(spent) if spent > 5e-4 * self.epsilon else "0", share, what
+
+    def shares(self: Any) -> Iterator[tuple[float, str]]:
+        """Yield the shares of epsilon and what each pays for."""
+        product = "the sensitivity" if self.perturbed == "statistics" else "G_adj"
+        paid = {
+            "gamma": f": beta x {product}",
+            "gaussian": f", with {'all of delta' if self.clustering is None else 'its delta'}",
+            "matrix": ": beta x the sensitivity in the nuclear norm",
+        }
+        yield self.noise_epsilon, f"the noise{paid[self.noise]}"
+        if self.curved:
+            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
+        if self.cover is not None:
+            yield self.cover.epsilon, "the cover of the computed answer's distance tau"
+            if self.cover.counting:
+                yield self.cover.counting, "a noisy number of records, which tau depends on"
+        if self.clustering is not None:
+            yield self.clustering.epsilon, "the component labels: noisy k-means"
+        if self.whitening is not None:
+            together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
+            yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
