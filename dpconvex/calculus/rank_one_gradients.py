@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.sensitive_subspace import LARGE, differences, settled
+from dpconvex.calculus.sensitive_subspace import distinct_columns, joined, parts_of
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
@@ -19,8 +19,6 @@ from dpconvex.core.runtime import once
 
 # Coefficients that agree to this relative accuracy are equal.
 CLOSE = 2.0**-46
-# Singular values below this fraction of the largest count as 0.  Erring on the large side of a rank only adds noise.
-RANK_TOLERANCE = 1e-13
 # Products of entries agree to this relative accuracy.
 ROOT_ACCURACY = 1e-14
 # A direction that the noise does not cover sticks out by far more than this.
@@ -168,30 +166,10 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
 
 
 def row_space(matrix: Array) -> Array:
-    """Return an orthonormal basis of the span of the rows, found part by part; the identity if they span everything."""
-    lengths = np.linalg.norm(matrix, axis=1)
-    rows = matrix[lengths > 0] / lengths[lengths > 0][:, None]
-    table = sp.csr_array(rows)
-    graph = sp.block_array([[None, table], [table.T, None]], format="csr")
-    label = sp.csgraph.connected_components(graph, directed=False)[1]
-    bases = []
-    for part in np.unique(label[: len(rows)]):
-        members, columns = np.flatnonzero(label[: len(rows)] == part), np.flatnonzero(label[len(rows) :] == part)
-        own = rows[np.ix_(members, columns)]
-        if len(columns) > LARGE and not own.sum(axis=1).any() and (np.count_nonzero(own, axis=1) == 2).all():
-            bases.append((columns, differences(len(columns)).toarray()))
-            continue
-        _, values, vectors = np.linalg.svd(own, full_matrices=False)
-        vectors = vectors[values > RANK_TOLERANCE * values[0]].T
-        bases.append((columns, vectors if len(columns) > LARGE else settled(vectors)))
-    rank = sum(vectors.shape[1] for _, vectors in bases)
-    if rank == matrix.shape[1]:
-        return np.eye(rank)
-    basis, place = np.zeros((matrix.shape[1], rank)), 0
-    for columns, vectors in bases:
-        basis[columns, place : place + vectors.shape[1]] = vectors
-        place += vectors.shape[1]
-    return basis
+    """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything."""
+    rows = matrix[matrix.any(axis=1)]
+    basis = joined(parts_of(distinct_columns(sp.csc_array(rows.T), matrix.shape[1]), matrix.shape[1]), matrix.shape[1])
+    return np.eye(len(basis.indptr) - 1) if np.equal(*basis.shape) else basis.toarray()
 
 
 def squared_features(features: Array, monomials: Indices) -> int | None:

@@ -37,7 +37,11 @@ class Part:
 
 def sensitive_parts(leaves: Sequence[Polynomial], dim: int) -> list[Part]:
     """Return the parts of a subspace that contains every row of every leaf, for every record."""
-    columns = coefficient_vectors(leaves, dim)
+    return parts_of(coefficient_vectors(leaves, dim), dim)
+
+
+def parts_of(columns: sp.csc_array, dim: int) -> list[Part]:
+    """Return the parts of a subspace that contains some columns, none of them 0."""
     graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")
     label = sp.csgraph.connected_components(graph, directed=False)[1]
     order = np.argsort(label[dim:], kind="stable")
