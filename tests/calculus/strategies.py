@@ -115,40 +115,29 @@ class Grower:
 
     def term(self, fields: dict[str, Any]) -> Part:
         """Return one variable times a function of the record."""
-        x, s = fields["x"], fields["s"]
-        w, v, matrix = self.w, self.v, self.matrix
-        kinds = ["wx", "wx", "v", "vs", "wAx", "wxx", "vf"]
-        kinds += ["ux"] if "u" in fields else []
-        kinds += [] if matrix is None else ["matrix", "matrix", "entry"]
-        kinds += ["label"] if self.labels else []
-        kind = self.pick(kinds)
+        x, s, w, v, matrix = fields["x"], fields["s"], self.w, self.v, self.matrix
         rw, rv, rx, rs = self.sizes[id(w)], self.sizes[id(v)], self.extent("x"), self.extent("s")
-        if kind == "wx":
-            return Part(w @ x, rw * rx)
-        if kind == "v":
-            return Part(v + 0.0, rv)
-        if kind == "vs":
-            return Part(v * s, rv * rs)
-        if kind == "wAx":
-            mix = np.arange(self.dim**2).reshape(self.dim, self.dim) / self.dim**2 - 0.3
-            return Part(w @ (mix @ x), rw * rx * float(np.linalg.norm(mix)))
-        if kind == "wxx":
-            return Part(cp.sum(cp.multiply(w, x**2)), rw * rx**2)
-        if kind == "vf":
-            function = self.record_function(fields)
-            return Part(v * function.expression, rv * function.size)
-        if kind == "ux":
-            return Part(fields["u"] @ cp.hstack([w[0], v]), self.extent("u") * (rw + rv))
-        if kind == "label":
-            return Part(float(fields["y"]) * (w @ x), 2 * rw * rx)
-        assert matrix is not None
-        radius = self.sizes[id(matrix)]
-        if kind == "entry":
-            return Part(matrix[0, -1] * s + matrix[1, 0], radius * (rs + 1))
-        if matrix.name() == "S":
-            z = cp.hstack([x, self.pick([1.0, 0.5])])
-            return Part(z @ matrix @ z, radius * (rx**2 + 1))
-        return Part(cp.sum(matrix @ x), radius * rx * 2)
+        mix = np.arange(self.dim**2).reshape(self.dim, self.dim) / self.dim**2 - 0.3
+        function = self.record_function(fields)
+        found = [
+            Part(w @ x, rw * rx),
+            Part(w @ x, rw * rx),
+            Part(v + 0.0, rv),
+            Part(v * s, rv * rs),
+            Part(w @ (mix @ x), rw * rx * float(np.linalg.norm(mix))),
+            Part(cp.sum(cp.multiply(w, x**2)), rw * rx**2),
+            Part(v * function.expression, rv * function.size),
+        ]
+        if "u" in fields:
+            found.append(Part(fields["u"] @ cp.hstack([w[0], v]), self.extent("u") * (rw + rv)))
+        if self.labels:
+            found.append(Part(float(fields["y"]) * (w @ x), 2 * rw * rx))
+        if matrix is not None:
+            radius, z = self.sizes[id(matrix)], cp.hstack([x, self.pick([1.0, 0.5])])
+            plain = matrix.name() == "A"
+            form = Part(cp.sum(matrix @ x), 2 * radius * rx) if plain else Part(z @ matrix @ z, radius * (rx**2 + 1))
+            found += [Part(matrix[0, -1] * s + matrix[1, 0], radius * (rs + 1)), form, form]
+        return self.pick(found)
 
     def vector(self, fields: dict[str, Any]) -> Part:
         """Return a vector that is affine in the variables."""
@@ -160,20 +149,10 @@ class Grower:
 
     def record_function(self, fields: dict[str, Any]) -> Part:
         """Return a function of the record alone."""
-        x, s = fields["x"], fields["s"]
-        rx, rs = self.extent("x"), self.extent("s")
-        kind = self.pick(["s", "coordinate", "norm", "exp", "square", "constant"])
-        if kind == "s":
-            return Part(1 - s, 1 + rs)
-        if kind == "coordinate":
-            return Part(x[0], rx)
-        if kind == "norm":
-            return Part(cp.norm(x, self.pick([1, 2, "inf"])), 2 * rx)
-        if kind == "exp":
-            return Part(cp.exp(-s), 1.0)
-        if kind == "square":
-            return Part(cp.sum_squares(x), 2 * rx**2)
-        return Part(cp.Constant(self.pick([1.0, -0.5])), 1.0)
+        x, s, rx, rs = fields["x"], fields["s"], self.extent("x"), self.extent("s")
+        norm, number = cp.norm(x, self.pick([1, 2, "inf"])), cp.Constant(self.pick([1.0, -0.5]))
+        squares, decay = Part(cp.sum_squares(x), 2 * rx**2), Part(cp.exp(-s), 1.0)
+        return self.pick([Part(1 - s, 1 + rs), Part(x[0], rx), Part(norm, 2 * rx), decay, squares, Part(number, 1.0)])
 
     # Convex atoms
 
@@ -184,10 +163,7 @@ class Grower:
         general = ["logistic", "huber", "hinge", "softmax", "sum", "weight", "divide", "softmax of convex", "softmin"]
         general += ["weighted entries", "rearranged entries", "huber of pos"]
         kinks = ["pos", "maximum", "abs", "norm", "max", "clipped", "norm of concave"]
-        curved = [
-            *("square", "square of convex", "sum of squares", "exp", "power", "quad_form", "quad_over_lin"),
-            *("quad_over_lin of concave", "kl_div", "rel_entr", "entr", "log", "inv_pos", "root", "cube"),
-        ]
+        curved = ["square", "square of convex", "sum of squares", "exp", "power", "quad_form", "cube", *OF_POSITIVE]
         families = [general, general, general, kinks] + ([curved, curved, curved] if self.bounded else [])
         return self.compose(self.pick(self.pick(families)), fields, depth - 1)
 
@@ -199,128 +175,91 @@ class Grower:
 
     def compose(self, kind: str, fields: dict[str, Any], depth: int) -> Part:
         """Apply an atom."""
-        if kind in ("huber", "abs", "norm", "sum of squares", "square", "quad_form", "max", "softmax"):
-            return self.of_affine(kind, fields)
+        if kind in OF_POSITIVE:
+            first, second = self.positive(fields), self.positive(fields)
+            return OF_POSITIVE[kind](self.vector(fields), first, second)
+        if kind in OF_AFFINE:
+            part = (self.leaf if kind in ("huber", "abs", "square") else self.vector)(fields)
+            return OF_AFFINE[kind](self.pick, part.expression, part.size)
         if kind in ("weighted entries", "rearranged entries"):
             return self.of_entries(kind, fields)
-        if kind in (
-            "quad_over_lin",
-            "quad_over_lin of concave",
-            "kl_div",
-            "rel_entr",
-            "entr",
-            "log",
-            "inv_pos",
-            "root",
-        ):
-            return self.of_positive(kind, fields)
         part = self.convex(fields, depth)
         inner, size = part.expression, part.size
-        if kind == "logistic":
-            return Part(cp.logistic(inner), size + 1)
-        if kind == "hinge":
-            return Part(dp.huber_hinge(inner, width=self.pick([0.5, 0.1])), size + 1)
-        if kind == "pos":
-            return Part(cp.pos(inner), size)
-        if kind == "huber of pos":
-            return Part(cp.huber(cp.maximum(inner, 0), self.pick([0.5, 2.0])), 4 * size)
-        if kind == "clipped":
-            return Part(cp.maximum(inner, self.pick([0.5, -1.0])), size + 1)
-        if kind == "square of convex":
-            return Part(cp.square(cp.pos(inner)), size**2)
-        if kind == "cube":
-            return Part(cp.power(cp.logistic(inner), 3), (size + 1) ** 3)
-        if kind == "power":
-            scale = max(1.0, size)
-            return Part(cp.power(cp.pos(inner) / scale + 0.5, self.pick([1.5, 2.5])), 3.0)
-        if kind == "exp":
-            return Part(cp.exp(inner / max(1.0, size)), 3.0)
+        if kind in OF_CONVEX:
+            return OF_CONVEX[kind](self.pick, inner, size)
         if kind == "weight":
-            factor = self.pick(["number", "field", "square", "function"])
             s = fields["s"]
-            weight = {"number": cp.Constant(0.5), "field": s, "square": s**2, "function": cp.exp(-s)}[factor]
-            return Part(weight * inner, size * max(1.0, self.extent("s") ** 2))
+            return Part(
+                self.pick([cp.Constant(0.5), s, s**2, cp.exp(-s)]) * inner, size * max(1.0, self.extent("s") ** 2)
+            )
         if kind == "divide":
             return Part(inner / (1 + fields["s"]), size)
-        other = self.convex(fields, self.pick([0, depth]))
-        if kind == "sum":
-            return Part(inner + 0.5 * other.expression, size + other.size)
-        if kind == "maximum":
-            return Part(cp.maximum(inner, other.expression), size + other.size)
-        if kind == "norm of concave":
-            stack = cp.hstack([-cp.logistic(inner), -cp.pos(other.expression)])
-            return Part(cp.norm(stack, "inf") + inner, 2 * (size + other.size) + 1)
-        if kind == "softmin":
-            third = self.leaf(fields)
-            stack = cp.hstack([inner - third.expression, other.expression, third.expression])
-            return Part(cp.logistic(cp.log_sum_exp(stack)), size + other.size + 2 * third.size + 3)
-        assert kind == "softmax of convex"
-        return Part(cp.log_sum_exp(cp.hstack([inner, other.expression, 0.0])), size + other.size + 2)
-
-    def of_affine(self, kind: str, fields: dict[str, Any]) -> Part:
-        """Apply an atom that takes affine arguments."""
-        if kind in ("huber", "abs", "square"):
-            part = self.leaf(fields)
-            if kind == "huber":
-                return Part(cp.huber(part.expression, self.pick([0.25, 1.0])), 2 * part.size)
-            if kind == "abs":
-                return Part(cp.abs(part.expression), part.size)
-            return Part(cp.square(part.expression), part.size**2)
-        part = self.vector(fields)
-        if kind == "softmax":
-            return Part(cp.log_sum_exp(part.expression), part.size + 2)
-        if kind == "max":
-            return Part(cp.max(part.expression), part.size)
-        if kind == "norm":
-            return Part(cp.norm(part.expression, self.pick([1, 1.5, 2, 3, "inf"])), 2 * part.size)
-        if kind == "sum of squares":
-            return Part(cp.sum_squares(part.expression), part.size**2)
-        count = part.expression.size
-        matrix = np.eye(count) + np.full((count, count), 0.5)
-        return Part(cp.quad_form(part.expression, matrix), 3 * part.size**2)
+        other, third = self.convex(fields, self.pick([0, depth])), self.leaf(fields)
+        total = size + other.size
+        concave = cp.hstack([-cp.logistic(inner), -cp.pos(other.expression)])
+        apart = cp.hstack([inner - third.expression, other.expression, third.expression])
+        return {
+            "sum": Part(inner + 0.5 * other.expression, total),
+            "maximum": Part(cp.maximum(inner, other.expression), total),
+            "norm of concave": Part(cp.norm(concave, "inf") + inner, 2 * total + 1),
+            "softmin": Part(cp.logistic(cp.log_sum_exp(apart)), total + 2 * third.size + 3),
+            "softmax of convex": Part(cp.log_sum_exp(cp.hstack([inner, other.expression, 0.0])), total + 2),
+        }[kind]
 
     def of_entries(self, kind: str, fields: dict[str, Any]) -> Part:
         """Apply an atom entry by entry, and combine the entries with non-negative coefficients."""
         part = self.vector(fields)
-        entries = self.pick([cp.logistic, lambda m: cp.huber(m, 0.5), lambda m: dp.huber_hinge(m, 0.5)])(
-            part.expression
-        )
-        size, s = 4 * part.size + 4, fields["s"]
+        atom = self.pick([cp.logistic, lambda m: cp.huber(m, 0.5), lambda m: dp.huber_hinge(m, 0.5)])
+        entries, size, s = atom(part.expression), 4 * part.size + 4, fields["s"]
         if kind == "weighted entries":
             weights = cp.hstack([s, *(0.5 for _ in range(entries.size - 2)), s**2])
-            combine = self.pick([lambda: cp.sum(cp.multiply(weights, entries)), lambda: weights @ entries])
-            return Part(combine(), size * (1 + self.extent("s") ** 2))
+            weighted = self.pick([cp.sum(cp.multiply(weights, entries)), weights @ entries])
+            return Part(weighted, size * (1 + self.extent("s") ** 2))
         column = cp.reshape(entries, (entries.size, 1), order="F")
         matrix = cp.hstack([column, 2 * column[::-1]])
-        combine = self.pick(
-            [
-                lambda: cp.sum(cp.diag(cp.vstack([entries, 2 * entries])[:2, :2])),
-                lambda: cp.sum(matrix[0], axis=0) + cp.trace(matrix[:2, :2]),
-                lambda: cp.log_sum_exp(cp.sum(matrix, axis=1)),
-                lambda: cp.sum(cp.upper_tri(matrix[:2, :2])) + entries[-1] / (1 + s),
-            ]
-        )
-        return Part(combine(), 4 * size)
+        combined = [
+            cp.sum(cp.diag(cp.vstack([entries, 2 * entries])[:2, :2])),
+            cp.sum(matrix[0], axis=0) + cp.trace(matrix[:2, :2]),
+            cp.log_sum_exp(cp.sum(matrix, axis=1)),
+            cp.sum(cp.upper_tri(matrix[:2, :2])) + entries[-1] / (1 + s),
+        ]
+        return Part(self.pick(combined), 4 * size)
 
-    def of_positive(self, kind: str, fields: dict[str, Any]) -> Part:
-        """Apply an atom whose argument keeps away from zero."""
-        first = self.positive(fields)
-        p, size = first.expression, first.size
-        if kind == "log":
-            return Part(-cp.log(p), 2 + size)
-        if kind == "entr":
-            return Part(-cp.entr(p), size**2 + 1)
-        if kind == "inv_pos":
-            return Part(cp.inv_pos(p), 4.0)
-        if kind == "root":
-            return Part(-cp.sqrt(cp.minimum(p, self.positive(fields).expression)), size)
-        if kind in ("kl_div", "rel_entr"):
-            second = self.positive(fields)
-            atom = cp.kl_div if kind == "kl_div" else cp.rel_entr
-            return Part(atom(p, second.expression), (size + second.size) ** 2)
-        over = self.vector(fields)
-        divisor = p if kind == "quad_over_lin" else cp.log(1 + p)
-        return Part(cp.quad_over_lin(over.expression, divisor), 5 * over.size**2)
+
+# By name: parts made of a source of choices, an expression and its size; of a vector and two positive numbers.
+OF_CONVEX: dict[str, Callable[[Any, Any, float], Part]] = {
+    "logistic": lambda pick, m, size: Part(cp.logistic(m), size + 1),
+    "hinge": lambda pick, m, size: Part(dp.huber_hinge(m, width=pick([0.5, 0.1])), size + 1),
+    "pos": lambda pick, m, size: Part(cp.pos(m), size),
+    "huber of pos": lambda pick, m, size: Part(cp.huber(cp.maximum(m, 0), pick([0.5, 2.0])), 4 * size),
+    "clipped": lambda pick, m, size: Part(cp.maximum(m, pick([0.5, -1.0])), size + 1),
+    "square of convex": lambda pick, m, size: Part(cp.square(cp.pos(m)), size**2),
+    "cube": lambda pick, m, size: Part(cp.power(cp.logistic(m), 3), (size + 1) ** 3),
+    "power": lambda pick, m, size: Part(cp.power(cp.pos(m) / max(1.0, size) + 0.5, pick([1.5, 2.5])), 3.0),
+    "exp": lambda pick, m, size: Part(cp.exp(m / max(1.0, size)), 3.0),
+}
+OF_AFFINE: dict[str, Callable[[Any, Any, float], Part]] = {
+    "huber": lambda pick, m, size: Part(cp.huber(m, pick([0.25, 1.0])), 2 * size),
+    "abs": lambda pick, m, size: Part(cp.abs(m), size),
+    "square": lambda pick, m, size: Part(cp.square(m), size**2),
+    "softmax": lambda pick, m, size: Part(cp.log_sum_exp(m), size + 2),
+    "max": lambda pick, m, size: Part(cp.max(m), size),
+    "norm": lambda pick, m, size: Part(cp.norm(m, pick([1, 1.5, 2, 3, "inf"])), 2 * size),
+    "sum of squares": lambda pick, m, size: Part(cp.sum_squares(m), size**2),
+    "quad_form": lambda pick, m, size: Part(cp.quad_form(m, np.eye(m.size) + 0.5), 3 * size**2),
+}
+OF_POSITIVE: dict[str, Callable[[Part, Part, Part], Part]] = {
+    "log": lambda v, p, q: Part(-cp.log(p.expression), 2 + p.size),
+    "entr": lambda v, p, q: Part(-cp.entr(p.expression), p.size**2 + 1),
+    "inv_pos": lambda v, p, q: Part(cp.inv_pos(p.expression), 4.0),
+    "root": lambda v, p, q: Part(-cp.sqrt(cp.minimum(p.expression, q.expression)), p.size),
+    "kl_div": lambda v, p, q: Part(cp.kl_div(p.expression, q.expression), (p.size + q.size) ** 2),
+    "rel_entr": lambda v, p, q: Part(cp.rel_entr(p.expression, q.expression), (p.size + q.size) ** 2),
+    "quad_over_lin": lambda v, p, q: Part(cp.quad_over_lin(v.expression, p.expression), 5 * v.size**2),
+    "quad_over_lin of concave": lambda v, p, q: Part(
+        cp.quad_over_lin(v.expression, cp.log(1 + p.expression)), 5 * v.size**2
+    ),
+}
 
 
 @st.composite
