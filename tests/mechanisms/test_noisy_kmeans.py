@@ -122,9 +122,6 @@ def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyP
     assert drawn == [(2, 1), (2, 2), (2, 2)] * 2  # as many rounds as are paid for
 
 
-# Refusals
-
-
 def test_noise_beyond_all_sums_is_refused() -> None:
     with pytest.raises(dp.NotPrivate, match="larger share"):
         NoisyKMeans().calibrate(dp.Privacy(1e-8), **SHAPE)

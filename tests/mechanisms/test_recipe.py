@@ -20,9 +20,8 @@ LOGISTIC = dp.load("logistic_regression", features=4)
 
 def test_what_the_options_stand_for() -> None:
     assert Method(None, whitening=False).way(LOGISTIC, PROMISE, 100) == (Automatic(), None)
-    assert Method(None, whitening=None).way(LOGISTIC, PROMISE, 100) == Method(None, whitening="auto").way(
-        LOGISTIC, PROMISE, 100
-    )
+    usual, auto = (Method(None, whitening=how).way(LOGISTIC, PROMISE, 100) for how in (None, "auto"))
+    assert usual == auto
     own, first = dp.NoisyGradientDescent(clip=0.1), dp.PrivateWhitening(0.2)
     for off in (None, False):
         assert Method(own, whitening=off).way(LOGISTIC, PROMISE, 100) == (own, None)
@@ -76,9 +75,7 @@ def wishes(weights: Any = (1.0, 1.0), constrained: bool = False, **attributes: A
     [
         biased(),  # a constant of its own means nothing next to records of one length
         biased(decision=False),
-        dp.load(
-            "kernel_svm", features=4, components=2
-        ),  # predicts from features that are not mapped yet, as many of them
+        dp.load("kernel_svm", features=4, components=2),  # predicts from features that are not mapped yet
         dp.load("huber_regression", features=4),
         dp.load("large_margin_gaussian", features=2),
         dp.load("hinge_svm", features=4),
