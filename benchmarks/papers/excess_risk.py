@@ -15,8 +15,8 @@ from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate, ObjectiveCertificate, OutputCertificate
-from dpconvex.mechanisms.certificate_text import number
+from dpconvex.mechanisms.certificate import TAIL, Certificate, ObjectiveCertificate, OutputCertificate
+from dpconvex.mechanisms.certificate_text import RUNS, number
 from dpconvex.mechanisms.objective_perturbation import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import answer_radius

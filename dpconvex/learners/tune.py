@@ -25,7 +25,8 @@ from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.sweep import planned as shared
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import RUNS, Certificate
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_text import RUNS
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
 from dpconvex.mechanisms.recipe import Whitened
