@@ -126,6 +126,8 @@ def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> Non
     promised = [item.privacy for item in ten.certificates]
     assert totals(promised, [item.event for item in ten.certificates if item.event is not None], 1e-6)[0] == ten.total
     assert "10 releases, each epsilon = 0.3" in str(ten)
+    best = dp.calibrate(learner(0.01), whole, 4000, 10, whitening=False)
+    assert best.risk <= dp.calibrate(learner(0.01), whole, 4000, 10, dp.ObjectivePerturbation("gaussian")).risk
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -60,6 +60,13 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
     assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
 
 
+def test_an_estimator_stands_for_the_template_that_it_fits() -> None:
+    candidates = {"mine": dp.LogisticRegression(classes=(-1, 1), regularization=0.1)}
+    assert dp.tune(candidates, data(400), dp.Privacy(5.0)).choice == "mine"
+    with pytest.raises(dp.TemplateError, match="maps features first"):
+        dp.tune([dp.KernelSVC(classes=(-1, 1))], data(400), dp.Privacy(5.0))
+
+
 PLAIN = dp.load("logistic_regression", features=2)
 UP = np.ones(2)
 RECORDS = {"x": np.zeros((90, 2)), "y": np.ones(90, dtype=int)}
