@@ -5,6 +5,7 @@ if it was interrupted.  Whatever goes wrong, nothing is written.  Nothing heavy 
 """
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -53,8 +54,6 @@ def words(text: str) -> list[str]:
     >>> words('age, "hours, weekly"')
     ['age', 'hours, weekly']
     """
-    import csv
-
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
 

@@ -81,12 +81,11 @@ def data(tmp_path: Path) -> str:
 @pytest.fixture
 def shop(tmp_path: Path) -> str:
     """Write 400 records in which members buy, as a file and as a folder of files."""
-    rng = np.random.default_rng(3)
-    member = np.arange(400) % 2 == 0
-    table = pd.DataFrame({"customer": [f"c{k}" for k in range(400)], "age": rng.integers(18, 90, 400)})
-    table["colour"] = np.array(["red", "green", "blue", None], dtype=object)[np.arange(400) % 4]
-    table["member"] = np.where(member, "yes", "no")
-    table["bought"] = np.where(member == (rng.random(400) < 0.95), "yes", "no")
+    rng, row = np.random.default_rng(3), np.arange(400)
+    table = pd.DataFrame({"customer": [f"c{k}" for k in row], "age": rng.integers(18, 90, 400)})
+    table["colour"] = np.array(["red", "green", "blue", None], dtype=object)[row % 4]
+    table["member"] = np.where(row % 2 == 0, "yes", "no")
+    table["bought"] = np.where((row % 2 == 0) == (rng.random(400) < 0.95), "yes", "no")
     table.to_csv(tmp_path / "shop.csv", index=False)
     (tmp_path / "shop").mkdir()
     for number, (start, stop) in enumerate([(0, 10), (10, 10), (10, 300), (300, 400)]):
@@ -101,14 +100,6 @@ def fitted(run: Run, shop: str, *further: str) -> Outcome:
 
 
 # What needs no data
-
-
-def test_problems_are_listed_with_their_options(run: Run) -> None:
-    listed = run("problems")
-    for name, description in dp.problems().items():
-        assert f"{name} - {description}" in listed.out
-    assert "features, classes=2, regularization=0.01, radius=1.0, labels=(-1, 1)" in listed.out
-    assert {problem["name"] for problem in run("problems", "--json").json} == set(dp.problems())
 
 
 def test_verify_prints_what_is_proved_or_why_not(run: Run) -> None:
@@ -127,34 +118,17 @@ def test_verify_prints_what_is_proved_or_why_not(run: Run) -> None:
     assert (told["private"], told["error"], told["where"]) == (False, "NotPrivate", "0 * sum_squares(w)")
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"epsilon": "one"}, "invalid float value"),
-        ({"set": "features=3"}, "gives the option 'features' twice"),
-        ({"set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
-        ({"set": "regularization=much"}, "cannot be declared with .*'much'"),
-        ({"mechanism": "nope"}, "there is no mechanism 'nope'; there are: objective-gamma"),
-        ({"mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
-        ({"mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
-        ({"share": "0.2"}, "this problem has none"),
-    ],
-)
-def test_verify_refuses_mistakes(run: Run, changes: dict[str, str], complaint: str) -> None:
-    options = {"size": "100", "epsilon": "1", **changes}
-    refused = run("verify", "logistic_regression", "--set=features=2", *(f"--{k}={v}" for k, v in options.items()))
-    assert (refused.status, refused.out) == (2, "")
-    assert re.search(complaint, refused.err)
-
-
-def test_usage_is_explained(run: Run) -> None:
+def test_usage_and_problems_are_explained(run: Run) -> None:
     for arguments in ([], ["teach"], ["fit"], ["verify", "logistic_regression"]):
         refused = run(*arguments)
-        assert refused.status == 2
-        assert "usage: dpconvex" in refused.err
+        assert (refused.status, "usage: dpconvex" in refused.err) == (2, True)
     for command, (_, _, examples) in cli.COMMANDS.items():
         assert not examples or "examples:\n  dpconvex" in run(command, "--help").out
     assert (sorted(RULES), ADJACENCIES) == (sorted(cli.ACCOUNTING), cli.ADJACENCIES)
+    listed = run("problems").out
+    assert all(f"{name} - {description}" in listed for name, description in dp.problems().items())
+    assert "features, classes=2, regularization=0.01, radius=1.0, labels=(-1, 1)" in listed
+    assert {problem["name"] for problem in run("problems", "--json").json} == set(dp.problems())
 
 
 # Fits
@@ -212,9 +186,18 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run: Run, data: str,
     assert len(dp.Budget.open("budget.jsonl").entries) == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
+MISTAKES = {
+    "verify": [
+        ({"--epsilon": "one"}, "invalid float value"),
+        ({"--set": "features=3"}, "gives the option 'features' twice"),
+        ({"--set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
+        ({"--set": "regularization=much"}, "cannot be declared with .*'much'"),
+        ({"--mechanism": "nope"}, "there is no mechanism 'nope'; there are: objective-gamma"),
+        ({"--mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
+        ({"--mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
+        ({"--share": "0.2"}, "this problem has none"),
+    ],
+    "fit": [
         ({"--features": None}, "declare features"),
         ({"--features": "a,c"}, "data.csv: there is no column 'c'"),
         ({"--bounds": "0,5"}, "data.csv, line [0-9]+, column '[ab]': .* is outside the declared bounds 0 to 5"),
@@ -225,15 +208,22 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run: Run, data: str,
         ({"--set": "features=3"}, "a record like Record.x=Ball.dim=2"),
         ({"--set": "radius=0.5"}, "records lie outside"),
     ],
-)
-def test_fit_refuses_mistakes_and_writes_nothing(
-    run: Run, data: str, tmp_path: Path, changes: dict[str, str | None], complaint: str
+}
+GIVEN = {
+    "verify": {"--size": "100", "--epsilon": "1"},
+    "fit": dict(zip(COLUMNS[::2], COLUMNS[1::2], strict=True)) | {"--epsilon": "1", "--out": "model.npz"},
+}
+
+
+@pytest.mark.parametrize(("command", "changes", "complaint"), [(c, *row) for c in MISTAKES for row in MISTAKES[c]])
+def test_mistakes_are_refused_and_nothing_is_written(
+    run: Run, data: str, tmp_path: Path, command: str, changes: dict[str, str | None], complaint: str
 ) -> None:
-    given = dict(zip(COLUMNS[::2], COLUMNS[1::2], strict=True)) | {"--epsilon": "1", "--out": "model.npz"} | changes
+    given: dict[str, str | None] = GIVEN[command] | changes
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
-    refused = run("fit", "logistic_regression", data, *options)
+    refused = run(command, "logistic_regression", data if command == "fit" else "--set=features=2", *options)
     assert (refused.status, refused.out) == (1 if "--adjacency" in changes else 2, "")
-    assert re.search(f"(?s)dpconvex fit: .*{complaint}", refused.err)
+    assert re.search(f"(?s)dpconvex {command}: .*{complaint}", refused.err)
     assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "fit.toml"}
 
 
