@@ -290,11 +290,10 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
     found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
     # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
-    bounded = np.zeros(region.dim, dtype=bool)
-    bounded[coordinates] = np.isfinite(end[:count]) & np.isfinite(end[count:])
-    for _ in coordinates:
-        fine = np.isfinite(end) & ~rest[:, ~bounded].any(axis=1)
+    bounded, fine = np.zeros(region.dim, dtype=bool), np.isfinite(end)
+    for _ in range(count + 1):
         bounded[coordinates] = fine[:count] & fine[count:]
+        fine = np.isfinite(end) & ~rest[:, ~bounded].any(axis=1)
     within = np.tile(bounded[coordinates], 2)
     largest = float(np.abs(end[within]).max(initial=0.0))
     share = float(rest[within].sum(axis=1).max(initial=0.0))
@@ -302,23 +301,22 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
         return known
     # The largest coordinate M among these has M <= largest + share M.
     room = rest.sum(axis=1) * largest / (1 - share) * (1 + 1e-9)
-    end = np.where(np.isfinite(end) & ~rest[:, ~bounded].any(axis=1), np.nextafter(end + room, np.inf), np.inf)
+    end = np.where(fine, np.nextafter(end + room, np.inf), np.inf)
     return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
 
 
 def farthest(region: Region, goal: Array) -> tuple[float, Array]:
     """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` on a set; b is infinite if none is found."""
     dim, blocks, x = region.dim, list(region.blocks), region.inside
-    nothing = np.inf, np.zeros(dim)
     if region.curved:
         target = region.conic.minimise(np.zeros((dim, dim)), -goal)
         if target is None or not float(np.abs(target).max(initial=0.0)) < FAR:
-            return nothing
+            return np.inf, np.zeros(dim)
         x = region.bring_in(target)
         blocks += region.cuts(x)
     found = model(region, blocks, x, np.zeros((dim, dim)), -goal, 1.0)
     if found is None or not float(np.abs(found[0]).max(initial=0.0)) < FAR:
-        return nothing
+        return np.inf, np.zeros(dim)
     point = region.bring_in((x + found[0]).astype(float))
     spaces = [block.half_space(block.dual(z), point) for block, z in zip(blocks, found[1], strict=True)]
     rest = goal - sum((space.row for space in spaces), np.zeros(dim))
@@ -331,7 +329,8 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0
     steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
     error = sum(space.error for space in spaces) + 4 * UNIT * (dim + len(spaces)) * steep
-    size = float(np.linalg.norm(point.astype(float)))
-    room = error * size + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
+    room = error * float(np.linalg.norm(point.astype(float))) + region.off_hull(point) * (
+        1 + float(np.linalg.norm(rest))
+    )
     bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
     return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

@@ -51,13 +51,8 @@ class Piece:
 
     @property
     def rounding(self) -> tuple[float, float]:
-        """How many roundings a projection suffers, and of what numbers besides the point's own norm."""
+        """Numbers c and s: a computed projection is within ``c UNIT (||x|| + s)`` of the exact one."""
         return 0.0, 0.0
-
-    def error(self, norm: float) -> float:
-        """Bound on the distance between the computed and the exact projection of any point of at most this norm: linear in it."""
-        count, size = self.rounding
-        return count * UNIT * (norm + size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,11 +206,7 @@ def triangle(side: int) -> tuple[Indices, Indices, Array]:
 
 
 def svec(matrix: Array) -> Array:
-    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm.
-
-    >>> svec(np.array([[1.0, 2.0], [2.0, 3.0]])).round(6).tolist()
-    [1.0, 2.828427, 3.0]
-    """
+    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm."""
     row, column, weight = triangle(matrix.shape[-1])
     return np.asarray(matrix[..., row, column] * weight)
 

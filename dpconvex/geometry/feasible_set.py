@@ -16,7 +16,7 @@ from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.blocks import SEMIDEFINITE
 from dpconvex.geometry.certified_minimum import reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
-from dpconvex.geometry.convex_sets import AxisHull, Interval, Piece, Spectral
+from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece, Spectral
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
@@ -72,13 +72,17 @@ class FeasibleSet:
         return *self._around, *reached
 
     @cached_property
+    def _limits(self) -> tuple[Array, Array]:
+        return bounds_of(self._known, self.space.dim)
+
+    @property
     def lower(self) -> Array:
         """Bounds below for each coordinate, shape (dim,), possibly infinite."""
-        return bounds_of(self._known, self.space.dim)[0]
+        return self._limits[0]
 
-    @cached_property
+    @property
     def upper(self) -> Array:
-        return bounds_of(self._known, self.space.dim)[1]
+        return self._limits[1]
 
     @property
     def hulls(self) -> tuple[AxisHull, ...]:
@@ -168,9 +172,11 @@ class FeasibleSet:
 
     def error(self, norm: float) -> float:
         """Bound on the distance between the computed and the exact projection of any point of at most this norm."""
-        constants = [piece.error(0.0) for piece in self.pieces]
-        multiples = [piece.error(norm) - still for piece, still in zip(self.pieces, constants, strict=True)]
-        return max([0.0, *multiples]) + float(np.linalg.norm(constants))
+        counts = [piece.rounding[0] for piece in self.pieces]
+        still = float(
+            np.linalg.norm([count * piece.rounding[1] for count, piece in zip(counts, self.pieces, strict=True)])
+        )
+        return UNIT * (max([0.0, *counts]) * norm + still)
 
     def describe(self) -> str:
         """Say what K is, in a line for each declared constraint."""

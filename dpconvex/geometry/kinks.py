@@ -92,7 +92,8 @@ class Nuclear:
         return point
 
     def error(self, norm: float, step: float) -> float:
-        return self._ball(step).error(norm) + 8 * UNIT * (norm + float(np.linalg.norm(self.shift)))
+        count, size = self._ball(step).rounding
+        return (count + 8) * UNIT * (norm + size + float(np.linalg.norm(self.shift)))
 
 
 Term = Groups | Nuclear

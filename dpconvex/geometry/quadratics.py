@@ -42,16 +42,7 @@ def affine_map(expression: Expression, space: Space) -> Affine:
 
 
 def linear_parts(expression: Expression) -> Parts:
-    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
-
-    >>> from dpconvex.core.atoms.powers import square
-    >>> from dpconvex.core.atoms.arithmetic import total
-    >>> w = Variable.of((2,), "w", 1)
-    >>> for part, matrix in linear_parts(total(3 * square(w) - w)).items():
-    ...     print(part, matrix.toarray())
-    square(w) [[3. 3.]]
-    -w [[1. 1.]]
-    """
+    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear."""
     found: Parts = {}
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
     while waiting:
@@ -186,15 +177,7 @@ class Bend:
 
 
 def quadratic(expression: Expression, space: Space) -> Quadratic | None:
-    """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms.
-
-    >>> from dpconvex.core.atoms.norms import sum_squares
-    >>> from dpconvex.core.expression import Variable
-    >>> w = Variable.of((2,), "w", 1)
-    >>> form = quadratic(3 * sum_squares(w - 1) + w[0], Space([w]))
-    >>> form.value_and_gradient(np.array([1.0, 3.0]))
-    (13.0, array([ 1., 12.]))
-    """
+    """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms."""
     return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
 
 
@@ -203,19 +186,19 @@ def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     hessian, slope, constant = sp.csr_array((space.dim, space.dim)), np.zeros(space.dim), 0.0
     for part, row in parts.items():
         weights = row.toarray()[0]
-        squared = None if part.is_affine else squares(part, weights)
-        if squared is None and not part.is_affine:
-            return None
-        argument, weights = squared or (part, weights)
-        matrix, offset = affine_map(argument, space)
-        if squared is not None:
-            scaled = matrix.T * weights[None, :]
-            hessian = hessian + 2 * (scaled @ matrix)
-            slope += 2 * (scaled @ offset)
-            constant += float(weights @ offset**2)
-        else:
+        if part.is_affine:
+            matrix, offset = affine_map(part, space)
             slope += matrix.T @ weights
             constant += float(weights @ offset)
+            continue
+        squared = squares(part, weights)
+        if squared is None:
+            return None
+        matrix, offset = affine_map(squared[0], space)
+        scaled = matrix.T * squared[1][None, :]
+        hessian = hessian + 2 * (scaled @ matrix)
+        slope += 2 * (scaled @ offset)
+        constant += float(squared[1] @ offset**2)
     return Quadratic(sp.csr_array(hessian), slope, constant)
 
 
