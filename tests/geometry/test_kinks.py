@@ -52,6 +52,11 @@ CASES: dict[str, Case] = {
     "orthogonal rows": (vector(), lambda v: cp.norm(TURN @ v + 1), free),
     "positive parts": (vector(), lambda v: cp.sum(cp.pos(2 * v - 1)), free),
     "total variation of pairs": (vector(), lambda v: cp.norm1(v[0] - v[1]) + cp.norm1(v[2] + v[3] - 1), free),
+    "norm in a box": (vector(), cp.norm, lambda v: [v >= -1]),  # no cone at 0
+    "largest entry in a cone": (vector(), cp.max, lambda v: [v >= 0]),
+    "groups that overlap": (vector(), lambda v: cp.norm(v[:4]) + cp.norm(v[3:]), free),
+    "norm of a map": (vector(), lambda v: cp.norm(np.eye(2, 6) @ v + np.eye(2, 6, 1) @ v), free),
+    "largest eigenvalue in a cone": (matrix(3, 3, PSD=True), cp.lambda_max, free),
     "of blocks": (vector(), lambda v: cp.max(v[:2]) + cp.norm(v[2:4]) - cp.sum(cp.log(v[4:])), free),
 }
 
@@ -78,7 +83,10 @@ def parts(case: str) -> tuple[cp.Variable, Any, list[Any], LossForm, Kinks]:
     )
     form = LossForm(template)
     rest, kinks = split_kinks(form.feasible, template.regularizer)
+    theta = np.random.default_rng(0).uniform(0.1, 0.2, size=form.space.dim)
+    v.save_value(form.space.unpack(theta)["v"])
     assert kinks
+    assert np.isclose(kinks.value(theta), float(written.value), atol=1e-12) or not np.isfinite(written.value)
     assert (kinks.epigraph is None) == (case in MAPPED)
     assert str(rest) == "0.05 * sum_squares(v)"
     return v, written, declared, form, kinks
@@ -110,35 +118,19 @@ def test_proximal_maps_agree_with_cvxpy(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "regularizer", "constraints"),
+    ("shape", "regularizer", "least"),
     [
-        (vector(), cp.norm, lambda v: [v >= -1]),  # no cone at 0
-        (vector(), cp.max, lambda v: [v >= 0]),
-        (vector(), lambda v: cp.norm(v[:4]) + cp.norm(v[3:]), free),  # what overlaps stays
-        (vector(), lambda v: cp.norm(np.array([[1.0, 1.0, 0, 0, 0, 0], [0, 1.0, 1.0, 0, 0, 0]]) @ v), free),
-        (matrix(3, 3, symmetric=True), cp.lambda_max, lambda v: [v >> 0]),
-        (vector(), lambda v: -cp.sum(cp.log(v)), lambda v: [v >= 0.1]),  # smooth on K
-        (matrix(3, 3, symmetric=True), lambda v: -cp.log_det(v), lambda v: [v >> np.eye(3)]),
+        (6, lambda v: -cp.sum(cp.log(v)), lambda v: v >= 0.1),
+        ((3, 3), lambda v: -cp.log_det(v), lambda v: v >> np.eye(3)),
     ],
 )
-def test_what_has_no_joint_proximal_map_is_left_or_gets_heights(make: Any, regularizer: Any, constraints: Any) -> None:
-    v = make()
-    template = dp.Template(
-        dp.Record(x=dp.Ball(v.size)),
-        lambda x: cp.logistic(x @ cp.vec(v, order="F")),
-        regularizer(v) + 0.05 * cp.sum_squares(v),
-        constraints(v),
-    )
+def test_what_is_smooth_on_k_stays(shape: Any, regularizer: Any, least: Any) -> None:
+    v = cp.Variable(shape, name="v", symmetric=shape == (3, 3))
+    template = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: x[0] * cp.sum(v), regularizer(v), [least(v)])
     form = LossForm(template)
     rest, kinks = split_kinks(form.feasible, template.regularizer)
-    if not kinks:
-        assert str(rest) != "0.05 * sum_squares(v)"
-    else:
-        theta = np.random.default_rng(0).normal(size=form.space.dim)
-        assert kinks.epigraph is not None
-        assert str(rest) == "0.05 * sum_squares(v)"
-        v.save_value(form.space.unpack(theta)["v"])
-        assert abs(kinks.value(theta) - float(regularizer(v).value)) <= 1e-12
+    assert not kinks
+    assert rest is template.regularizer
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")

@@ -141,6 +141,7 @@ def test_whether_there_is_a_release_depends_on_no_record(
         (lambda: FirstOrder(max_steps=2.5), "max_steps"),
         (lambda: solve(logistic(), "newton"), "backend"),
         (lambda: solve(logistic(), Conic), "backend"),
+        *((lambda t=t: solve(logistic(), None, t), "tolerance must be positive") for t in (0.0, -1.0, np.nan, np.inf)),
     ],
 )
 def test_malformed_options_and_backends_are_refused(make: Callable[[], Any], message: str) -> None:
