@@ -61,7 +61,7 @@ def certified_distance(
     mu, count = function.modulus, len(function.costs)
     duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        duals = shared_out(blocks, duals, function.costs)
+        duals = shared_out(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
     slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
@@ -92,20 +92,27 @@ def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Arra
     return np.where(costly, 0.0, z)
 
 
-def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array) -> list[Array]:
-    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most."""
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
+    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
+
+    The cost of a height of which they say nothing goes to the conditions next to equality.
+    """
     heights = [abs(sp.coo_array(block.matrix[:, -len(costs) :])) for block in blocks]
-    sums = sum(table.T @ z.astype(float) for table, z in zip(heights, multipliers, strict=True))
-    scale = costs / np.where(sums > 0, sums, np.inf)
-    found = []
-    for block, z, table in zip(blocks, multipliers, heights, strict=True):
-        factor = np.ones(len(z))
+    given = [np.array(z) for z in multipliers]
+    sums = sum(table.T @ z.astype(float) for table, z in zip(heights, given, strict=True))
+    least = np.full(len(costs), np.inf)
+    slacks = [block.at(x)[table.row].astype(float) for block, table in zip(blocks, heights, strict=True)]
+    for table, slack in zip(heights, slacks, strict=True):
+        np.minimum.at(least, table.col, slack)
+    for table, slack, z in zip(heights, slacks, given, strict=True):
+        np.add.at(z, table.row, (slack <= least[table.col]) & (sums[table.col] == 0))
+    sums = sum(table.T @ z.astype(float) for table, z in zip(heights, given, strict=True))
+    for block, table, z in zip(blocks, heights, given, strict=True):
         if block.kind == NONNEGATIVE:
-            factor[table.row] = scale[table.col]
+            z[table.row] *= (costs / sums)[table.col]
         elif table.nnz:
-            factor[:] = scale[table.col[0]]
-        found.append(block.dual(z * factor))
-    return found
+            z *= (costs / sums)[table.col[0]]
+    return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
 
 
 def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[float, float] | None:
