@@ -97,21 +97,28 @@ def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Arr
 
     The cost of a height of which they say nothing goes to the conditions next to equality.
     """
-    heights = [abs(sp.coo_array(block.matrix[:, -len(costs) :])) for block in blocks]
-    given = [np.array(z) for z in multipliers]
-    sums = sum(table.T @ z.astype(float) for table, z in zip(heights, given, strict=True))
-    least = np.full(len(costs), np.inf)
+    count = len(costs)
+    heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
+    given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
+
+    def said() -> Array:
+        parts = [
+            np.bincount(t.col, (t.data * z[t.row]).astype(float), count) for t, z in zip(heights, given, strict=True)
+        ]
+        return np.asarray(np.sum(parts, axis=0))
+
     slacks = [block.at(x)[table.row].astype(float) for block, table in zip(blocks, heights, strict=True)]
     for table, slack in zip(heights, slacks, strict=True):
         np.minimum.at(least, table.col, slack)
+    silent = said() == 0
     for table, slack, z in zip(heights, slacks, given, strict=True):
-        np.add.at(z, table.row, (slack <= least[table.col]) & (sums[table.col] == 0))
-    sums = sum(table.T @ z.astype(float) for table, z in zip(heights, given, strict=True))
+        np.add.at(z, table.row, (slack <= least[table.col]) & silent[table.col])
+    scale = costs / said()
     for block, table, z in zip(blocks, heights, given, strict=True):
         if block.kind == NONNEGATIVE:
-            z[table.row] *= (costs / sums)[table.col]
+            z[table.row] *= scale[table.col]
         elif table.nnz:
-            z *= (costs / sums)[table.col[0]]
+            z *= scale[table.col[0]]
     return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
 
 
