@@ -45,6 +45,7 @@ def same(written: cp.Expression, found: Expression) -> None:
         (s * (lse(x @ W) / 4 - x @ W[:, 1] + 1), s * (lse(x @ W + -(x @ W[:, 1]) / 0.25) * 0.25 + 1)),
         (cp.norm(w - x) ** 2 + cp.abs(m) ** 2, cp.sum_squares(w - x) + cp.square(m)),
         (cp.sum(cp.square(w - x)), cp.sum_squares(w - x)),
+        (cp.norm1(cp.square(m)) + cp.abs(s) * cp.square(k), cp.square(m) + s * cp.square(k)),
         (dp.huber_hinge(1 + lse(x @ W) - m, 1), dp.huber_hinge(1 + lse(x @ W - m), 1)),
     ],
 )
