@@ -173,6 +173,11 @@ class Certificate(CertificateText):
         return self.expected_noise
 
     @property
+    def is_drowned(self) -> bool:
+        """Whether the residual noise is larger than the mechanism's own."""
+        return self.cover is not None and self.cover.size > self.expected_shift
+
+    @property
     def gaussian_level(self) -> float | None:
         """How far neighbours are apart, in deviations of Gaussian noise; None where that is not all there is to the mechanism."""
         return self.sensitivity / self.noise_scale if self.is_gaussian else None

@@ -6,6 +6,7 @@ minimisers where ``n mu / p`` is small: that is measured, not proved (docs/choos
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,6 +29,7 @@ from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
+from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
@@ -244,6 +246,14 @@ class Automatic:
         said = f"Compared by the excess risk that is foreseen, where a clear gain decides: {compared}."
         return replace(best, advice=(*best.advice, said))
 
+    def covered(self, cover: Cover, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Certify the best with its residual noise; where that is the larger one, what has the least of both."""
+        best = cover.certify(self, analysis, privacy, size)
+        for mechanism in self.candidates(analysis, privacy) if best.is_drowned else ():
+            with suppress(NotPrivate, TemplateError):
+                best = min(best, cover.certify(mechanism, analysis, privacy, size), key=all_noise)
+        return best
+
     def chosen(self, certificate: Certificate) -> Candidate:
         if not certificate.minimises:
             return NoisyGradientDescent()
@@ -259,6 +269,10 @@ def has_sides(analysis: Analysis) -> bool:
     """Say whether gradients may be matrices of several rows and columns: those along one row, for all labels, are none."""
     symmetric = any(block.symmetric for block in analysis.form.space.blocks.values())
     return symmetric or int(np.linalg.matrix_rank(np.concatenate(analysis.gram.rows))) > 1
+
+
+def all_noise(certificate: Certificate) -> float:
+    return certificate.expected_shift + (0.0 if certificate.cover is None else certificate.cover.size)
 
 
 def foreseen(certificate: Certificate) -> float:

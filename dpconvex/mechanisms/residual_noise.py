@@ -35,6 +35,10 @@ LOG_CONCAVE = 70.0
 # Relative error of everything computed below, and of what is computed again for another distance.
 SLACK, ROOM = 1 + 1e-12, 1 + 4e-9
 
+DROWNED = (
+    "The residual noise is larger than the mechanism's own: with these constants answers may be so large, or the objective so "
+    "curved, that rounding certifies no shorter a distance. Bound the parameters by a constraint, or regularize more."
+)
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
     LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
@@ -85,7 +89,7 @@ class Cover:
         found, noise = hidden(mechanism, analysis, bare, own, tail, records, asked=self.tolerance)
         noise = replace(noise, counting=counting)
         steps = (found.derivation, *residual_steps(noise))
-        return replace(
+        whole = replace(
             found,
             privacy=privacy,
             cover=noise,
@@ -93,6 +97,7 @@ class Cover:
             assumptions=(*bare.assumptions, *assumptions(bare, noise, tail)),
             event=released_event(bare, noise),
         )
+        return replace(whole, advice=(*whole.advice, DROWNED)) if whole.is_drowned else whole
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:

@@ -170,7 +170,10 @@ def certified(
         raise NotConverged(f"{feasible.obstacle}.")
     with computable(privacy):
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
-        certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
+        if stages is None and isinstance(mechanism, Automatic):
+            certificate = mechanism.covered(cover, analysis, privacy, size)
+        else:
+            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
