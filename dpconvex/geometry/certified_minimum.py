@@ -98,7 +98,8 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
                 break
             continue
         if known:  # before, the curvature of conditions was not known
-            near, unit = region.on_hull(near + found[0]), min(max(length, 1e-13 * size), 4 * unit)
+            near = function.lowered(region.on_hull(near + found[0]))
+            unit = min(max(length, 1e-13 * size), 4 * unit)
         known = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         point = region.bring_in(near)
         x = point.astype(float)
@@ -128,7 +129,7 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
             break
         (move, multipliers), around = found, region.bring_in(near)
         end = region.on_hull(near + move)
-        for point in (around, region.bring_in(end)):
+        for point in (around, region.bring_in(function.lowered(end))):
             slope = function.value_and_gradient(point.astype(float))[1]
             distance = certified_distance(function, region, point, slope, blocks, multipliers)
             if distance < best.distance:

@@ -13,7 +13,8 @@ from dpconvex.core.arrays import Array
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certificates import Certified
 from dpconvex.geometry.certified_minimum import minimum
-from dpconvex.solvers import proximal, smooth
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.solvers import models, proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -89,6 +90,8 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         return smooth.descend(composite, best, tolerance, max_steps)
     if best.distance_bound > tolerance:
         best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
+    if best.distance_bound > tolerance and composite.problem.batch.size >= models.MANY:
+        best = models.descend(composite, best, tolerance, max_steps)
     return best if best.distance_bound <= tolerance else proximal.descend(composite, best, tolerance, max_steps)
 
 
@@ -126,6 +129,15 @@ class PerturbedObjective:
         """Bound what rounding does to a gradient."""
         dim = self.composite.dim
         return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
+
+    def lowered(self, x: Array) -> Array:
+        """Return a point with heights next to the terms below them, where they are higher."""
+        if self.epigraph is None:
+            return x
+        theta, heights = np.split(x, [self.composite.dim])
+        terms = self.epigraph.heights(theta.astype(float))
+        above = terms + 4 * UNIT * np.abs(terms)
+        return np.concatenate([theta, np.where(heights > above, above, heights)])
 
 
 @dataclass(frozen=True)

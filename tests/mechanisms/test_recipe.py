@@ -179,7 +179,7 @@ def test_if_all_are_refused_the_first_refusal_is_told() -> None:
 
 
 def test_residual_noise_counts_where_it_is_the_larger_one() -> None:
-    """Where an exponential bends over a ball as large as the noise may push an answer, noise on the answer itself needs far less."""
+    """Where an exponential bends over all that noise on the objective may reach, noise on the answer needs far less."""
     w = cp.Variable(3, name="w")
     template = dp.Template(
         dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
@@ -187,5 +187,7 @@ def test_residual_noise_counts_where_it_is_the_larger_one() -> None:
         1e-3 * cp.sum_squares(w) + 1e-4 * cp.exp(0.3 * w[0]),
     )
     chosen, named = (dp.verify(template, dp.Privacy(1.0), 2000, m) for m in (None, dp.ObjectivePerturbation()))
-    assert not chosen.is_drowned and named.is_drowned
-    assert "residual noise is larger" in named.advice[-1] and not any("residual" in said for said in chosen.advice)
+    assert named.is_drowned
+    assert "residual noise is larger" in named.advice[-1]
+    assert not chosen.is_drowned
+    assert not any("residual" in said for said in chosen.advice)

@@ -18,6 +18,7 @@ from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.release.solve import solve as fit
+from dpconvex.solvers import models
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.distance import Composite, at_point, step
@@ -84,6 +85,19 @@ def test_what_a_point_certifies_holds_against_long_runs(name: str) -> None:
             assert np.linalg.norm(theta - reference.theta) <= bound + reference.distance_bound
             if np.isfinite(bound) and spread == 0.0:
                 assert bound <= 1e-8
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_models_of_many_records_end_at_the_same_answer_in_fewer_passes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, found = PROBLEMS[name](), []
+    for many in (10**9, 1):
+        monkeypatch.setattr(models, "MANY", many)
+        found.append(certify(problem, np.zeros(problem.space.dim), 1e-6))
+    plain, modelled = found
+    assert np.linalg.norm(plain.theta - modelled.theta) <= plain.distance_bound + modelled.distance_bound
+    assert modelled.evaluations <= max(plain.evaluations, 12)
 
 
 def test_lasso_has_exact_zeros_and_the_known_solution() -> None:
