@@ -247,9 +247,12 @@ class Automatic:
         return replace(best, advice=(*best.advice, said))
 
     def covered(self, cover: Cover, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Certify the best with its residual noise; where that is the larger one, what has the least of both."""
+        """Certify the best with its residual noise; where that is the larger one, what has the least of both.
+
+        What needs a delta that the promise has not got refuses by itself.
+        """
         best = cover.certify(self, analysis, privacy, size)
-        for mechanism in self.candidates(analysis, privacy) if best.is_drowned else ():
+        for mechanism in self.candidates(analysis, delta=True) if best.is_drowned else ():
             with suppress(NotPrivate, TemplateError):
                 best = min(best, cover.certify(mechanism, analysis, privacy, size), key=all_noise)
         return best
