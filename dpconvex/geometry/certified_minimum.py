@@ -76,7 +76,7 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
     """Minimise models around a point, in units of the last step, until the proved distance stops shrinking."""
     size, count = 1 + float(np.linalg.norm(x)), len(region.blocks)
-    best, waiting, near = Certified(x, np.inf), 0, region.on_hull(x)
+    best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
     known: list[Array] = []
     _, gradient = function.value_and_gradient(x)
@@ -105,7 +105,8 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, blocks, known)
-        waiting = 0 if distance < 0.7 * best.distance else waiting + 1
+        # Next to the end of a logarithm steps only multiply the last digits, and come back from afar.
+        waiting, last = 0 if distance < 0.7 * max(best.distance, last) else waiting + 1, distance
         best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
@@ -260,24 +261,32 @@ def refined(
     add up to, these are all that is asked for.  The answer itself is returned where no guess of the inequalities works out.
     """
     v, z = answer
-    free, stiff = np.arange(len(z)) >= equations, float(np.abs(bent).max(initial=0.0)) or 1.0
-    tight = ~free | (z * (rows**2).sum(axis=1) > (offset - rows @ v) * stiff)
+    slack, free = offset - rows @ v, np.arange(len(z)) >= equations
+    squares = np.maximum((rows**2).sum(axis=1), 1e-300)
+    tight = free & (z * squares > slack * float(np.abs(bent).max(initial=0.0) or 1.0))
     for _ in range(ROUNDS):
-        chosen, right = rows[tight], np.concatenate([-pull, offset[tight]])
-        if len(right) > MOST_REFINED:
-            break
-        matrix = np.block([[bent, chosen.T], [chosen, np.zeros((len(chosen),) * 2)]])
-        unit = 1 / np.sqrt(np.maximum(np.abs(matrix).max(axis=1), 1e-300))
-        solution = np.zeros(len(right))
+        chosen = np.flatnonzero(tight | ~free)
+        if len(v) + len(chosen) > MOST_REFINED:
+            return answer
+        right = np.concatenate([-pull, offset[chosen]])
+        matrix = np.block([[bent, rows[chosen].T], [rows[chosen], np.zeros((len(chosen),) * 2)]])
+        solution, unit = np.zeros(len(right)), np.ones(len(right))
+        for _ in range(4):  # Ruiz's units, in which no row is large beside others
+            largest = np.abs(unit[:, None] * matrix * unit).max(axis=1)
+            unit /= np.sqrt(np.where(largest > 0, largest, 1.0))
+        scaled, extended = unit[:, None] * matrix * unit, matrix.astype(np.longdouble)
         for _ in range(3):  # what is left is small, also where multipliers are large beside moves
-            left = unit * (right - matrix @ solution)
-            solution += unit * lstsq(unit[:, None] * matrix * unit, left, lapack_driver="gelsy", cond=1e-15)[0]
+            left = (right - extended @ solution).astype(float)
+            solution = solution + unit * lstsq(scaled, unit * left, lapack_driver="gelsy", cond=1e-15)[0]
+        if not np.isfinite(solution).all():
+            return answer
         new_v, new_z = solution[: len(v)], np.zeros(len(z))
-        new_z[tight] = solution[len(v) :]
-        outside = ~tight & (offset - rows @ new_v < -1e-12 * (np.abs(offset) + np.abs(rows) @ np.abs(new_v)))
-        pulling = free & tight & (new_z < -1e-12 * np.abs(new_z).max(initial=0.0))
-        if not (outside | pulling).any():
-            return new_v, np.where(free, np.maximum(new_z, 0.0), new_z)
+        new_z[chosen] = solution[len(v) :]
+        room = 1e-12 * (np.abs(offset) + np.abs(rows) @ np.abs(new_v))
+        outside = free & ~tight & (offset - rows @ new_v < -room)
+        pulling = tight & (new_z < -1e-12 * np.abs(new_z).max(initial=0.0))
+        if not outside.any() and not pulling.any():
+            return new_v, np.where(tight, np.maximum(new_z, 0.0), new_z)
         tight = (tight & ~pulling) | outside
     return answer
 
