@@ -85,12 +85,14 @@ def certified_distance(
 
 
 def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
-    """Leave out multipliers of inequalities, not of heights, whose gap costs more than the residual that they take away."""
-    if block.kind != NONNEGATIVE:
-        return z
-    costly = z * block.norms**2 <= modulus * block.at(x)
+    """Leave out multipliers, not of heights, whose gap costs more than the residual that they take away."""
+    if block.kind == NONNEGATIVE:
+        costly = z * block.norms**2 <= modulus * block.at(x)
+    else:
+        costly = np.full(len(z), np.sum((block.matrix.T @ z) ** 2) <= modulus * (z @ block.at(x)))
     if count:
-        costly &= np.diff(sp.csr_array(block.matrix[:, -count:]).indptr) == 0
+        of_heights = np.diff(sp.csr_array(block.matrix[:, -count:]).indptr) > 0
+        costly &= ~of_heights if block.kind == NONNEGATIVE else ~of_heights.any()
     return np.where(costly, 0.0, z)
 
 

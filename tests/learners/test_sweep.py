@@ -95,7 +95,9 @@ def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
         fits = dp.sweep(templates, data, total=total, draws=2 - begun, budget=budget)
         assert len([next(fits) for _ in range(begun)]) == len(budget.entries)
         data.update({name: column[:4] for name, column in DATA.items()})
-        with pytest.raises(TemplateError, match="60, and there are 4 records"):  # they are read anew for each learner
+        with pytest.raises(
+            TemplateError, match="size is 60, but there are 4 records"
+        ):  # they are read anew for each learner
             next(fits)
         assert len(budget.entries) == begun
 
