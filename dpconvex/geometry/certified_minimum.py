@@ -91,15 +91,15 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         if len(cuts) == len(region.curved) == len(known) - count:
             bent = bent + region.curvature(near, known[count:])
         found = model(region, [part for part, _, _ in parts], near, bent, gradient, unit)
-        length = np.inf if found is None else float(np.linalg.norm(found[0].astype(float)))
+        end = near if found is None else function.lowered(region.on_hull(near + found[0]))
+        length = np.inf if found is None else float(np.linalg.norm((end - near).astype(float)))
         if found is None or (length > 1e3 * unit and unit < size):  # farther than what the model knows of
             unit, waiting = min(length, 10 * unit, size), waiting + (found is None)
             if waiting > PATIENCE:
                 break
             continue
         if known:  # before, the curvature of conditions was not known
-            near = function.lowered(region.on_hull(near + found[0]))
-            unit = min(max(length, 1e-13 * size), 4 * unit)
+            near, unit = end, min(max(length, 1e-13 * size), 4 * unit)
         known = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         point = region.bring_in(near)
         x = point.astype(float)
