@@ -161,6 +161,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             estimates=found.estimates * unit + shift,
             standard_errors=found.standard_errors * unit,
             noise_errors=found.noise_errors * unit,
+            lower=found.lower * unit + shift,
+            upper=found.upper * unit + shift,
             residual_deviation=found.residual_deviation * unit,
         )
 

@@ -126,7 +126,7 @@ def check(given: Mapping[str, object], function: Callable[..., Any], file: Path)
         signature.bind(**given)
     except TypeError as error:
         named = signature.parameters
-        near = [suggestion(name, named) for name in given if name not in named][:1]
+        near = [f"; {name!r} is no option{suggestion(name, named)}" for name in given if name not in named][:1]
         listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in named.items()]
         told = f"{error}{''.join(near)}. Options are: {', '.join(listed) or 'none'}"
         raise TemplateError(f"{file.stem}: {told}.") from error

@@ -150,6 +150,8 @@ def test_errors_are_those_of_the_statistics_in_units_of_the_target() -> None:
     assert found.names == ("age", "dose", "intercept")
     np.testing.assert_allclose(found.estimates, [*model.coef_, model.intercept_])
     np.testing.assert_allclose(found.standard_errors, [*model.coef_std_, model.intercept_std_])
+    np.testing.assert_allclose(found.lower + found.upper, 2 * found.estimates)
+    np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959964 * found.standard_errors, rtol=1e-6)
     np.testing.assert_allclose(model.coef_std_, 50 * dp.coefficients(model.statistics_).standard_errors[:2])
     assert model.certificate(2, 4000) == model.release_.certificate
 
