@@ -42,7 +42,8 @@ def test_names_and_options_that_are_unknown_are_explained(
     with pytest.raises(TemplateError) as info:
         dp.load(file, features=2, scal=3.0)
     assert str(info.value) == (
-        "mine: got an unexpected keyword argument 'scal'; 'scal' is no option (did you mean 'scale'?). Options are: features, scale=1.0, name='w'."
+        "mine: got an unexpected keyword argument 'scal'; 'scal' is no option (did you mean 'scale'?). "
+        "Options are: features, scale=1.0, name='w'."
     )
 
 
