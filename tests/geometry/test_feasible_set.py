@@ -85,6 +85,9 @@ class SquaredDistance:
     def gradient_error(self, x: np.ndarray, gradient: np.ndarray) -> float:
         return float(np.finfo(float).eps * (np.linalg.norm(gradient) + np.linalg.norm(x)))
 
+    def lowered(self, x: np.ndarray) -> np.ndarray:
+        return x
+
 
 def set_of(case: Case) -> FeasibleSet:
     variables, constraints = case
