@@ -72,8 +72,10 @@ def demo(chosen: argparse.Namespace) -> None:
     if not chosen.json:
         print(f"{ABOUT.format(size=size)}\n{dp.verify(learner(), dp.Privacy(1.0), size)}\n")
     errors = study(draws, epsilons, chosen.seed)
-    footnote = FOOTNOTE if chosen.seed is None else f"NOT PRIVATE: the noise was drawn with the seed {chosen.seed}."
-    picture(epsilons, errors, chance, footnote.splitlines()[0]).savefig(out)
+    footnote, promise = FOOTNOTE, "ε-differential privacy for replacing one record"
+    if chosen.seed is not None:
+        footnote = promise = f"NOT PRIVATE: the noise was drawn with the seed {chosen.seed}."
+    picture(epsilons, errors, chance, promise).savefig(out)
     data = {"epsilons": epsilons, "errors": errors[:-1].tolist(), "reference": errors[-1].tolist(), "chance": chance}
     names = [*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"]
     rows = [f"{name:>10}   {row.mean():>15.3f}   {row.std():>6.3f}" for name, row in zip(names, errors, strict=True)]
@@ -83,7 +85,7 @@ def demo(chosen: argparse.Namespace) -> None:
     told(chosen, data, f"{table}\n\n{splits}\n{footnote}\nPicture: {out}")
 
 
-def picture(epsilons: Sequence[float], errors: Array, chance: float, footnote: str) -> Any:
+def picture(epsilons: Sequence[float], errors: Array, chance: float, promise: str) -> Any:
     """Return a figure of the errors."""
     from dpconvex.plots import FAINT, PLAIN as COLOUR, error_bands
 
@@ -93,7 +95,5 @@ def picture(epsilons: Sequence[float], errors: Array, chance: float, footnote: s
     axes.axhline(chance, color=FAINT, linestyle=":", label=f"most frequent class: {100 * chance:.1f} %")
     axes.set_ylim(0, 1.1 * chance)
     axes.legend(frameon=False)
-    axes.set_title(
-        f"Breast Cancer Wisconsin: large-margin Gaussians, random splits\n{footnote}", loc="left", fontsize=9
-    )
+    axes.set_title(f"Breast Cancer Wisconsin: large-margin Gaussians, random splits\n{promise}", loc="left", fontsize=9)
     return axes.figure
