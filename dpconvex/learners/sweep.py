@@ -126,11 +126,12 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
         call.pay(event)
 
     @quietly
-    def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
-        check_size(found, checked)
+    def fit(
+        found: Proved, checked: Checked, stream: int | None, backend: Any, refusal: Exception | None = None
+    ) -> Release:
+        if refusal is not None:
+            raise refusal
         source = NoiseSource(stream)
-        if event is None:
-            pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
         return run(found, checked, backend, source, call.clip)
 
     def tasks() -> Iterator[Callable[[], Release]]:
@@ -139,7 +140,15 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
             if found.template is not last:
                 last, checked = found.template, found.template.record.checked(call.data, call.clip)
                 backend = Warm() if warm else call.backend
-            yield partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
+            task = partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
+            try:  # in the order of the fits: what was paid for is returned before a refusal ends the sweep
+                check_size(found, checked)
+                if event is None:
+                    pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
+            except DPConvexError as refusal:
+                yield partial(task, refusal=refusal)
+                return
+            yield task
 
     for release in in_order(tasks(), call.workers or 1, "fits"):
         yield release
