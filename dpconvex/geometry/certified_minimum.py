@@ -119,30 +119,41 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
     A bundle method (C. Lemarechal, "An extension of Davidon methods to non differentiable problems", 1975): the point moves where
     that certifies more; linearisations of wherever a model's minimum is are added, and those without a multiplier leave.
     """
-    best, near = Certified(x, np.inf), region.on_hull(x)
+    best, near, moved = Certified(x, np.inf), region.bring_in(x), True
     unit = size = 1 + float(np.linalg.norm(x))
     count, bundle = len(region.blocks), region.cuts(near)
     for _ in range(BUNDLE_STEPS):
-        gradient = function.value_and_gradient(near.astype(float))[1]
+        if moved:
+            hessian, slope = function.hessian(near.astype(float)), function.value_and_gradient(near.astype(float))[1]
         blocks = [*region.blocks, *bundle]
-        found = model(region, blocks, near, function.hessian(near.astype(float)), gradient, unit)
+        found = model(region, blocks, near, hessian, slope, unit)
         if found is None:
             break
-        (move, multipliers), around = found, region.bring_in(near)
+        move, multipliers = found
         end = region.on_hull(near + move)
-        for point in (around, region.bring_in(function.lowered(end))):
-            slope = function.value_and_gradient(point.astype(float))[1]
-            distance = certified_distance(function, region, point, slope, blocks, multipliers)
-            if distance < best.distance:
-                best, near = Certified(point.astype(float), distance), point
+        distance = certified_distance(function, region, near, slope, blocks, multipliers)
+        best = min(best, Certified(near.astype(float), distance), key=lambda one: one.distance)
+        point = region.bring_in(function.lowered(end))
+        there = function.value_and_gradient(point.astype(float))[1]
+        distance = certified_distance(function, region, point, there, blocks, multipliers)
+        moved = distance < best.distance
+        if moved:
+            best, near = Certified(point.astype(float), distance), point
         if best.distance <= tolerance:
             break
         largest = max(float(z.max(initial=0.0)) for z in multipliers)
         pulling = [z.max(initial=0.0) > 1e-9 * largest for z in multipliers[count:]]
-        bundle = [block for block, pulls in zip(bundle, pulling, strict=True) if pulls]
+        bundle = [nearer(region, block, near) for block, pulls in zip(bundle, pulling, strict=True) if pulls]
         bundle += [cut for cut in region.cuts(end) if not any(is_same(cut, block) for block in bundle)]
         unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), size)
     return best
+
+
+def nearer(region: Region, block: Block, x: Array) -> Block:
+    """Return the same linearisation of a nearer point, if there is one: its rounding is in proportion to the distance."""
+    assert block.point is not None
+    found = region.cuts(x + 1e-3 * (block.point - x))
+    return next((cut for cut in found if is_same(cut, block)), block)
 
 
 def is_same(one: Block, other: Block) -> bool:

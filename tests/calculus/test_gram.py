@@ -28,8 +28,12 @@ SEEDS = st.integers(0, 2**32 - 1)
 @given(st.integers(0, 10**6))
 @example(4)
 @example(9)
+@example(6141)  # a difference of equal terms: its generator is rounding
 def test_bounds_hold_on_random_leaves(seed):
-    """Products and squared norms of random combinations, of one record and of two, and the Loewner bound."""
+    """Products and squared norms of random combinations, of one record and of two, and the Loewner bound.
+
+    A generator that is rounding cannot be recovered from rows: `errors` covers all of its row.
+    """
     try:
         form = LossForm(seeded_template(seed))
     except NotPrivate:  # a drawn loss in which the variables cancel
@@ -40,7 +44,8 @@ def test_bounds_hold_on_random_leaves(seed):
     stand_in = type("Leaves", (), {"form": form, "gram": gram})()
     fields = form.template.record.sample(40, rng).fields
     rows = generator_rows(stand_in, Jets(form, fields, np.zeros((1, form.space.dim))))
-    left, right = rng.normal(size=(2, 5, rows.shape[1]))
+    known = gram.errors < 1e-6 * np.sqrt(np.diag(gram.upper))
+    left, right = rng.normal(size=(2, 5, rows.shape[1])) * known
     first, second = (np.einsum("kg,zgd->zkd", table, rows) for table in (left, right))
     scale = 1e-9 * (1e-300 + np.abs(first).max() * np.abs(second).max())
     same = np.einsum("zkd,zld->zkl", first, second)
@@ -50,8 +55,8 @@ def test_bounds_hold_on_random_leaves(seed):
         assert ((sign * cross).max(axis=(0, 1)) <= gram.products(left, right, cross=True, sign=sign) + scale).all()
     assert (np.sum(first**2, axis=2).max(axis=0) <= gram.squared_norms(left) * (1 + 1e-9)).all()
     for record in rows:
-        difference = gram.upper - record @ record.T
-        assert np.linalg.eigvalsh(difference)[0] >= -1e-9 * np.abs(gram.upper).max()
+        difference = (gram.upper - record @ record.T)[np.ix_(known, known)]
+        assert np.linalg.eigvalsh(difference).min(initial=0.0) >= -1e-9 * np.abs(gram.upper).max()
 
 
 RECORDS = [
