@@ -76,14 +76,24 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int, name: str = "dpconv
         yield from (task() for task in tasks)
         return
     waiting: deque[Future[T]] = deque()
+    coming = iter(tasks)
+    task: Callable[[], T] | None = None
+    refusal: Exception | None = None
     try:
-        for task in tasks:
-            # Settings of the caller's context, such as `numpy.errstate`, hold in the tasks.
-            waiting.append(pool(workers, name).submit(copy_context().run, task))
-            if len(waiting) > workers:
+        while True:
+            try:
+                task = next(coming, None)
+            except Exception as error:  # what was begun before comes first
+                task, refusal = None, error
+            if task is not None:
+                # Settings of the caller's context, such as `numpy.errstate`, hold in the tasks.
+                waiting.append(pool(workers, name).submit(copy_context().run, task))
+            elif not waiting:
+                break
+            if task is None or len(waiting) > workers:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        if refusal is not None:
+            raise refusal
     finally:
         # What has begun is waited for: nothing runs on after an error or an interrupt.
         wait([future for future in waiting if not future.cancel()])

@@ -126,13 +126,8 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
         call.pay(event)
 
     @quietly
-    def fit(
-        found: Proved, checked: Checked, stream: int | None, backend: Any, refusal: Exception | None = None
-    ) -> Release:
-        if refusal is not None:
-            raise refusal
-        source = NoiseSource(stream)
-        return run(found, checked, backend, source, call.clip)
+    def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
+        return run(found, checked, backend, NoiseSource(stream), call.clip)
 
     def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
@@ -140,15 +135,10 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
             if found.template is not last:
                 last, checked = found.template, found.template.record.checked(call.data, call.clip)
                 backend = Warm() if warm else call.backend
-            task = partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
-            try:  # in the order of the fits: what was paid for is returned before a refusal ends the sweep
-                check_size(found, checked)
-                if event is None:
-                    pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
-            except DPConvexError as refusal:
-                yield partial(task, refusal=refusal)
-                return
-            yield task
+            check_size(found, checked)
+            if event is None:
+                pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
+            yield partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
 
     for release in in_order(tasks(), call.workers or 1, "fits"):
         yield release

@@ -26,6 +26,20 @@ from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 
+def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next() -> None:
+    """Fits that are paid for are not lost because the next one cannot be paid."""
+    done: list[int] = []
+
+    def tasks() -> Iterator[Any]:
+        for k in range(3):
+            yield lambda k=k: (time.sleep(0.02), k)[1]
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        done.extend(in_order(tasks(), 4))  # extends by one after the other
+    assert done == [0, 1, 2]
+
+
 def test_nothing_runs_on_after_an_error() -> None:
     begun, ended = Event(), []
 
