@@ -99,18 +99,15 @@ def audit(
     (True, True)
     """
     check_template(template)
-    for fine, said, given in (
-        (is_real(effort) and 0 < effort < 1e6, "effort must be a positive number", effort),
-        (is_whole(runs, FEWEST_RUNS) or runs == 0, f"runs must be 0, or at least {FEWEST_RUNS} fits", runs),
-        (is_whole(size, 1), "size must be a positive integer", size),
-        (
-            whitening in (None, False) or not (runs or share is not None),
-            "with whitening, leave out runs and share",
-            whitening,
-        ),
-    ):
+    asked = {
+        f"effort must be a positive number, not {effort!r}": is_real(effort) and 0 < effort < 1e6,
+        f"runs must be 0, or at least {FEWEST_RUNS} fits, not {runs!r}": is_whole(runs, FEWEST_RUNS) or runs == 0,
+        f"size must be a positive integer, not {size!r}": is_whole(size, 1),
+        "with whitening, leave out runs and share": whitening in (None, False) or not (runs or share is not None),
+    }
+    for said, fine in asked.items():
         if not fine:
-            raise TemplateError(f"audit: {said}, not {given!r}.")
+            raise TemplateError(f"audit: {said}.")
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
@@ -134,6 +131,9 @@ def attack_certificate(
         found = parts.attack_statistics(form_of(template), certificate, rng)
     else:
         analysis = analyse(template, mechanism)
+        feasible = analysis.form.feasible
+        if not feasible.has_projection:
+            raise TemplateError(f"audit: it cannot be said which points lie in the feasible set: {feasible.reason}")
         if isinstance(certificate, DescentCertificate):
             found = [parts.attack_gradients(analysis, certificate, effort, rng)]
         elif isinstance(certificate, OutputCertificate):

@@ -6,7 +6,7 @@ certified; how near it comes says how tight the certificate is.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,38 +75,22 @@ class Finding:
         return self.ratio <= 1 + TOLERANCE
 
 
-@dataclass(frozen=True, eq=False)
-class Falsification(Mapping[str, Finding]):
+class Falsification(dict[str, Finding]):
     """What an attack on a template's constants found: a mapping from each constant to its `Finding`.
 
-    Attributes
-    ----------
-    findings : mapping of str to Finding
-        Keys are some of ``gradient_bound``, ``sensitivity``, ``hessian_bound``, ``hessian_trace``, ``log_det``, ``epsilon``,
-        ``noise_dimension``, ``strong_convexity``; each has ``observed``, ``certified``, ``ratio`` and where it lies.
+    Keys are some of ``gradient_bound``, ``sensitivity``, ``hessian_bound``, ``hessian_trace``, ``log_det``, ``epsilon``,
+    ``noise_dimension``, ``strong_convexity``; each has ``observed``, ``certified``, ``ratio`` and where it lies.
     """
 
-    findings: Mapping[str, Finding]
-
-    def __getitem__(self, constant: str) -> Finding:
-        return self.findings[constant]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.findings)
-
-    def __len__(self) -> int:
-        return len(self.findings)
-
-    def rows(self) -> Iterator[Row]:
-        """Yield (constant, observed, certified, ratio)."""
+    def _rows(self) -> Iterator[Row]:
         for constant, found in self.items():
             yield NAMES[constant], f"{found.observed:.6g}", f"{found.certified:.6g}", f"{found.ratio:.4f}"
 
     def __str__(self) -> str:
-        return "\n".join(["The attack broke no constant.", "", *columns(HEAD, self.rows())])
+        return "\n".join(["The attack broke no constant.", "", *columns(HEAD, self._rows())])
 
     def _repr_html_(self) -> str:
-        return paragraph("The attack broke no constant.") + aligned(HEAD, self.rows(), numbers=(1, 2, 3))
+        return paragraph("The attack broke no constant.") + aligned(HEAD, self._rows(), numbers=(1, 2, 3))
 
 
 def falsify(
@@ -167,15 +151,12 @@ def falsify(
     for name, value in (("starts", starts), ("steps", steps)):
         if not is_whole(value, 1):
             raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
-    rng = np.random.default_rng(seed)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     moduli = diagonal(analysis, size, added)
-    stand_in = np.where(moduli > 0, moduli, 1.0)
-    search = Search(analysis.form, stand_in, rng)
+    search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))
     findings = observed(search, claims(analysis, certificate), int(starts), round(LONGER * int(steps)))
     claimed = analysis.form.noise_dimension if certificate is None else certificate.noise_dimension
-    seen = observed_dimension(search)
-    findings["noise_dimension"] = Finding("noise_dimension", float(seen), float(claimed))
+    findings["noise_dimension"] = Finding("noise_dimension", float(observed_dimension(search)), float(claimed))
     modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
     if modulus > 0 and (moduli > 0).all():
         least, parameters = observed_modulus(search, size, added, moduli / moduli.min())
@@ -212,8 +193,9 @@ def claims(analysis: Analysis, certificate: Certificate | None) -> dict[str, tup
 def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int, steps: int) -> dict[str, Finding]:
     """Return the worst case of each claim that is found."""
     best: dict[str, Finding] = {}
-    goals, (pair,) = [goal for _, goal in claimed.values()], search.pairs("replace-one")
-    for constant, goal, found in zip(claimed, goals, search.found(goals, pair, POOL[0], steps, starts), strict=True):
+    goals = [goal for _, goal in claimed.values()]
+    all_found = search.found(goals, (True, True), POOL[0], steps, starts)
+    for constant, goal, found in zip(claimed, goals, all_found, strict=True):
         one = found.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])
         if value == -np.inf:
@@ -259,10 +241,10 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
     here = search.enter(radius * rng.normal(size=(count, dim)))
     along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
     there = search.enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
-    slopes = [
+    first, second = (
         np.array([slope_of(form.template.regularizer, form.space, x) for x in points]) for points in (here, there)
-    ]
-    change, gap = size * (slopes[0] - slopes[1]), here - there
+    )
+    change, gap = size * (first - second), here - there
     moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         quotients = added * np.sum(gap**2, axis=1) + np.sum(change * gap, axis=1)
@@ -274,10 +256,10 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
 def broken(finding: Finding) -> str:
     """Word the error for a constant that was broken."""
     relation = "falls below" if finding.lower_bound else "exceeds"
-    lines = [
+    said = (
         f"the {NAMES[finding.constant]} is certified as {finding.certified:.12g}, but what was observed {relation} it: "
         f"{finding.observed:.12g}. This is a defect of dpconvex, please report it with the template (unless the certificate "
         "was changed, or is another template's)."
-    ]
+    )
     places = {name: getattr(finding, name) for name in ("record", "neighbour", "parameters")}
-    return "\n".join([*lines, *(f"  {name}: {written(place)}" for name, place in places.items() if place is not None)])
+    return "\n".join([said, *(f"  {name}: {written(place)}" for name, place in places.items() if place is not None)])

@@ -19,8 +19,6 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
 from dpconvex.noise.profiles import bisect
 
-LogNoise = Callable[[Array], Array]
-
 # Masses below this have lost digits to underflow; cells that are known less accurately say nothing about a largest ratio.
 SMALLEST, ACCURATE = 1e-280, 1e-6
 # Rounding of a gradient, relative to its size, and the least relative error of a mass.
@@ -109,7 +107,7 @@ def line_masses(first: Array, second: Array, noise: str, scale: float) -> Masses
     return Masses(found[0], found[1], error)
 
 
-def matrix_density(analysis: Analysis, certificate: Certificate) -> LogNoise:
+def matrix_density(analysis: Analysis, certificate: Certificate) -> Callable[[Array], Array]:
     """Return the log density of matrix-shaped noise in the parameters' coordinates, shape (..., dim) to (...), up to a constant.
 
     The noise is a linear image of a matrix with a matrix-variate t law; where that is one to one, so is the density.

@@ -17,7 +17,6 @@ from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import Candidates, Goal, Search, diagonal, leak, opposite, scaled, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arrays import Array
-from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate
 
 # How far from the middle noise is counted, in units of its scale, and beyond which K has no end.
@@ -54,7 +53,6 @@ class Objective:
     def __init__(self, analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> None:
         self.analysis, self.certificate, self.effort, self.rng = analysis, certificate, effort, rng
         self.form, moduli = analysis.form, diagonal(analysis, certificate.size, certificate.added)
-        check_projection(analysis)
         self.search = Search(self.form, moduli, rng)
         self.gaussian, self.scale = certificate.is_gaussian, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
@@ -71,10 +69,10 @@ class Objective:
         if self.gaussian:
             goal = Goal(gaussian=(self.scale, self.epsilon))
         found: list[Restricted] = []
-        for pair in self.search.pairs(self.certificate.privacy.adjacency):
-            best = self.search.best(goal, pair, self.effort)
+        for best in self.search.best(goal, self.certificate.privacy.adjacency, self.effort):
             some = [best.one(k) for k in range(scaled(self.effort, *FINALISTS))]
-            if self.gaussian and all(pair):  # opposite records move the answer along a line
+            if self.gaussian and self.certificate.privacy.adjacency == "replace-one":
+                # Opposite records move the answer along a line.
                 some += [replace(one, sides=opposite(one.sides[0], self.search.domains)) for one in some]
             found.extend(self.restricted(one) for one in some)
         if not self.gaussian:
@@ -186,10 +184,3 @@ class Objective:
             masses=masses,
             notes=notes,
         )
-
-
-def check_projection(analysis: Analysis) -> None:
-    """Refuse a feasible set whose points cannot be told from others."""
-    feasible = analysis.form.feasible
-    if not feasible.has_projection:
-        raise TemplateError(f"audit: it cannot be said which points lie in the feasible set: {feasible.reason}")

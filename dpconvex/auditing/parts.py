@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2, gamma
 
-from dpconvex.auditing.laws import Masses
-from dpconvex.auditing.objective import check_projection
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal
+from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal, pairs
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments
@@ -32,8 +30,7 @@ from dpconvex.release.whitening import second_moment
 STEPS, CLOSE = 40, 1e-9
 # Steps of the search for records with other statistics.
 CLIMB = 150
-# Integer noise of a larger scale is as good as real numbers.
-LARGEST_SCALE = 1e5
+
 # Draws of a mechanism's noise that are compared with its law, and the probability with which an honest sampler is called broken.
 DRAWS, ALARM = 8000, 1e-9
 
@@ -41,11 +38,9 @@ DRAWS, ALARM = 8000, 1e-9
 def attack_output(analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> Attack:
     """Attack output perturbation by the largest distance of two exact minimisers that is found."""
     proof = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
-    check_projection(proof)
     search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
     cases = []
-    for pair in search.pairs(certificate.privacy.adjacency):
-        found = search.best(Goal({"distance": 1.0}), pair, effort)
+    for found in search.best(Goal({"distance": 1.0}), certificate.privacy.adjacency, effort):
         there, away = other_minimiser(search, found, certificate.noise_dimension)
         k = int(np.argmax(away))
         cases.append((float(away[k]), found.one(k), there[k]))
@@ -85,12 +80,11 @@ def attack_gradients(
     analysis: Analysis, certificate: DescentCertificate, effort: float, rng: np.random.Generator
 ) -> Attack:
     """Attack noisy gradient descent by the largest difference of two gradients, clipped if they are, seen in every step."""
-    check_projection(analysis)
     search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     cases, frame = [], np.eye(len(search.moduli))[None]
-    for pair in search.pairs(certificate.privacy.adjacency):
-        one = search.best(Goal({"difference": 1.0}), pair, effort).one(0)
+    for found in search.best(Goal({"difference": 1.0}), certificate.privacy.adjacency, effort):
+        one = found.one(0)
         slopes = (side.slopes(one.theta, frame, curved=False)[0][0] for side in one.sides)
         first, second = (g * min(1.0, clip / max(float(np.linalg.norm(g)), 1e-300)) for g in slopes)
         cases.append((float(np.linalg.norm(first - second)), one))
@@ -101,9 +95,9 @@ def attack_gradients(
     )
     if rate == 1:
         return shifted(search, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
-    found = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
-    delta = sampled_delta(found.epsilon, certificate.noise_scale / max(difference, 1e-300), rate, steps)
-    return replace(found, found_epsilon=math.nan, found_delta=delta)
+    sampled = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
+    delta = sampled_delta(sampled.epsilon, certificate.noise_scale / max(difference, 1e-300), rate, steps)
+    return replace(sampled, found_epsilon=math.nan, found_delta=delta)
 
 
 class Statistics(Search):
@@ -115,7 +109,7 @@ class Statistics(Search):
 
     def farthest(self, adjacency: str) -> tuple[Candidates, float]:
         """Return two records (or one and none) whose statistics differ much, and by how much."""
-        one = self.found([Goal({"difference": 1.0})], self.pairs(adjacency)[0], POOL[0], CLIMB)[0].one(0)
+        one = self.found([Goal({"difference": 1.0})], pairs(adjacency)[0], POOL[0], CLIMB)[0].one(0)
         return one, float(self.measure(one, False)["difference"][0])
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
@@ -206,20 +200,13 @@ def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
     return Attack("clustering", noise.epsilon, 0.0, found, 0.0, "composition of the rounds' privacy losses")
 
 
-def attack_cover(cover: IntegerNoise, part: str = "cover of the computed answer") -> Attack:
-    """Attack integer noise by enumeration: answers on the grid that are as far apart as they may be, along one coordinate."""
-    steps, epsilon, delta = math.floor(cover.sensitivity), cover.epsilon, cover.delta
+def attack_cover(cover: IntegerNoise) -> Attack:
+    """Attack integer noise by its law: answers on the grid that are as far apart as they may be, along one coordinate."""
+    part, shift = "cover of the computed answer", math.floor(cover.sensitivity) / cover.scale
     if cover.noise == LAPLACE:
-        return Attack(part, epsilon, 0.0, steps / cover.scale, 0.0, "ratio of discrete Laplace probabilities")
-    if cover.scale > LARGEST_SCALE:
-        how = "Gaussian profile, on a grid that is fine beside the noise"
-        return gaussian_attack(part, epsilon, delta, steps / cover.scale, how)
-    reach = math.ceil(40 * cover.scale) + steps
-    k = np.arange(-reach, reach + 1.0)
-    laws = [np.exp(-((k - at) ** 2) / (2 * cover.scale**2)) for at in (0, steps)]
-    masses = Masses(*(law / law.sum() for law in laws))
-    how = "enumeration of the discrete Gaussian law"
-    return Attack(part, epsilon, delta, masses.epsilon_at(delta), masses.delta(epsilon), how, masses=masses)
+        return Attack(part, cover.epsilon, 0.0, shift, 0.0, "ratio of discrete Laplace probabilities")
+    how = "Gaussian profile, on a grid that is fine beside the noise"
+    return gaussian_attack(part, cover.epsilon, cover.delta, shift, how)
 
 
 class Nothing:
@@ -256,10 +243,7 @@ def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mech
     while len(found) < DRAWS:
         engine: Any = Nothing(dim)
         answer = mechanism.run(analysis, one, engine, rng)
-        if certificate.minimises:
-            found.append(answer)
-        else:
-            found.extend(engine.seen[1:])  # the first is the start
+        found.extend([answer] if certificate.minimises else engine.seen[1:])  # the first is the start
     return attack_vectors(certificate, np.asarray(found) / unit)
 
 

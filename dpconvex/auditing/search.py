@@ -7,7 +7,7 @@ is measured depends on the parameters through them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,10 +58,8 @@ class Losses:
             row[: sum(each)] = [leaf for leaf, size in enumerate(each) for _ in range(size)]
         self.lift, rows = entries_matrix(form.space), entry_rows(form.space)
         self.lowered = [lowered(loss, rows) for loss in form.losses]
-        seed, stacks = (
-            Field.of((self.width,), SEED, "seed"),
-            [hstack(*map(vec, leaves)) if leaves else None for leaves in form.leaves],
-        )
+        seed = Field.of((self.width,), SEED, "seed")
+        stacks = [hstack(*map(vec, leaves)) if leaves else None for leaves in form.leaves]
         self.leaves = [None if stack is None else lowered(total(seed[: stack.size] * stack), rows) for stack in stacks]
 
 
@@ -79,8 +77,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.group)
 
-    def take(self, index: Any) -> Records:
-        return Records(self.losses, self.group[index], {name: v[index] for name, v in self.fields.items()})
+    def mapped(self, change: Callable[..., Any], *others: Records) -> Records:
+        """Return what a function makes of all arrays, with those of others of the same fields."""
+        fields = {name: change(v, *(other.fields[name] for other in others)) for name, v in self.fields.items()}
+        return Records(self.losses, change(self.group, *(other.group for other in others)), fields)
 
     def rows(self, dim: int) -> Derivatives:
         """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k).
@@ -123,7 +123,7 @@ class Records:
 
     def slopes_at(self, points: Array, frame: Array) -> Derivatives:
         """Return the same for the only record, at many points, shape (m, d), in one frame, shape (dim, d)."""
-        many = self.take(np.zeros(len(points), dtype=np.int64))
+        many = self.mapped(lambda values: values[np.zeros(len(points), dtype=np.int64)])
         return many.slopes(points, np.broadcast_to(frame, (len(points), *frame.shape)))
 
 
@@ -138,9 +138,14 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.theta)
 
+    def mapped(self, change: Callable[..., Any], *others: Candidates) -> Candidates:
+        """As `Records.mapped`."""
+        first, second = (self.sides[k].mapped(change, *(other.sides[k] for other in others)) for k in (0, 1))
+        theta, values = change(self.theta, *(o.theta for o in others)), change(self.values, *(o.values for o in others))
+        return Candidates((first, second), theta, values)
+
     def take(self, index: Any) -> Candidates:
-        first, second = (side.take(index) for side in self.sides)
-        return Candidates((first, second), self.theta[index], self.values[index])
+        return self.mapped(lambda values: values[index])
 
     def one(self, place: int) -> Candidates:
         return self.take(slice(place, place + 1))
@@ -180,6 +185,11 @@ def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
     return np.take_along_axis(worth, best, -1)[..., 0], np.take_along_axis(noise, best, -1)[..., 0]
 
 
+def pairs(adjacency: str) -> list[Pair]:
+    """Return what the two data sets have, in both orders."""
+    return [(True, False), (False, True)] if adjacency == "add-remove" else [(True, True)]
+
+
 class Search:
     """Draws neighbours and parameters, and improves them; `moduli`, shape (dim,), is the curvature of everything else."""
 
@@ -187,13 +197,10 @@ class Search:
         self.form, self.moduli, self.rng, self.feasible = form, moduli, rng, form.feasible
         self.losses, self.domains = losses_of(form), form.template.record.continuous
 
-    def pairs(self, adjacency: str) -> list[Pair]:
-        """Return what the two data sets have, in both orders."""
-        return [(True, False), (False, True)] if adjacency == "add-remove" else [(True, True)]
-
-    def best(self, goal: Goal, pair: Pair, effort: float) -> Candidates:
-        """Return the best candidates, best first, with a multiple of the usual effort."""
-        return self.found([goal], pair, scaled(effort, *POOL), scaled(effort, *STEPS))[0]
+    def best(self, goal: Goal, adjacency: str, effort: float) -> list[Candidates]:
+        """Return the best candidates of every order, best first, with a multiple of the usual effort."""
+        pool, steps = scaled(effort, *POOL), scaled(effort, *STEPS)
+        return [self.found([goal], pair, pool, steps)[0] for pair in pairs(adjacency)]
 
     def found(self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH) -> list[Candidates]:
         """Return the best candidates for each goal, best first; `starts` is rounded up to whole batches."""
@@ -208,7 +215,9 @@ class Search:
         for k in range(steps):
             there = self.step(now, 10.0 ** self.rng.uniform(-3, 0))
             reached = goal.worth(self.measure(there, goal.curved))
-            now, value = either(reached > value, there, now), np.maximum(reached, value)
+            better = reached > value
+            now = there.mapped(lambda new, old, better=better: np.where(shaped(better, new), new, old), now)
+            value = np.maximum(reached, value)
             if k % 8 == 7:
                 order = np.argsort(-value, kind="stable")
                 keep = np.resize(order[: max(len(now) // 4, 1)], len(now))
@@ -222,10 +231,10 @@ class Search:
         for name, domain in self.domains.items():
             one, other = domain.sample(count, rng), domain.sample(count, rng)
             one = np.where(shaped(edge, one), domain.project(10 * one), one)
-            opposite = domain.project(sum(domain.bounds) - one)
+            turned = domain.project(sum(domain.bounds) - one)
             near = domain.project(one + shaped(10.0 ** rng.uniform(-3, 0, size=count), one) * (other - one))
             relation = np.where(apart, rng.integers(0, 5, size=count), common)
-            choices = [one, opposite, near, other, domain.project(10 * other)]
+            choices = [one, turned, near, other, domain.project(10 * other)]
             here[name], there[name] = one, np.stack(choices)[relation, np.arange(count)]
         group, another = rng.integers(0, self.losses.count, size=(2, count))
         another = np.where(rng.random(count) < 0.5, group, another)
@@ -351,23 +360,8 @@ def scaled(effort: float, usual: int, least: int) -> int:
 
 def diagonal(analysis: Analysis, size: int, added: float) -> Array:
     """Return the certified curvature of the rest of the objective, coordinate by coordinate, shape (dim,)."""
-    result = np.zeros(analysis.form.space.dim)
-    for block, modulus in zip(analysis.form.space.blocks.values(), analysis.block_moduli, strict=True):
-        result[block.slice] = size * modulus + added
-    return result
-
-
-def either(mask: NDArray[np.bool_], one: Candidates, other: Candidates) -> Candidates:
-    """Return candidates of the one batch where a mask is true, and of the other elsewhere."""
-
-    def mixed(a: Any, b: Any) -> Any:
-        return np.where(shaped(mask, a), a, b)
-
-    first, second = (
-        Records(a.losses, mixed(a.group, b.group), {name: mixed(a.fields[name], b.fields[name]) for name in a.fields})
-        for a, b in zip(one.sides, other.sides, strict=True)
-    )
-    return Candidates((first, second), mixed(one.theta, other.theta), mixed(one.values, other.values))
+    widths = [block.dim for block in analysis.form.space.blocks.values()]
+    return np.repeat(size * np.array(analysis.block_moduli) + added, widths)
 
 
 def unit(vectors: Array) -> Array:
