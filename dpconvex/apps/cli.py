@@ -61,8 +61,8 @@ def option(about: str, metavar: str | None = None, kind: Any = str, **further: A
     return {"help": about, "metavar": metavar, "type": kind, **further}
 
 
-def flag(about: str) -> dict[str, Any]:
-    return {"help": about, "action": "store_true"}
+def flag(about: str, **further: Any) -> dict[str, Any]:
+    return {"help": about, "action": "store_true", **further}
 
 
 # Every option of every command.
@@ -75,11 +75,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--json": flag("print JSON for a program to read"),
     "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
     "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
-    "--grid": option(
-        "values of an option to choose from; may be repeated, and all combinations are tried",
-        "OPTION=A,B,...",
-        action="append",
-    ),
+    "--grid": option("values of an option, of which all combinations are tried", "OPTION=A,B,...", action="append"),
     # What is publicly known about the table, never read off the data.
     "--config": option(f"TOML file with any of: {', '.join(SETTINGS)}", "FILE"),
     "--schema": option("TOML file that declares columns of every kind", "FILE"),
@@ -88,7 +84,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--label": option("column that holds the label", "COLUMN"),
     "--labels": option("labels that may occur", "A,B,...", words),
     "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
-    "--clip": flag("move values to their bounds") | {"default": None},
+    "--clip": flag("move values to their bounds", default=None),
     # The promise, and how it is kept.
     "--size": option("public number of records; under add-remove a nominal one", "N", int),
     "--epsilon": option("the promise's epsilon: what this may cost", "E", float),
@@ -96,17 +92,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
     "--share": option("part of it that pays for the components of a mixture", "S", float),
     "--mechanism": option(
-        "by default, what learns most from so many records, or has the least predicted risk; one of "
-        f"{', '.join(MECHANISMS)}, and its own options, such as gradient-descent:clip=0.25,steps=100 for clipped gradients",
+        f"by default, what learns most from so many records; one of {', '.join(MECHANISMS)}, and its own options, such as "
+        "gradient-descent:clip=0.25,steps=100 for clipped gradients",
         "NAME[:OPTION=VALUE,...]",
     ),
     "--whitening": option(
         "make records round first, from a share of the promise: yes, auto where there are few records (the default with a "
-        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta",
-        choices=WHITENING,
-        nargs="?",
-        const="yes",
-    ),
+        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta"
+    )
+    | {"choices": WHITENING, "nargs": "?", "const": "yes"},
     "--backend": option("conic or first-order", "NAME"),
     "--ledger": option("budget that the cost is recorded in before the data are used", "FILE"),
     "--budget": option("total epsilon of a ledger that is to be made", "E", float),
@@ -203,9 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return REFUSED
     except KeyboardInterrupt:
-        print(
-            f"dpconvex {chosen.name}: interrupted; nothing was written, and what was paid stays paid.", file=sys.stderr
-        )
+        said = "interrupted; nothing was written, and what was paid stays paid."
+        print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
         return INTERRUPTED
     except (DPConvexError, OSError) as error:
         file = getattr(error, "filename", None)
@@ -218,7 +211,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dpconvex {chosen.name}: {message}", file=sys.stderr)
         return REFUSED if isinstance(error, NotPrivate | NotConverged | BudgetExceeded) else MISTAKEN
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

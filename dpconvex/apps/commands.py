@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,10 @@ def problems(chosen: argparse.Namespace) -> None:
     """Print names, descriptions and options of the shipped problems."""
     listing, lines = [], []
     for name, text in dp.problems().items():
-        known = options_of(name)
-        defaults = {option: p.default for option, p in known.items() if p.default is not p.empty}
-        options = {o: {"default": defaults[o]} if o in defaults else {"required": True} for o in known}
+        known = options_of(name).items()
+        options = {o: {"required": True} if p.default is p.empty else {"default": p.default} for o, p in known}
         listing.append({"name": name, "description": text, "options": options})
-        shown = ", ".join(f"{option}={defaults[option]!r}" if option in defaults else option for option in known)
+        shown = ", ".join(f"{o}={said['default']!r}" if "default" in said else o for o, said in options.items())
         lines.append(f"{name} - {text}\n    options: {shown}")
     told(chosen, listing, "\n".join(lines))
 
@@ -55,8 +54,8 @@ def audit(chosen: argparse.Namespace) -> None:
     """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
     learner = dp.load(chosen.problem, **settings.assignments(chosen.set))
     promise, mechanism, options = settings.terms(chosen, learner)
-    options |= {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
-    picture = file_for(chosen.picture, {"the problem": chosen.problem})
+    options |= {name: getattr(chosen, name) for name in ("size", "effort", "runs", "seed")}
+    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
     found = dp.audit(learner, promise, mechanism, **options)
     told(chosen, found.to_dict(), found)
     if picture is not None:
@@ -84,7 +83,8 @@ def schema(chosen: argparse.Namespace) -> None:
     if chosen.what == "draft":
         if chosen.label is None:
             raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
-        written(file_for(chosen.out, {"the table": chosen.file}), draft(chosen.file, chosen.label))
+        write = writer(chosen.out, {"the table": chosen.file})
+        write(draft(chosen.file, chosen.label))
         return
     found = dp.Schema.load(chosen.file)
     names, count, bound = found.feature_names, len(found.features), found.norm_bound
@@ -96,16 +96,12 @@ def schema(chosen: argparse.Namespace) -> None:
     )
 
 
-def file_for(path: str | None, inputs: Mapping[str, str | None]) -> Path | None:
-    return None if path is None else writable(path, inputs)
-
-
-def written(out: Path | None, text: str) -> None:
-    """Write a text to a file, or print it if there is none."""
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        write_whole(out, text.encode("utf-8"))
+def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
+    """Return what writes a text to a file, or prints it if there is none."""
+    if path is None:
+        return sys.stdout.write
+    out = writable(path, inputs)
+    return lambda text: write_whole(out, text.encode("utf-8"))
 
 
 # What is paid for
@@ -118,14 +114,9 @@ def prepared(
 
     So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
     """
-    inputs = {
-        "the table": chosen.data,
-        "the ledger": chosen.ledger,
-        "the file of settings": chosen.config,
-        "the schema": chosen.schema,
-        "the problem": str(locate(chosen.problem)),
-    }
-    out = writable(chosen.out, inputs)
+    inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
+    problem = str(locate(chosen.problem))
+    out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     return out, data, options | {"budget": settings.ledger(chosen, promise)}
@@ -137,12 +128,9 @@ def fit(chosen: argparse.Namespace) -> None:
     declared = settings.declare(chosen.problem, schema, chosen.options)
     promise, mechanism, further = settings.terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise)
-    options |= further | {"label": f"fit {chosen.problem}"}
-    if "share" in further:
-        found = dp.solve_mixture(declared.learner, data, promise, mechanism, **options).release
-    else:
-        found = dp.solve(declared.learner, data, promise, mechanism, **options)
-    save(chosen, found, schema, out)
+    solve: Any = dp.solve_mixture if "share" in further else dp.solve
+    found = solve(declared.learner, data, promise, mechanism, **options, **further, label=f"fit {chosen.problem}")
+    save(chosen, found.release if "share" in further else found, schema, out)
 
 
 def tune(chosen: argparse.Namespace) -> None:
@@ -192,8 +180,7 @@ def predict(chosen: argparse.Namespace) -> None:
     """Write the predictions of a saved release, one line for each record."""
     release, declared = model_of(chosen)
     schema = declared.schema
-    inputs = {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem}
-    out = file_for(chosen.out, inputs)
+    write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
     X, _ = schema.encode(chosen.data, labelled=False)
     columns: dict[str, Sequence[Any]] = {}
     if chosen.id == schema.label:
@@ -209,12 +196,11 @@ def predict(chosen: argparse.Namespace) -> None:
         columns |= per_label("probability", release.predict_proba(X), schema)
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
-    if out is not None or not chosen.json:
-        written(out, text.getvalue())
+    if chosen.out is not None or not chosen.json:
+        write(text.getvalue())
     if chosen.json:
-        further = {name: list(column) for name, column in columns.items() if name != schema.label}
-        data = {"label": schema.label, "predictions": columns[schema.label]}
-        print(json.dumps(data | ({"columns": further} if further else {}), default=str))
+        data: dict[str, Any] = {"label": schema.label, "predictions": columns.pop(schema.label)}
+        print(json.dumps(data | ({"columns": columns} if columns else {}), default=str))
 
 
 def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[float]]:

@@ -5,7 +5,6 @@ The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian Mixture Mo
 
 import argparse
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import dpconvex as dp
 from dpconvex.apps.commands import told
 from dpconvex.core.arrays import Array
 from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import TemplateError
+from dpconvex.plots import FAINT, PLAIN as COLOUR, error_bands
 
 LABELS = ("benign", "malignant")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -41,30 +41,24 @@ def learner(**options: float) -> dp.Template:
 
 def study(draws: int, epsilons: Sequence[float], seed: int | None) -> Array:
     """Split, fit and test repeatedly; returns test errors, those without privacy last, shape (epsilons + 1, draws)."""
-    from tqdm import tqdm
-
     X, y = breast_cancer()
     X, rng, promises = unit_ball(X, lower=1, upper=10), np.random.default_rng(seed), [dp.Privacy(e) for e in epsilons]
-    found = np.empty((len(epsilons) + 1, draws))
-    for draw in tqdm(range(draws), desc="splits", unit="split"):
+    found = []
+    for _ in range(draws):
         order = rng.permutation(len(X))
         test, train = order[:TEST_SIZE], order[TEST_SIZE:]
         data = {"x": X[train], "y": y[train]}
         first = None if seed is None else int(rng.integers(2**31))
-        private = dp.sweep(learner(), data, promises, seed=first)
-        for row, fit in enumerate([*private, dp.minimize(learner(regularization=PLAIN), data)]):
-            found[row, draw] = np.mean(fit.predict(X[test]) != y[test])
-    return found
+        fits = [*dp.sweep(learner(), data, promises, seed=first), dp.minimize(learner(regularization=PLAIN), data)]
+        found.append([np.mean(fit.predict(X[test]) != y[test]) for fit in fits])
+    return np.array(found).T
 
 
 def demo(chosen: argparse.Namespace) -> None:
-    for package in ("matplotlib", "tqdm"):
-        if find_spec(package) is None:
-            raise DPConvexError(f"the demonstration needs {package}: pip install 'dpconvex[demo]'.")
     out = Path(chosen.out or "demo-output/error_against_epsilon.png")
     out.parent.mkdir(parents=True, exist_ok=True)
-    epsilons, draws = (QUICK, 3) if chosen.quick else (EPSILONS, 10)
-    draws = draws if chosen.draws is None else chosen.draws
+    epsilons, usual = (QUICK, 3) if chosen.quick else (EPSILONS, 10)
+    draws = usual if chosen.draws is None else chosen.draws
     if draws < 1:
         raise TemplateError(f"demo: the number of draws must be positive, not {draws}.")
     labels = breast_cancer()[1]
@@ -86,9 +80,6 @@ def demo(chosen: argparse.Namespace) -> None:
 
 
 def picture(epsilons: Sequence[float], errors: Array, chance: float, promise: str) -> Any:
-    """Return a figure of the errors."""
-    from dpconvex.plots import FAINT, PLAIN as COLOUR, error_bands
-
     plain = float(errors[-1].mean())
     axes = error_bands(epsilons, errors[:-1], label=f"private: median and quartiles of {errors.shape[1]} draws")
     axes.axhline(plain, color=COLOUR, linestyle="--", label=f"without privacy: {100 * plain:.1f} %")

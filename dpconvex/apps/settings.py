@@ -76,13 +76,11 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
             raise TemplateError(f"the schema of {said['schema']} says {min(given)} already; give it once.")
         return replace(Schema.load(said["schema"]), **clip)
     features, bounds = given["features"], given.pop("bounds", None)
-    if isinstance(features, dict) == (bounds is not None) or not isinstance(features, dict | list):
+    if not isinstance(features, dict if bounds is None else list):
         raise TemplateError(
             f"features are a table of bounds, or a list of names with --bounds for all, not {features!r}."
         )
-    return Schema.from_dict(
-        given | {"features": features if bounds is None else {str(name): bounds for name in features}}
-    )
+    return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     """Return the learner for a table."""
     count, labels = len(schema.feature_names), list(schema.labels or ())
     known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
-    if labels:
-        known |= {"classes": len(labels), "labels": labels}
+    known |= {"classes": len(labels), "labels": labels} if labels else {}
     learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
     record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
@@ -169,9 +166,8 @@ def mechanism_of(text: str | None, learner: Template) -> Any:
     given = assignments(words(further), "--mechanism NAME")
     own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)
     if not set(given) <= own:
-        raise TemplateError(
-            f"the mechanism {name} has no option {min(set(given) - own)!r}; it has: {', '.join(sorted(own))}."
-        )
+        unknown = min(set(given) - own)
+        raise TemplateError(f"the mechanism {name} has no option {unknown!r}; it has: {', '.join(sorted(own))}.")
     if name == "clipped-descent":
         return replace(clipped_steps(analyse(learner)), **given)
     return getattr(dp, kind)(**fixed, **given)
@@ -183,7 +179,5 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
         total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
         return dp.Budget(total, chosen.ledger, chosen.accounting)
     if chosen.budget is not None or chosen.accounting is not None:
-        raise TemplateError(
-            "a ledger that is to be made needs its file and its total: state both, --ledger and --budget."
-        )
+        raise TemplateError("a ledger to be made needs its file and its total: state both, --ledger and --budget.")
     return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

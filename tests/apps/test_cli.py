@@ -343,7 +343,7 @@ def test_a_folder_of_files_is_a_table(run: Run, shop: str, monkeypatch: pytest.M
 
 def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
-    command = [sys.executable, "-X", "importtime", "-m", "dpconvex.apps.cli", "--version"]
+    command = [sys.executable, "-X", "importtime", "-m", "dpconvex", "--version"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"dpconvex {dp.__version__}\n")
     assert not re.search(r"\b(numpy|scipy|cvxpy)\b", done.stderr)
@@ -356,20 +356,12 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     assert (gone.returncode, gone.stderr) == (1, "")
 
 
-PLACES = [
-    "data.csv",
-    "ledger.jsonl",
-    "to ledger",
-    "to fit",
-    "folder",
-    "missing/m.npz",
-    "data.csv/m.npz",
-    "x" * 250,
-    "pipe",
-]
+PLACES = ["data.csv", "ledger.jsonl", "to ledger", "to fit", "folder", "missing/m.npz", "data.csv/m.npz", "pipe"]
 
 
-@pytest.mark.parametrize("out", [*PLACES, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "a\0b", ""])
+@pytest.mark.parametrize(
+    "out", [*PLACES, "x" * 250, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "a\0b", ""]
+)
 def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(
     run: Run, data: str, shop: str, tmp_path: Path, out: str
 ) -> None:
