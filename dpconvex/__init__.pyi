@@ -25,18 +25,18 @@ from .estimators.classifiers import (
     LeastSquaresClassifier as LeastSquaresClassifier,
     LinearSVC as LinearSVC,
     LogisticRegression as LogisticRegression,
+    MetricLearner as MetricLearner,
     OrdinalRegressor as OrdinalRegressor,
     SoftmaxRegression as SoftmaxRegression,
 )
-from .estimators.metric import MetricLearner as MetricLearner
 from .estimators.own import PrivateEstimator as PrivateEstimator
-from .estimators.pipelines import SchemaEncoder as SchemaEncoder
 from .estimators.regressors import (
     HuberRegressor as HuberRegressor,
     LinearRegression as LinearRegression,
     QuantileRegressor as QuantileRegressor,
     Ridge as Ridge,
 )
+from .estimators.tables import SchemaEncoder as SchemaEncoder
 from .evaluation.devices import devices as devices
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge

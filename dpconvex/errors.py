@@ -6,18 +6,6 @@ and the remedy apart, so that a program can read them as well as a person.
 
 import re
 
-__all__ = [
-    "BudgetExceeded",
-    "DPConvexError",
-    "DomainError",
-    "MissingRule",
-    "NotConverged",
-    "NotPrivate",
-    "PrivacyWarning",
-    "TemplateError",
-    "WorkersLost",
-]
-
 
 class DPConvexError(Exception):
     """Base class of every error that the toolkit raises on purpose."""

@@ -62,9 +62,9 @@ def error_bands(
     'log'
     """
     x, y = np.asarray(epsilons, dtype=float), np.asarray(errors, dtype=float)
-    if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
+    if x.ndim != 1 or not (x.size and np.isfinite(x).all() and (x > 0).all()):
         raise TemplateError(f"error_bands: epsilons must be a list of positive numbers, not {epsilons!r}.")
-    if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
+    if y.ndim != 2 or len(y) != len(x) or not (y.size and np.isfinite(y).all()):
         raise TemplateError(
             f"error_bands: errors must have shape ({len(x)}, draws), one row an epsilon, not {y.shape}."
         )
@@ -96,12 +96,7 @@ def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
 
 
 def gaussians(
-    means: Any,
-    precisions: Any,
-    *,
-    labels: Any = None,
-    coordinates: tuple[int, int] = (0, 1),
-    axes: Axes | None = None,
+    means: Any, precisions: Any, *, labels: Any = None, coordinates: tuple[int, int] = (0, 1), axes: Axes | None = None
 ) -> Axes:
     """Draw fitted Gaussians as ellipses, where they have fallen to exp(-1/2), from released parameters alone.
 

@@ -21,8 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.estimators.pipelines import schema_before
-from dpconvex.estimators.tables import SHARED, checked, partitioned, prepared
+from dpconvex.estimators.tables import SHARED, checked, partitioned, prepared, schema_before
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
@@ -148,21 +147,20 @@ class Private(BaseEstimator):
         name, constant = type(self).__name__, self.fit_intercept
         if constant and self.own_constant:
             raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
-        if not all(is_real(value) and 0 < value < np.inf for value in (self.radius, self.intercept_scaling)):
+        sizes = self.radius, self.intercept_scaling
+        if not all(is_real(value) and 0 < value < np.inf for value in sizes):
             raise TemplateError(
-                f"{name}: radius and intercept_scaling must be positive, finite numbers, not {self.radius!r} and "
-                f"{self.intercept_scaling!r}."
+                f"{name}: radius and intercept_scaling must be positive, finite numbers, not {sizes!r}."
             )
         longer = float(np.hypot(1.0, self.intercept_scaling)) if constant else 1.0
         return {"features": features + bool(constant), "radius": self.radius * longer}
 
     def _ways(self) -> dict[str, Any]:
         """Return how the promise is kept, or refuse what an estimator cannot predict with; "auto" leaves whitening out."""
-        if not self.unwhitened:
-            return {"mechanism": self.mechanism, "whitening": self.whitening}
-        if self.whitening not in (None, False, "auto"):
+        whitening = self.whitening
+        if self.unwhitened and whitening not in (None, False, "auto"):
             raise TemplateError(f"{type(self).__name__}: leave whitening out: {self.unwhitened}.")
-        return {"mechanism": self.mechanism, "whitening": False if self.whitening is False else None}
+        return {"mechanism": self.mechanism, "whitening": None if self.unwhitened and whitening else whitening}
 
     # Data
 
@@ -222,9 +220,9 @@ class Private(BaseEstimator):
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
-        options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
-        options |= {"label": f"fit {type(self).__name__}", **self._ways()}
-        return fit(self.template(self.n_features_in_), data, self.privacy(), **options)
+        options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
+        label = f"fit {type(self).__name__}"
+        return fit(self.template(self.n_features_in_), data, self.privacy(), label=label, **options)
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.
@@ -242,13 +240,10 @@ class Private(BaseEstimator):
         TemplateError
             If no schema is known, or it does not make the features and labels of the fit.
         """
-        release = self._released()
-        known = getattr(self, "schema_", None) if schema is None else schema
+        release, known = self._released(), getattr(self, "schema_", None) if schema is None else schema
         if not isinstance(known, Schema):
-            raise TemplateError(
-                f"save: say what the features were encoded by, save(path, schema), not {known!r}; a fit alone is saved by "
-                "release_.save(path)."
-            )
+            why = "say what the features were encoded by, save(path, schema)"
+            raise TemplateError(f"save: {why}, not {known!r}; a fit alone is saved by release_.save(path).")
         names, constant = known.feature_names, self._constant()
         labels = tuple(map(text_of, getattr(self, "classes_", ()))) or None
         bounds = None if labels else tuple(getattr(self, "bounds", known.label_bounds or ()))
@@ -261,10 +256,8 @@ class Private(BaseEstimator):
             )
         shape = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None)
         if shape != (len(names) + bool(constant),) or (constant and known.constant):
-            raise TemplateError(
-                "save: dpconvex predict maps no features, and adds one constant at most, the schema's or that of fit_intercept; "
-                "save release_, and use it in Python."
-            )
+            why = "dpconvex predict maps no features, and adds one constant at most, the schema's or that of fit_intercept"
+            raise TemplateError(f"save: {why}; save release_, and use it in Python.")
         replace(release, schema=replace(known, constant=constant or known.constant)).save(path)
 
     # Predictions
@@ -284,11 +277,6 @@ class Private(BaseEstimator):
         """Return probabilities, shape (n, classes); costs no privacy."""
         return self._released().predict_proba(self._checked(X))
 
-    @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: ArrayLike) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
     def _released(self) -> Release:
         check_is_fitted(self, "release_")
         return self.release_
@@ -306,9 +294,7 @@ class Private(BaseEstimator):
         released = release[self.weights]
         if release.whitening is not None:  # a score <w, A x> / |A x| has the sign of <A' w, x>
             released = release.whitening.matrix.T @ released
-        if not self.fit_intercept:
-            return released, np.zeros(released.shape[1:])
-        return released[:-1], released[-1] * self._constant()
+        return released[: len(released) - self.fit_intercept], released[-1] * self._constant()
 
     # Copies
 
@@ -324,8 +310,8 @@ class Private(BaseEstimator):
         state: dict[str, Any] = dict(super().__getstate__())
         if state.get("learner") is not None or ("release_" in state and self.release_.source is None):
             raise TypeError(
-                "templates of your own hold functions, which are not pickled, nor are labels that JSON has no form for: save the "
-                "release (release_.save), and read it with dpconvex.Release.load(path, template=...)."
+                "functions of templates of your own are not pickled, nor labels that JSON has no form for: save the release "
+                "(release_.save), and read it with dpconvex.Release.load(path, template=...)."
             )
         return state | {name: state[name].to_bytes() for name in ("release_", "statistics_") if name in state}
 

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_array, column_or_1d
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
 from dpconvex.learners.clustering import Components
@@ -50,9 +52,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     def _labels(self) -> tuple[Any, ...]:
         labels = Choice(self.classes).values
         if len(labels) < 2:
-            raise TemplateError(
-                f"classes must be two or more labels, such as classes=('no', 'yes'), not {self.classes!r}."
-            )
+            raise TemplateError(f"classes must be two or more labels, as classes=('no', 'yes'), not {self.classes!r}.")
         return labels
 
     def _declared(self, features: int) -> dict[str, Any]:
@@ -64,9 +64,8 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         try:
             check_labels("y", declared, labels)
         except DomainError as error:
-            raise DomainError(
-                f"{error} Declare every label that may occur, known without these data: {type(self).__name__}(classes=[...])."
-            ) from error
+            remedy = "Declare every label that may occur, known without these data"
+            raise DomainError(f"{error} {remedy}: {type(self).__name__}(classes=[...]).") from error
         self.classes_ = np.array(list(declared))
 
     @property
@@ -156,10 +155,8 @@ class LargeMarginGaussian(
 
         They are where a class is scored highest, for telling classes apart: not the means of its records.
         """
-        return [
-            -self.radius * (np.linalg.pinv(Phi[..., :-1, :-1], hermitian=True) @ Phi[..., :-1, -1:])[..., 0]
-            for Phi in self._matrices()
-        ]
+        parts = ((Phi[..., :-1, :-1], Phi[..., :-1, -1:]) for Phi in self._matrices())
+        return [-self.radius * (np.linalg.pinv(square, hermitian=True) @ last)[..., 0] for square, last in parts]
 
     def _matrices(self) -> list[Array]:
         """Return the released matrices of each class, in the coordinates (x / radius, 1) / sqrt(2)."""
@@ -221,9 +218,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         """
         given = self.component_labels == "given"
         if given != (m is not None):
-            raise TemplateError(
-                "fit: pass components m, as fit(X, y, m), for component_labels='given', and not otherwise."
-            )
+            raise TemplateError("fit: pass components m, as fit(X, y, m), for component_labels='given', and only then.")
         data = self._data(X, y)
         if given:
             in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
@@ -239,10 +234,8 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
     def _ways(self) -> dict[str, Any]:
         kind, near = self.component_labels, self.centers is not None
         if kind not in ("private", "nearest", "given") or (kind == "nearest") != near:
-            raise TemplateError(
-                "component_labels must be 'private', 'given', or 'nearest', for which alone public centers are declared, not "
-                f"{kind!r} with{'' if near else 'out'} centers."
-            )
+            known = "'private', 'given', or 'nearest', for which alone public centers are declared"
+            raise TemplateError(f"component_labels must be {known}, not {kind!r} with{'' if near else 'out'} centers.")
         if kind == "given":
             return super()._ways()
         clustering = Components(self.centers, self._labels(), self.radius) if near else NoisyKMeans(rounds=self.rounds)
@@ -279,3 +272,95 @@ class KernelSVC(
         count = self.n_features_in_ + self.fit_intercept
         mapping = RandomFourierFeatures(count, self.components, self.kernel, self.gamma, seed=self.feature_seed)
         return mapping.transform(self._extended(X))
+
+
+class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="a threshold"):
+    """Mahalanobis metric from pairs that are alike or different: `problems/metric_learning.py`.
+
+    A record is a pair: neighbouring tables differ in one pair, and somebody who is in many pairs is protected less.  The `radius`
+    bounds the difference of a pair, and `classes` are the labels of different and of alike pairs, in this order.  Features have
+    the shape (n, 2, features).
+
+    Parameters
+    ----------
+    width : float
+        Half-width of the quadratic piece of the Huber hinge.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> pairs = rng.uniform(-0.3, 0.3, size=(4000, 2, 2))
+    >>> alike = (abs(pairs[:, 0, 0] - pairs[:, 1, 0]) < 0.15).astype(int)  # the second feature says nothing
+    >>> model = dp.MetricLearner(epsilon=20.0, seed=0).fit(pairs, alike)
+    >>> bool(model.metric_[0, 0] > 3 * model.metric_[1, 1])
+    True
+    """
+
+    width: float = 0.5
+
+    @property
+    def metric_(self) -> Array:
+        """Positive semidefinite matrix M of the squared distance ``(a - b)' M (a - b)``, shape (features, features)."""
+        factor = self._factor()
+        return factor @ factor.T
+
+    @property
+    def threshold_(self) -> float:
+        """Squared distance below which a pair is alike."""
+        return float(self._released()["b"])
+
+    def _labels(self) -> tuple[Any, ...]:
+        labels = super()._labels()
+        if len(labels) > 2:
+            raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
+        return labels
+
+    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        in_one_place("MetricLearner", X)
+        differences = differences_of(X)
+        plain("fit", "y", y, texts=True)
+        self.n_features_in_ = differences.shape[1]
+        return differences, column_or_1d(y)
+
+    def _target(self, y: Any) -> Any:
+        return np.where(y == self.classes_[1], "alike", "different")
+
+    def save(self, path: Any, schema: Any = None) -> None:
+        raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return how far below the threshold the squared distance of each pair is, shape (n,); costs no privacy."""
+        self._released()
+        mapped = differences_of(X, self.n_features_in_) @ self._factor()
+        return np.asarray(self.threshold_ - (mapped**2).sum(axis=1))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Say which pairs are alike, shape (n,); costs no privacy."""
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Map objects to where their Euclidean distance is the learnt one, shape (n, features); costs no privacy."""
+        factor = self._factor()
+        return np.asarray(checked(self, "transform", X, reset=False) @ factor)
+
+    def _factor(self) -> Array:
+        """Return the symmetric square root of M, in the units of the features."""
+        values, vectors = np.linalg.eigh(self._released()["M"])
+        return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T / self.radius)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse, tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, False, True
+        return tags
+
+
+def differences_of(X: ArrayLike, features: int | None = None) -> Array:
+    """Return the differences of pairs, shape (n, features)."""
+    plain("MetricLearner", "X", X)
+    pairs = check_array(X, allow_nd=True, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
+    if pairs.ndim != 3 or pairs.shape[1] != 2 or features not in (None, pairs.shape[2]):
+        wanted = "features" if features is None else features
+        raise TemplateError(f"X must hold pairs, with the shape (n, 2, {wanted}), not {pairs.shape}.")
+    return np.asarray(pairs[:, 0] - pairs[:, 1])

@@ -1,23 +1,35 @@
-"""Tables as scikit-learn's users pass them: what is none of numbers is refused in words, and records in partitions stay there."""
+"""Tables and pipelines as scikit-learn has them: what is none of numbers is refused in words, what leaks is warned of."""
 
+from __future__ import annotations
+
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import is_classifier
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin, is_classifier
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.validation import validate_data
 
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
 from dpconvex.language.columns import FileRows, Stored
 from dpconvex.language.partitions import Partitions, has_partitions
+from dpconvex.language.schema import Schema
 from dpconvex.language.validation import TIMES, has_masked, numbers
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
 # What copies of an estimator share.  Workers are not sent these: the ledger, what solves, and a template, which stay here.
 SHARED = ("budget", "mechanism", "backend", "learner")
+# A pipeline calls its last step from its own `fit`, through a few wrappers.
+DEPTH = 14
 
 
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", texts: bool = False, **options: Any) -> Any:
@@ -34,16 +46,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", texts
         if not text.startswith(("could not convert", "Input X contains", "Input y contains")):
             raise
         remedy = f"leave such records out, fill them in with public values, or {ENCODE}"
-        raise DomainError(f"{caller}: {text}{first_bad(X)}; {remedy}.") from error
-
-
-def first_bad(X: Any) -> str:
-    """Say where the first number of a table is that is none."""
-    try:
-        row, column = np.argwhere(~np.isfinite(np.asarray(X, dtype=float)))[0]
-    except (TypeError, ValueError, IndexError):
-        return ""
-    return f": the first is in row {row}, column {column}"
+        raise DomainError(f"{caller}: {text}; {remedy}.") from error
 
 
 def plain(caller: str, name: str, values: Any, texts: bool = False) -> None:
@@ -109,3 +112,94 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
     if not isinstance(column, FileRows):
         return function(column)
     return Stored(column, function, (len(column), *function(column[:0]).shape[1:]))
+
+
+# Pipelines
+
+
+@dataclass(eq=False, repr=False)
+class SchemaEncoder(TransformerMixin, BaseEstimator):
+    """Features in the unit ball from a table that a schema declares, as a step of a pipeline.
+
+    Parameters
+    ----------
+    schema : Schema
+    sparse : bool
+        Return sparse features, for many levels.
+
+    Examples
+    --------
+    >>> from dpconvex.language.schema import Schema
+    >>> encoder = SchemaEncoder(Schema({"age": (0, 100), "weight": (0, 200)}, "sick", [0, 1]))
+    >>> encoder.fit_transform({"age": [0, 50], "weight": [200, 100]}).round(3)
+    array([[-0.707,  0.707],
+           [ 0.   ,  0.   ]])
+    """
+
+    schema: Schema | None = None
+    sparse: bool = False
+
+    def fit(self, X: Any, y: Any = None) -> SchemaEncoder:
+        """Do nothing but check the schema: what is known is declared."""
+        self._schema()
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return features, shape (n, features), rows of length at most 1."""
+        return self._schema().encode(X, labelled=False, empty=True, sparse=self.sparse)[0]
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the features."""
+        return np.array(self._schema().feature_names, dtype=object)
+
+    def _schema(self) -> Schema:
+        if not isinstance(self.schema, Schema):
+            raise TemplateError(f"SchemaEncoder: expected a Schema, as SchemaEncoder(schema), not {self.schema!r}.")
+        return self.schema
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        # Tables whose columns have names, of any kind; a schema checks them.
+        tags.input_tags.two_d_array, tags.input_tags.dict = False, True
+        tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
+        return tags
+
+
+def schema_before(estimator: Any) -> Schema | None:
+    """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well.
+
+    Warns of steps that learn without paying, and of copies without a budget, as searches fit them.
+    """
+    steps: list[Any] = []
+    for frame, _ in islice(walk_stack(None), DEPTH):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
+            steps = [step for _, step in owner.steps[:-1] if step not in (None, "passthrough")]
+            break
+    found = [
+        f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
+        "of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
+        for step in steps
+        if learns(step)
+    ]
+    if getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None:
+        found.append(
+            f"a copy of {type(estimator).__name__} is fitted, as cross-validation and searches do: each fit spends epsilon = "
+            f"{estimator.epsilon:g} on the same people, and the scores are not private. Count the fits with budget=..., or "
+            "choose privately with dpconvex.tune."
+        )
+    for said in found:
+        warnings.warn(said, PrivacyWarning, stacklevel=4)
+    return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
+
+
+def learns(step: Any) -> bool:
+    """Say whether a transformer takes anything from the data that it is fitted to."""
+    try:
+        return bool(get_tags(step).requires_fit)
+    except Exception:  # a transformer of somebody else's that says nothing about itself
+        return True
