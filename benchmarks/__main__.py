@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+import dpconvex as dp
 from benchmarks import RESULTS
 from benchmarks.cases import CASES, GROWTH, SKIPPED
 from benchmarks.timing import Row, accelerator, compare, device
@@ -78,7 +79,9 @@ def growth(output: Path, repetitions: int) -> None:
         for value in values:
             problem = build(value)
             theta = np.random.default_rng(1).normal(size=problem.space.dim)
-            losses = [BatchedLoss(problem.template, problem.space, problem.batch, e) for e in ("blocks", "device")]
+            losses = [BatchedLoss(problem.template, problem.space, problem.batch)]
+            with dp.devices():
+                losses.append(BatchedLoss(problem.template, problem.space, problem.batch))
             times = compare(
                 {
                     name: (lambda loss=loss, t=theta: loss.value_and_gradient(t))

@@ -28,18 +28,18 @@ __all__ = ["CASES", "GROWTH", "evaluation"]
 Case = Callable[[int], Iterator[Row]]
 
 
-def evaluation(problem: Problem, engine: str = "blocks") -> Callable[[], Any]:
-    """One objective and gradient, at a point that is not special; in NumPy unless `engine` is "device"."""
+def evaluation(problem: Problem) -> Callable[[], Any]:
+    """One objective and gradient, at a point that is not special."""
     theta = np.random.default_rng(1).normal(size=problem.space.dim) / np.sqrt(problem.space.dim)
     copy = replace(problem)
-    vars(copy)["loss"] = BatchedLoss(problem.template, problem.space, problem.batch, engine)
+    vars(copy)["loss"] = BatchedLoss(problem.template, problem.space, problem.batch)
     return lambda: copy.value_and_gradient(theta)
 
 
 def on_devices(problem: Problem, repetitions: int) -> float:
     """Median time of one evaluation by compiled functions, on all of JAX's devices."""
     with dp.devices():
-        one = evaluation(problem, "device")
+        one = evaluation(problem)
     return compare({"one": one}, repetitions)["one"]
 
 

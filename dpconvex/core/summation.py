@@ -17,17 +17,12 @@ import numpy as np
 ROUNDOFF = 2.0**-53
 # Records of a block whose second moments are added in any order; the bound on their rounding counts them.
 MOMENT_BLOCK = 4096
-# So many records at most are in a block, and so many of them are added in any order; so many terms of an inner product are.
-BLOCK, PIECE, TERMS = 2**16, 128, 128
+# So many records at most are in a block, and so many of them are added in any order.
+BLOCK, PIECE = 2**16, 128
 # Operations on one number around a sum over the records.
 AROUND = 8
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.
 RECORD = 16
-
-
-def product_error(terms: int) -> float:
-    """Bound the error of an inner product in pieces, in units of the product of the norms: its products, and all additions."""
-    return min(terms, TERMS) + math.ceil(math.log2(max(terms / TERMS, 1.0)))
 
 
 def pairwise(parts: Any, xp: Any = np) -> Any:
@@ -91,6 +86,6 @@ class Lengths:
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         leaves = self.entries if self.entries > 1 else 0  # sums of as many forms
-        each = RECORD + product_error(self.scalars) + leaves + self.projected + self.terms
+        each = RECORD + self.scalars + leaves + self.projected + self.terms
         data = records * (spread * summed * gradient_bound + each * (gradient_bound + hessian_bound * radius))
         return ROUNDOFF * (data + (self.row + AROUND) * public)

@@ -1,7 +1,14 @@
-"""The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates."""
+"""The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates.
 
-from functools import cached_property, partial
-from typing import Any
+Of records in partitions, the parameters go to where these are, and partial sums come back.  These are added in an order that the
+numbers of records in the partitions decide, whoever is done first, and what is computed for a partition does not depend on what
+was computed before: the bits are the same for any number of workers.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,20 +17,48 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.clipping import ClippedEngine
 from dpconvex.evaluation.devices import DeviceEngine, current, has_accelerator
-from dpconvex.evaluation.engine import LARGE
+from dpconvex.evaluation.engine import LARGE, Engine, numbers_in
 from dpconvex.evaluation.forms import LeafForm, losses_of
-from dpconvex.evaluation.partitions import PartitionEngine, kept
 from dpconvex.evaluation.programs import gradient, hessian_product
+from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
 
+T = TypeVar("T")
+
 # A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
 ALL = 2**62
 LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM = 500, 2000, 2000
+
+
+def on_devices(batch: Batch) -> bool:
+    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
+    if isinstance(batch, PartitionedBatch) or not batch.size:
+        return False
+    dense = all(isinstance(column, np.ndarray | Stored) for column in batch.fields.values())
+    return dense and (current().asked or (numbers_in(batch) >= LARGE and has_accelerator()))
+
+
+def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
+    """Return what is made for a batch, the same object for equal keys: many passes prepare it once."""
+    known: dict[Hashable, T] = vars(batch).setdefault("_kept", {})  # forgotten with the batch
+    if key not in known:
+        # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
+        known[key] = make(copy(batch))
+    return known[key]
+
+
+def engine_of(batch: Batch, form: LeafForm) -> Engine:
+    return kept(batch, id(form), partial(Engine, form))
+
+
+def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], own: Sequence[Any] = ()) -> Array:
+    """Return a sum over the records of a partition."""
+    with one_blas_thread():
+        return np.asarray(getattr(engine_of(batch, form), name)(*arguments, *own))
 
 
 class BatchedLoss:
@@ -43,31 +78,35 @@ class BatchedLoss:
     [-0.5, 0.5]
     """
 
-    def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
-        self.space, self.batch, self._regularizer = space, batch, template.regularizer
-        self._losses = losses_of(template, space)
-        # "whole" splits no losses.
-        self.engine = engine or ("device" if on_devices(batch) else "blocks")
+    def __init__(self, template: Template, space: Space, batch: Batch) -> None:
+        self.space, self.batch, self._losses = space, batch, losses_of(template, space)
+        self.devices: DeviceEngine | None = None
+        if on_devices(batch):
+            self.devices = kept(batch, (id(self._losses), current()), partial(DeviceEngine, self._losses))
 
-    @cached_property
+    @property
     def form(self) -> LeafForm:
-        return self._losses.whole if self.engine == "whole" else self._losses.form
+        return self._losses.form
 
-    @cached_property
-    def _blocks(self) -> ClippedEngine | PartitionEngine:
-        kind: Any = PartitionEngine if isinstance(self.batch, PartitionedBatch) else ClippedEngine
-        found: ClippedEngine | PartitionEngine = kept(self.batch, id(self.form), partial(kind, self.form))
-        return found
-
-    @cached_property
-    def _engine(self) -> ClippedEngine | DeviceEngine | PartitionEngine:
-        if self.engine != "device":
-            return self._blocks
-        return kept(self.batch, (id(self._losses), current()), partial(DeviceEngine, self._losses))
+    def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[np.bool_] | None = None) -> Any:
+        """Ask the engine of the processors, or those of all partitions."""
+        arguments = (np.asarray(theta, dtype=float), *more)
+        if not isinstance(self.batch, PartitionedBatch):
+            return getattr(engine_of(self.batch, self.form), name)(*arguments, *(() if chosen is None else [chosen]))
+        # The form stays with what stands for it, for another would be known by the same number.
+        form, place = self.form, self.batch.place
+        _, shared = kept(self.batch, id(form), lambda _: (form, place.share(form)))
+        own = None if chosen is None else [(part,) for part in self.batch.split(chosen)]
+        return self.batch.added_up(part_of, shared, name, arguments, own=own)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
-        return self._engine.value_and_gradient(np.asarray(theta, dtype=float))
+        if self.devices is not None:
+            found = self.devices.gradient_and_value(np.asarray(theta, dtype=float))
+        else:
+            found = self._sum("gradient_and_value", theta)
+        found = np.zeros(self.space.dim + 1) if found is None else found
+        return float(found[-1]), np.array(found[:-1])
 
     def value(self, theta: Array) -> float:
         """Sum of the losses."""
@@ -79,24 +118,24 @@ class BatchedLoss:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        return self._blocks.clipped_gradient(np.asarray(theta, dtype=float), clip, chosen)
+        found = self._sum("clipped_gradient", theta, clip, chosen=chosen)
+        return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
     @property
     def monomials(self) -> int:
         """How many products of its scalars the losses read of a record."""
-        return len(self.form.monomials)
+        return self.form.design.count
 
     @property
     def has_hessian(self) -> bool:
         """Whether the Hessian is small enough to be made."""
-        coefficients = self.form.forms * len(self.form.monomials)
-        return self.space.dim <= LARGEST_HESSIAN and coefficients <= LARGEST_COEFFICIENTS
+        return self.space.dim <= LARGEST_HESSIAN and self.form.forms * self.monomials <= LARGEST_COEFFICIENTS
 
     def hessian(self, theta: Array, records: int = ALL) -> Array:
         """Hessian of the losses' sum (one of its limits at nonsmooth points), shape (dim, dim), from about so many records."""
         if not self.batch.size:
             return np.zeros((self.space.dim, self.space.dim))
-        return self._blocks.hessian(np.asarray(theta, dtype=float), records)
+        return np.asarray(self._sum("hessian", theta, max(self.batch.size // records, 1)))
 
     def grid(self, theta: Array, records: int) -> tuple[NDArray[np.int64], Array, Array] | None:
         """Model the Hessian by second moments of about so many records, and their mean curvature; None if it is too large.
@@ -106,41 +145,31 @@ class BatchedLoss:
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None
-        sums = self._blocks.moments(np.asarray(theta, dtype=float), records)
+        sums = self._sum("moments", theta, max(self.batch.size // records, 1))
         bend, table = sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
         places, kinds, used = grid
         return places, kinds @ bend @ kinds.T, table[used][:, used]
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         """Return the regularizer, or a part of it, if it is quadratic."""
-        lowered = self._losses.public(part or self._regularizer)
-        return lowered if isinstance(lowered, Quadratic) else None
+        found = self._losses.public(part)
+        return found if isinstance(found, Quadratic) else None
 
     def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
         """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,); or of a part of it."""
-        lowered, theta = self._losses.public(part or self._regularizer), np.asarray(theta, dtype=float)
-        if isinstance(lowered, Quadratic):
-            return lowered.value_and_gradient(theta)
-        lift = self._losses.lift[lowered.place]
-        value, slope = gradient(lowered.program, lowered.constants, (lift @ theta)[:, None], [], 1)
+        found, theta = self._losses.public(part), np.asarray(theta, dtype=float)
+        if isinstance(found, Quadratic):
+            return found.value_and_gradient(theta)
+        lift = self._losses.lift[found.place]
+        value, slope = gradient(found.program, found.constants, (lift @ theta)[:, None], [], 1)
         return float(value[0]), np.asarray(lift.T @ slope[:, 0])
 
     def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
         """Hessian of the regularizer, shape (dim, dim), or of a part of it."""
-        lowered = self._losses.public(part or self._regularizer)
-        if isinstance(lowered, Quadratic):
-            return lowered.hessian
-        lift, dim = self._losses.lift[lowered.place], self.space.dim
+        found = self._losses.public(part)
+        if isinstance(found, Quadratic):
+            return found.hessian
+        lift = self._losses.lift[found.place]
         entries = (lift @ np.asarray(theta, dtype=float))[:, None]
-        bent = hessian_product(lowered.program, lowered.constants, entries, lift.toarray(), [], dim)
+        bent = hessian_product(found.program, found.constants, entries, lift.toarray(), [], self.space.dim)
         return sp.csr_array(lift.T @ bent)
-
-
-def on_devices(batch: Batch) -> bool:
-    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
-    if isinstance(batch, PartitionedBatch) or not batch.size:
-        return False
-    columns = batch.fields.values()
-    size = sum(int(np.prod(column.shape, dtype=np.int64)) for column in columns)
-    dense = all(isinstance(column, np.ndarray | Stored) for column in columns)
-    return dense and (current().asked or (size >= LARGE and has_accelerator()))

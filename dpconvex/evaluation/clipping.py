@@ -13,23 +13,15 @@ classes, that is ``(g' G g) (m' D m)``, and no gradient is ever written down; el
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.arrays import Array
 from dpconvex.core.summation import Pairwise
-from dpconvex.evaluation.design import Design
-from dpconvex.evaluation.engine import Engine, Plan, Records, filled
+from dpconvex.evaluation.design import Block, Design, product_apart
 from dpconvex.evaluation.forms import LeafForm
 from dpconvex.evaluation.programs import LANES
-from dpconvex.language.batch import Batch
-
-Chosen = NDArray[np.bool_]
-Part = tuple[Records, Plan, Array | None]
 
 # How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.
 LEFT, MOST_NUMBERS = 1e-14, 2**24
@@ -40,22 +32,23 @@ SLACK = 2.0**-50
 WRITTEN = 2**21
 
 
-def product_apart(weights: Array, rows: Any) -> Array:
-    """Return ``weights @ rows.T``, shape (forms, records), each record by the same operations in the same order.
-
-    Libraries of linear algebra add in another order for each shape.
-    """
-    if sp.issparse(rows):
-        return np.stack([rows @ weight for weight in weights])
-    return np.asarray(np.einsum("fj,nj->fn", weights, np.ascontiguousarray(rows, dtype=float)))
-
-
 def clipped(gradient: Array, squares: Array, clip: float) -> Array:
     """Scale gradients, records last, to norms of at most `clip`; one that is no number counts as 0, whatever the others are."""
     finite = np.isfinite(squares)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weight = np.where(finite, np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 0.0))), 0.0)
     return (gradient if finite.all() else np.where(finite, gradient, 0.0)) * weight
+
+
+def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, size: int) -> Array:
+    """Write gradients down, from those by the forms and monomials, and sum those of so many records, clipped."""
+    total = Pairwise(np.zeros(form.map.shape[1]))
+    step = max(WRITTEN // (slopes.shape[0] * table.shape[1]) // LANES, 1) * LANES
+    for some in (slice(start, start + step) for start in range(0, size, step)):
+        each = np.asarray(form.map.T @ (slopes[:, None, some] * table[some].T[None]).reshape(form.map.shape[0], -1))
+        squares = (1 + SLACK * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
+        total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
+    return np.asarray(total.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +62,7 @@ class Norms:
     @classmethod
     def of(cls, form: LeafForm) -> Norms | None:
         """Write ``map map'`` as a Kronecker product of G and a diagonal D; None if it is none."""
-        table, monomials = sp.csr_array(form.map @ form.map.T), len(form.monomials)
+        table, monomials = sp.csr_array(form.map @ form.map.T), form.design.count
         size = np.sqrt(table.diagonal())
         first, largest = divmod(int(np.argmax(size)), monomials)
         every = np.arange(form.forms) * monomials + largest
@@ -85,66 +78,11 @@ class Norms:
         terms = SLACK * (monomials + form.forms + 64) + LEFT * form.forms * monomials
         return cls(forms, diagonal, terms * float(abs(forms).sum(axis=1).max()))
 
-    def lengths(self, design: Design, block: Records, size: int) -> Array:
-        """Return ``m' D m`` for each record."""
+    def lengths(self, design: Design, block: Block) -> Array:
+        """Return ``m' D m`` for each record, or once where all have the same."""
         squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
-        found = design.forward(squared, self.monomials[None], size, product_apart)[0]
-        return np.array(np.broadcast_to(found, size))
+        return design.forward(squared, self.monomials[None], product_apart)[0]
 
     def squares(self, gradient: Array, lengths: Array | None) -> Array:
         plain = np.einsum("fn,fn->n", gradient, gradient)
         return np.asarray(lengths * (np.einsum("fn,fn->n", self.forms @ gradient, gradient) + self.slack * plain))
-
-
-class ClippedEngine(Engine):
-    """Sums over blocks of records, of clipped gradients too."""
-
-    def __init__(self, form: LeafForm, batch: Batch) -> None:
-        super().__init__(form, batch)
-        self._parts: dict[int, Part] = {}
-
-    @cached_property
-    def norms(self) -> Norms | None:
-        return Norms.of(self.form)
-
-    def clipped_gradient(self, theta: Array, clip: float, chosen: Chosen | None = None) -> Array:
-        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        coefficients, norms, total = self.coefficients(theta), self.norms, Pairwise(np.zeros(len(theta)))
-
-        def one(number: int, block: Records, plan: Plan) -> Array:
-            own = slice(number * self.step, number * self.step + plan.size)
-            some = np.arange(plan.size) if chosen is None else np.flatnonzero(chosen[own])
-            if not len(some):
-                return np.zeros(len(theta))
-            part = self._parts.get(number) if chosen is None else None
-            block, plan, lengths = part or self._part(block, plan, some, self.batch.group[own])
-            if self.keeps and chosen is None:
-                self._parts[number] = block, plan, lengths
-            with np.errstate(all="ignore"):
-                _, gradient = self.slopes(coefficients, block, plan, product_apart)
-                if norms is None:
-                    return self._one_by_one(gradient, self.design.table(block, plan.size), clip, len(some))
-                gradient = clipped(gradient, norms.squares(gradient, lengths), clip)
-            gradient[:, len(some) :] = 0.0
-            return np.asarray(self.form.map.T @ self.design.backward(block, gradient).ravel())
-
-        for summand in self.each(one):
-            total.add(summand)
-        return np.asarray(total.value)
-
-    def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> Part:
-        """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
-        if len(some) < plan.size or plan.size % LANES:
-            rows = filled(some)
-            block, plan = {name: column[rows] for name, column in block.items()}, self.dealt(group[rows])
-        return block, plan, None if self.norms is None else self.norms.lengths(self.design, block, plan.size)
-
-    def _one_by_one(self, slopes: Array, table: Array, clip: float, size: int) -> Array:
-        """Write gradients down, and sum those of so many records, clipped."""
-        total = Pairwise(np.zeros(self.form.map.shape[1]))
-        step = max(WRITTEN // (slopes.shape[0] * table.shape[1]) // LANES, 1) * LANES
-        for some in (slice(start, start + step) for start in range(0, size, step)):
-            each = self.written_down(slopes[:, some], table[some])
-            squares = (1 + SLACK * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
-            total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
-        return np.asarray(total.value)

@@ -23,14 +23,12 @@ from dpconvex.errors import TemplateError
 from dpconvex.evaluation.forms import Losses
 from dpconvex.evaluation.programs import Lowered, Program
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import Pieces, dense
+from dpconvex.language.columns import dense
 
 # Bytes of a block of records, unless others are asked for.
 BLOCK = 2**26
 # Blocks on their way for each device: one that is computed, and the next.
 AHEAD = 2
-# A block has at least so many records.
-FEWEST = 128
 # Records take at most this share of a device's memory, unless a limit is given: what is made of a block lies there too.
 SHARE = 0.5
 # Gradients of pieces that are held at a time have so many numbers.
@@ -53,8 +51,6 @@ class Placement:
         with double_precision():
             import jax
         there = jax.devices()
-        if not self.asked and jax.default_backend() == "cpu":
-            return there[:1]
         if self.count is not None and self.count > len(there):
             raise TemplateError(f"devices: {self.count} were asked for, and JAX finds {len(there)}.")
         if there[0].platform not in EXACT:
@@ -62,12 +58,6 @@ class Placement:
                 f"devices: {there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on; "
                 "use a GPU or processors (JAX_PLATFORMS=cpu)."
             )
-        for device in there[: self.count]:
-            if self.memory is not None and self.memory > (most := memory_of(device)):
-                raise TemplateError(
-                    f"devices: memory is {self.memory} bytes, and {device.device_kind} has {most:.0f}; leave room for what the "
-                    "functions make of a block."
-                )
         return there[: self.count]
 
     def check(self, scalars: int) -> None:
@@ -75,7 +65,7 @@ class Placement:
         if not self.asked:
             return
         self.found()
-        block = max(self.block, 8 * FEWEST * (scalars + 1))
+        block = max(self.block, 8 * PIECE * (scalars + 1))
         if self.memory is not None and self.memory < AHEAD * block:
             raise TemplateError(
                 f"devices: a block of up to {block} bytes is sent while the last one is used, and two of them do not fit into "
@@ -83,20 +73,15 @@ class Placement:
             )
 
     def limit(self, device: Any) -> float:
-        """Return how many bytes of records may lie on a device."""
-        return SHARE * memory_of(device) if self.memory is None else self.memory
-
-
-def memory_of(device: Any) -> float:
-    """Return how many bytes a device has; infinity where nobody says so."""
-    return float((device.memory_stats() or {}).get("bytes_limit", np.inf))
+        """Return how many bytes of records may lie on a device; a limit above what it has is none."""
+        most = float((device.memory_stats() or {}).get("bytes_limit", np.inf))
+        return self.memory if self.memory is not None and self.memory <= most else SHARE * most
 
 
 _CURRENT: ContextVar[Placement | None] = ContextVar("devices", default=None)
 
 
 def current() -> Placement:
-    """Return what holds here."""
     return _CURRENT.get() or Placement()
 
 
@@ -124,7 +109,7 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     ------
     TemplateError
         If an option makes no sense; from a fit, before anything is paid, if JAX is not installed, finds fewer devices or none
-        with double precision, or if the memory limit is less than two blocks or more than a GPU has.
+        with double precision, or if the memory limit is less than two blocks.
 
     Examples
     --------
@@ -156,8 +141,8 @@ def has_accelerator() -> bool:
 
 
 def padded_size(count: int) -> int:
-    """Round a number of records up, by at most an eighth (at least to 8), so that few different sizes occur."""
-    step = max(8, 1 << max(0, count.bit_length() - 4))
+    """Round a number of records up to whole pieces, by at most an eighth of many, so that few different sizes occur."""
+    step = max(PIECE, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 
 
@@ -172,11 +157,8 @@ def compiled(program: Program) -> Callable[..., Any]:
         return xp.sum(weights * xp.broadcast_to(xp.reshape(found, -1), (len(weights),)))
 
     def summed(entries: Any, constants: Any, records: Any) -> Any:
-        """Sum a piece with a call, and the pieces in pairs."""
-        size, count = len(records[0]), 1
-        while size // count > PIECE and size % (2 * count) == 0:
-            count *= 2
-        pieces = [array.reshape((count, size // count, *array.shape[1:])) for array in records]
+        """Sum pieces, and these in pairs."""
+        pieces = [array.reshape((-1, PIECE, *array.shape[1:])) for array in records]
         of_pieces = jax.vmap(lambda *piece: jax.value_and_grad(total)(entries, constants, *piece))
         return [pairwise(part, xp) for part in of_pieces(*pieces)]
 
@@ -189,14 +171,9 @@ class Block:
 
     lowered: Lowered
     rows: Indices
-    width: int
+    bytes: int  # of the records and their weights
     device: Any = None
     sent: Any = None
-
-    @property
-    def bytes(self) -> int:
-        """Size of the records and their weights."""
-        return 8 * padded_size(len(self.rows)) * (self.width + 1)
 
     def records(self, columns: dict[str, Any]) -> Any:
         """Return the weights of the records and their fields, on the device."""
@@ -206,8 +183,7 @@ class Block:
 
         # Padding repeats a record with weight zero: a value that is in the domain keeps every function finite.
         more = padded_size(len(self.rows)) - len(self.rows)
-        rows = np.concatenate([self.rows, np.full(more, self.rows[0])])
-        weights = np.concatenate([np.ones(len(self.rows)), np.zeros(more)])
+        rows, weights = np.pad(self.rows, (0, more), "edge"), np.pad(np.ones(len(self.rows)), (0, more))
         return jax.device_put((weights, *(dense(columns[name][rows]) for name in self.lowered.fields)), self.device)
 
 
@@ -215,24 +191,18 @@ class DeviceEngine:
     """Sums over records by compiled functions on devices."""
 
     def __init__(self, losses: Losses, batch: Batch) -> None:
-        self.losses, self.lift = losses, losses.lift
-        # Chunks can only be read from front to back, and the records of a group lie anywhere.
-        self._columns = {n: np.asarray(c) if isinstance(c, Pieces) else c for n, c in batch.fields.items()}
-        placement = current()
-        groups = ((loss, rows) for g, loss in enumerate(losses.lowered) if len(rows := batch.rows(g)))
-        self._blocks = [block for loss, rows in groups for block in self._cut(loss, rows, placement.block)]
-        self._devices = placement.found() if self._blocks else []
-        self._deal(placement)
-
-    def _cut(self, loss: Lowered, rows: Indices, size: int) -> list[Block]:
-        width = sum(int(np.prod(self._columns[name].shape[1:], dtype=np.int64)) for name in loss.fields)
-        pieces = int(max(min(size / (8 * (width + 1) * PIECE), HELD / max(len(loss.place), 1)), 1))
-        step = PIECE << (pieces.bit_length() - 1)  # a power of two of pieces
-        return [Block(loss, rows[start : start + step], width) for start in range(0, len(rows), step)]
-
-    def _deal(self, placement: Placement) -> None:
-        """Give each block to a device; those that stay there are sent now."""
+        self.lift, self._columns, placement = losses.lift, batch.fields, current()
+        self._blocks: list[Block] = []
+        for group, loss in enumerate(losses.lowered):
+            rows = batch.rows(group)
+            width = 1 + sum(int(np.prod(self._columns[name].shape[1:], dtype=np.int64)) for name in loss.fields)
+            pieces = int(max(min(placement.block / (8 * width * PIECE), HELD / max(len(loss.place), 1)), 1))
+            step = PIECE << (pieces.bit_length() - 1)  # a power of two of pieces
+            parts = (rows[start : start + step] for start in range(0, len(rows), step))
+            self._blocks += [Block(loss, part, 8 * padded_size(len(part)) * width) for part in parts]
+        self._devices = placement.found()
         for number, device in enumerate(self._devices):
+            # Those that stay are sent now.
             blocks, limit, used = self._blocks[number :: len(self._devices)], placement.limit(device), 0
             if sum(block.bytes for block in blocks) > limit:
                 limit -= AHEAD * max(block.bytes for block in blocks)
@@ -242,25 +212,23 @@ class DeviceEngine:
                     with double_precision():
                         block.sent = block.records(self._columns)
 
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Sum of the losses and its gradient, shape (dim,): sums of blocks are added in the order of these."""
-        entries = np.asarray(self.lift @ theta)
+    def gradient_and_value(self, theta: Array) -> Array:
+        """Gradient of the sum of the losses, and the sum, shape (dim + 1,): blocks are added in their order."""
+        entries, total = np.asarray(self.lift @ theta), Pairwise(np.zeros(self.lift.shape[0] + 1))
         flying: deque[tuple[Lowered, Any]] = deque()
-        total, slope = 0.0, Pairwise(np.zeros(self.lift.shape[0]))
 
-        def land() -> float:
-            own, (value, part) = flying.popleft()
-            whole = np.zeros(self.lift.shape[0])
-            whole[own.place] = np.asarray(part)
-            slope.add(whole)
-            return float(value)
+        def land() -> None:
+            own, (value, slope) = flying.popleft()
+            whole = np.zeros(len(entries) + 1)
+            whole[own.place], whole[-1] = np.asarray(slope), np.asarray(value)
+            total.add(whole)
 
         with double_precision():
             for block in self._blocks:
                 if len(flying) == AHEAD * len(self._devices):
-                    total += land()
+                    land()
                 own, records = block.lowered, block.records(self._columns)
                 flying.append((own, compiled(own.program)(entries[own.place], own.constants, records)))
             while flying:
-                total += land()
-        return total, np.asarray(self.lift.T @ slope.value)
+                land()
+        return np.append(self.lift.T @ total.value[:-1], total.value[-1])

@@ -7,17 +7,20 @@ these are multiplied with the block again.
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.summation import BLOCK, PIECE, Pairwise
-from dpconvex.evaluation.design import TABLE, Design, Product, product
+from dpconvex.core.evaluate import STEP
+from dpconvex.core.summation import BLOCK, PIECE, summed
+from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
+from dpconvex.evaluation.design import TABLE, Product, product, product_apart
 from dpconvex.evaluation.forms import Label, LeafForm
-from dpconvex.evaluation.programs import LANES, gradient, hessian_product
+from dpconvex.evaluation.programs import LANES, gradient
 from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
@@ -26,7 +29,7 @@ Records = dict[str, Any]
 T = TypeVar("T")
 
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block has
-# at least so many records, because each costs some calls of compiled functions.
+# at least so many records, because each costs some calls of functions.
 BLOCK_BYTES, FEWEST = 2**23, 4096
 # So many sums of pieces of sparse records are made at a time.
 WIDE = 2**22
@@ -49,11 +52,6 @@ class Share:
     rows: Any  # where the records are in the block: places, or a slice of all
 
     @property
-    def label(self) -> Label:
-        """One whose function, numbers and fields are those of all."""
-        return self.parts[0][0]
-
-    @property
     def size(self) -> int:
         return int(self.parts[-1][1].stop)
 
@@ -65,12 +63,8 @@ class Share:
         """Return leaves without their offsets; one column if all records share it."""
         own = self.of(forms)
         if len(self.parts) == 1:
-            return np.asarray(self.label.combine @ own)
+            return np.asarray(self.parts[0][0].combine @ own)
         return np.concatenate([label.combine @ own[:, some] for label, some in self.parts], axis=1)
-
-    def fields(self, block: Records) -> list[Array]:
-        """Return fields for the outer function, records first."""
-        return [dense(block[name])[self.rows] for name in self.label.lowered.fields]
 
     def back(self, slopes: Array) -> Array:
         """Turn slopes by the leaves into those by the forms."""
@@ -89,37 +83,42 @@ def filled(rows: Indices) -> Indices:
     return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
 
 
+def numbers_in(batch: Batch) -> int:
+    columns = batch.fields.values()
+    return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+
+
 class Engine:
     """Sums over blocks of records that are read where they lie."""
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
-        self.form, self.batch = form, batch
-        self.design = Design(form.monomials, form.fields)
+        self.form, self.design, self.batch = form, form.design, batch
         # Labels by their function; those that depend on all parameters stay apart, because records share these.
         kinds: dict[Any, list[int]] = {}
         for number, label in enumerate(form.labels):
             numbers = tuple((c.shape, c.tobytes()) for c in label.lowered.constants)
-            apart = number if len(form.monomials) == 1 else -1
+            apart = -1 if self.design.columns else number
             kinds.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
-        self.kinds = list(kinds.values())
+        self._kinds = list(kinds.values())
+        self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
         columns = batch.fields
-        self.step = self._step()
-        size = sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns.values())
-        self.large = size >= LARGE
         # Blocks of sparse columns are kept: they share the column's numbers.
-        self._sparse = {
-            name: [partial(itself, read()) for read in readers(column, self.step)]
-            for name, column in columns.items()
-            if sp.issparse(column)
+        self._columns = {
+            name: [partial(itself, read()) for read in readers(c, self._step)] if sp.issparse(c) else c
+            for name, c in columns.items()
         }
         # What is made of blocks is kept where nobody can change them, and that is not too much.
-        self.keeps = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns.values())
-        self.keeps &= self.design.pairs is None or batch.size * self.design.count <= KEPT
-        self._tables: dict[int, Array] = {}  # of monomials of degree two, by block
-        self.plans = [self.dealt(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
+        self._keeps = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns.values())
+        self._keeps &= self.design.pairs is None or batch.size * self.design.count <= KEPT
+        self._made: dict[tuple[str, int], Any] = {}
+        self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
 
-    def _step(self) -> int:
-        """Return the number of records in a block: a multiple of `LANES`."""
+    @cached_property
+    def _norms(self) -> Norms | None:
+        return Norms.of(self.form)
+
+    def _records_in_a_block(self) -> int:
+        """Return a multiple of `LANES`."""
         width, wide = 0.0 if self.design.pairs is None else 8.0 * self.design.count, 1
         for column in self.batch.fields.values():
             if sp.issparse(column):
@@ -130,12 +129,12 @@ class Engine:
         rows = np.clip(BLOCK_BYTES / max(width, 16 * (leaves + self.form.forms), 1), FEWEST, BLOCK)
         return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
 
-    def dealt(self, group: Indices) -> Plan:
+    def _plan(self, group: Indices) -> Plan:
         """Deal records with these labels to outer functions."""
         if len(self.form.labels) == 1:
             return Plan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None))])
         shares = []
-        for members in self.kinds:
+        for members in self._kinds:
             rows = [np.flatnonzero(group == member) for member in members]
             ends = np.cumsum([0, *map(len, rows)])
             if ends[-1]:
@@ -145,78 +144,95 @@ class Engine:
                 shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), every))
         return Plan(len(group), shares)
 
-    def each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
+    def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
+        """Return what is made of a block, once if it may be kept."""
+        found: T = self._made[what, number] if (what, number) in self._made else make()
+        if self._keeps:
+            self._made[what, number] = found
+        return found
+
+    def _each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
         """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
-        columns = {
-            name: iter(self._sparse[name]) if name in self._sparse else readers(column, self.step)
-            for name, column in self.batch.fields.items()
-        }
+        columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
 
         def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
-            return function(number, self._read(number, reads), self.plans[number])
+            block = {name: read() for name, read in reads.items()}
+            if self.design.pairs is not None:
+                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block))
+            return function(number, block, self.plans[number])
 
         tasks = (
             partial(task, k, {name: next(column) for name, column in columns.items()}) for k in range(len(self.plans))
         )
-        with one_blas_thread() if self.large else nullcontext(1) as threads:
+        with one_blas_thread() if self._large else nullcontext(1) as threads:
             yield from in_order(tasks, min(threads, len(self.plans)))
 
-    def _read(self, number: int, reads: dict[str, Callable[[], Any]]) -> Records:
-        block = {name: read() for name, read in reads.items()}
-        if self.design.pairs is not None:
-            table = self._tables.get(number)
-            block[TABLE] = self.design.with_table(block) if table is None else table
-            if self.keeps:
-                self._tables[number] = block[TABLE]
-        return block
-
-    def coefficients(self, theta: Array) -> Array:
+    def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Sum of the losses and its gradient, shape (dim,)."""
-        coefficients = self.coefficients(theta)
-
-        def one(number: int, block: Records, plan: Plan) -> tuple[float, Array]:
-            values, slopes = self.slopes(coefficients, block, plan)
-            return float(values.sum()), self.design.backward(block, slopes)
-
-        total, slope = 0.0, Pairwise(np.zeros(coefficients.shape))
-        for value, part in self.each(one):
-            total += value
-            slope.add(part)
-        return total, np.asarray(self.form.map.T @ slope.value.ravel())
-
-    def slopes(
-        self, coefficients: Array, block: Records, plan: Plan, product: Product = product
-    ) -> tuple[Array, Array]:
-        """Losses of a block's records, and their gradients by the forms, shape (forms, records)."""
-        forms = self.design.forward(block, coefficients, plan.size, product)
-        losses, slopes = np.empty(plan.size), np.empty((len(forms), plan.size))
+    def _slopes(self, forms: Array, block: Records, plan: Plan, product: Product = product) -> tuple[Array, Array]:
+        """Losses of a block's records, and their gradients by the forms, shape (forms, records), at forms, maybe complex."""
+        forms = np.broadcast_to(forms, (len(forms), plan.size)) if self.design.columns else forms
+        losses, slopes = np.empty(plan.size, forms.dtype), np.empty((len(forms), plan.size), forms.dtype)
         for share in plan.shares:
-            own, leaves = share.label.lowered, self.leaves(share, forms, block, plan.size, product)
-            values, found = gradient(own.program, own.constants, leaves, share.fields(block), share.size)
-            losses[share.rows], slopes[:, share.rows] = values, share.back(found)
+            leaves, own = share.leaves(forms), share.parts[0][0].lowered
+            for label, some in share.parts:
+                if label.offset.any():
+                    offset = share.of(self.design.forward(block, label.offset, product))
+                    leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
+            fields = [dense(block[name])[share.rows] for name in own.fields]
+            losses[share.rows], found = gradient(own.program, own.constants, leaves, fields, share.size)
+            slopes[:, share.rows] = share.back(found)
         return losses, slopes
 
-    def leaves(self, share: Share, forms: Array, block: Records, size: int, product: Product = product) -> Array:
-        """Leaves of a share's records from all forms of a block, shape (entries, records), or one column."""
-        leaves = share.leaves(forms)
-        for label, some in share.parts:
-            if label.is_moving:
-                leaves[:, some] += share.of(self.design.forward(block, label.offset, size, product))[:, some]
-            elif label.offset.any():
-                leaves[:, some] += label.offset[:, -1:]
-        return leaves
+    def gradient_and_value(self, theta: Array) -> Array:
+        """Gradient of the sum of the losses, and the sum, shape (dim + 1,)."""
+        coefficients = self._coefficients(theta)
 
-    def hessian(self, theta: Array, records: int) -> Array:
-        """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
-        coefficients = self.coefficients(theta)
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            losses, slopes = self._slopes(self.design.forward(block, coefficients), block, plan)
+            return np.append(self.design.backward(block, slopes), losses.sum())
+
+        found = np.zeros(coefficients.size + 1) + summed(self._each(one))
+        return np.append(self.form.map.T @ found[:-1], found[-1])
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        coefficients = self._coefficients(theta)
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            own = slice(number * self._step, number * self._step + plan.size)
+            some = np.arange(plan.size) if chosen is None else np.flatnonzero(chosen[own])
+            if not len(some):
+                return np.zeros(len(theta))
+            make = partial(self._part, block, plan, some, self.batch.group[own])
+            block, plan, lengths = make() if chosen is not None else self._kept("part", number, make)
+            with np.errstate(all="ignore"):
+                forms = self.design.forward(block, coefficients, product_apart)
+                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                if self._norms is None:
+                    return sum_one_by_one(self.form, slopes, self.design.table(block, plan.size), clip, len(some))
+                slopes = clipped(slopes, self._norms.squares(slopes, lengths), clip)
+            slopes[:, len(some) :] = 0.0
+            return np.asarray(self.form.map.T @ self.design.backward(block, slopes).ravel())
+
+        return np.zeros(len(theta)) + summed(self._each(one))
+
+    def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> tuple[Records, Plan, Array | None]:
+        """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
+        if len(some) < plan.size or plan.size % LANES:
+            rows = filled(some)
+            block, plan = {name: column[rows] for name, column in block.items()}, self._plan(group[rows])
+        return block, plan, None if self._norms is None else self._norms.lengths(self.design, block)
+
+    def hessian(self, theta: Array, every: int) -> Array:
+        """Hessian of the sum of the losses, shape (dim, dim), from one in so many records."""
+        coefficients = self._coefficients(theta)
         forms, monomials = coefficients.shape
 
         def one(number: int, block: Records, plan: Plan) -> Array:
             total = np.zeros((forms, monomials, forms, monomials))
-            weight, table, bends = self._bends(coefficients, number, block, plan, records)
+            weight, table, bends = self._bends(coefficients, number, block, plan, every)
             for k, bent in enumerate(bends):
                 for other in range(k, forms):
                     if bent[other].any():
@@ -225,43 +241,29 @@ class Engine:
                         total[k, :, other] = total[other, :, k].T
             return total * weight
 
-        whole = np.asarray(sum(self.each(one))).reshape(forms * monomials, -1)
+        whole = np.asarray(sum(self._each(one))).reshape(forms * monomials, -1)
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
 
-    def moments(self, theta: Array, records: int) -> Array:
-        """Sum the Hessians by the forms, and the products of monomials, from about so many records, as one vector."""
-        coefficients = self.coefficients(theta)
+    def moments(self, theta: Array, every: int) -> Array:
+        """Sum the Hessians by the forms, and the products of monomials, from one in so many records, as one vector."""
+        coefficients = self._coefficients(theta)
 
         def one(number: int, block: Records, plan: Plan) -> Array:
-            weight, table, bends = self._bends(coefficients, number, block, plan, records)
+            weight, table, bends = self._bends(coefficients, number, block, plan, every)
             bend = np.array([bent.sum(axis=1) for bent in bends])
             return weight * np.concatenate([((bend + bend.T) / 2).ravel(), (table.T @ table).ravel()])
 
-        return np.asarray(sum(self.each(one)))
+        return np.asarray(sum(self._each(one)))
 
     def _bends(
-        self, coefficients: Array, number: int, block: Records, plan: Plan, records: int
+        self, coefficients: Array, number: int, block: Records, plan: Plan, every: int
     ) -> tuple[float, Array, Iterator[Array]]:
         """Return how many records each of some stands for, the monomials of these, and their Hessians by the forms, by rows."""
-        size, every = plan.size, max(self.batch.size // max(records, 1), 1)
+        size = plan.size
         if every > 1:
             block = {name: column[::every] for name, column in block.items()}
-            plan = self.dealt(self.batch.group[number * self.step :][:size:every])
-        forms = self.design.forward(block, coefficients, plan.size)
-
-        def bends() -> Iterator[Array]:
-            for unit in np.eye(len(forms)):
-                bent = np.empty((len(forms), plan.size))
-                for share in plan.shares:
-                    own, leaves = share.label.lowered, self.leaves(share, forms, block, plan.size)
-                    along = share.leaves(np.repeat(unit[:, None], forms.shape[1], axis=1))
-                    fields = share.fields(block)
-                    found = hessian_product(own.program, own.constants, leaves, along, fields, share.size)
-                    bent[:, share.rows] = share.back(found)
-                yield bent
-
-        return size / plan.size, self.design.table(block, plan.size), bends()
-
-    def written_down(self, slopes: Array, table: Array) -> Array:
-        """Return gradients of records, shape (dim, records), from those by the forms."""
-        return np.asarray(self.form.map.T @ (slopes[:, None] * table.T[None]).reshape(-1, len(table)))
+            plan = self._plan(self.batch.group[number * self._step :][:size:every])
+        forms = self.design.forward(block, coefficients)
+        moved = (forms + 1j * STEP * unit[:, None] for unit in np.eye(len(forms)))
+        bends = (np.imag(self._slopes(some, block, plan)[1]) / STEP for some in moved)
+        return size / plan.size, self.design.table(block, plan.size), bends

@@ -27,9 +27,9 @@ from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.runtime import once
 from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.evaluation.design import TABLE, Design
 from dpconvex.evaluation.programs import Lowered, entry_rows, lowered
 from dpconvex.geometry.quadratics import Quadratic, quadratic
-from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 # Monomials of a higher degree are left to outer functions.
@@ -52,19 +52,14 @@ class Label:
     combine: sp.csr_array  # leaves from forms, shape (entries of all leaves, forms)
     offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
-    @cached_property
-    def is_moving(self) -> bool:
-        return bool(self.offset[:, :-1].any())
-
 
 @dataclass(frozen=True, eq=False)
 class LeafForm:
     """All losses of a template, as outer functions of shared forms."""
 
     labels: tuple[Label, ...]
-    monomials: Indices  # products of record scalars, -1 standing for 1, shape (monomials, degree); sorted, the constant one last
+    design: Design
     map: sp.csr_array  # from theta to the coefficients of the forms, form by form, shape (forms * monomials, dim)
-    fields: dict[str, slice]  # the record scalars of each continuous field, in column order
 
     @property
     def forms(self) -> int:
@@ -78,7 +73,7 @@ class LeafForm:
         weights of a class, one for each feature.  A Hessian that is the product of one matrix for the forms and one for the
         monomials is then one of a matrix for rows and one for columns.  None if it is not so.
         """
-        count, table = len(self.monomials), sp.csc_array(self.map)
+        count, table = self.design.count, sp.csc_array(self.map)
         form, monomial = np.divmod(table.indices, count)
         lengths = np.diff(table.indptr)
         row = monomial[np.minimum(table.indptr[:-1], len(monomial) - 1)]
@@ -100,8 +95,7 @@ class Losses:
     """What is needed of a template to evaluate it, whatever the records."""
 
     def __init__(self, template: Template, space: Space) -> None:
-        self._losses, self._space, self._record = template.losses, space, template.record
-        self._rows = entry_rows(space)
+        self._template, self._space, self._rows = template, space, entry_rows(space)
         self._public: dict[Expression, Lowered | Quadratic] = {}
 
     @cached_property
@@ -111,21 +105,20 @@ class Losses:
     @cached_property
     def lowered(self) -> tuple[Lowered, ...]:
         """The loss of each combination of discrete fields, as a function of the entries of all variables."""
-        return tuple(lowered(loss, self._rows) for loss in self._losses)
+        return tuple(lowered(loss, self._rows) for loss in self._template.losses)
 
     @cached_property
     def form(self) -> LeafForm:
-        return split(self._losses, self._record, self._space) or self.whole
-
-    @cached_property
-    def whole(self) -> LeafForm:
-        """Losses as functions of all parameters."""
+        found = split(self._template, self._space)
+        if found is not None:
+            return found
         every = sp.csr_array(sp.eye_array(self.lift.shape[0]))
         labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in self.lowered)
-        return LeafForm(labels, np.zeros((1, 0), dtype=np.int64), self.lift, {})
+        return LeafForm(labels, Design(1, {}, ()), self.lift)
 
-    def public(self, part: Expression) -> Lowered | Quadratic:
-        """Return the regularizer, or a part of it."""
+    def public(self, part: Expression | None) -> Lowered | Quadratic:
+        """Return a part of the regularizer, or all of it."""
+        part = part or self._template.regularizer
         if part not in self._public:
             self._public[part] = quadratic(part, self._space) or lowered(part, self._rows)
         return self._public[part]
@@ -141,23 +134,30 @@ def _losses(template: Template, variables: tuple[Variable, ...]) -> Losses:
     return Losses(template, Space(variables))
 
 
-def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafForm | None:
+def split(template: Template, space: Space) -> LeafForm | None:
     """Split leaves into polynomials of low degree; None if they are not, or share too little."""
-    bases = Bases(record)
+    bases = Bases(template.record)
     fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
-    scalars = bases.count
-    expander = Expander(space, bases)
-    leaves = [affine_leaves(loss) for loss in losses]
+    scalars, expander = bases.count, Expander(space, bases)
+    leaves = [affine_leaves(loss) for loss in template.losses]
     try:
         found = [expander.expand(leaf) for group in leaves for leaf in group]
     except (MissingRule, NotPrivate):
         return None
-    if not found or bases.count > scalars or any(p.monomial.shape[1] > LARGEST_DEGREE for p in found):
+    degree = max((polynomial.monomial.shape[1] for polynomial in found), default=LARGEST_DEGREE + 1)
+    if bases.count > scalars or degree > LARGEST_DEGREE:
         return None
     starts = np.cumsum([0, *(p.size for p in found)])
     terms = concatenate(found, (int(starts[-1]),), [p.entry + first for p, first in zip(found, starts, strict=False)])
-    monomials, place = numbered(terms.monomial)
-    count, dim, moving = len(monomials), space.dim, terms.coordinate >= 0
+    if degree == LARGEST_DEGREE:
+        # -1, which stands for 1, sorts first; the constant one goes last.
+        distinct, number = numbered_rows(np.concatenate([terms.monomial, np.full((1, degree), -1)]))
+        design = Design(len(distinct), {TABLE: slice(0, len(distinct) - 1)}, tuple(fields), tuple(distinct[1:].T))
+        place = (number[:-1] - 1) % design.count
+    else:
+        design = Design(degree * scalars + 1, fields if degree else {}, tuple(fields))
+        place = terms.monomial.sum(axis=1) % design.count
+    count, dim, moving = design.count, space.dim, terms.coordinate >= 0
     ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
     basis = row_basis(coefficients(terms, place * dim + terms.coordinate, moving, count * dim), ends)
     if basis is None:
@@ -165,19 +165,11 @@ def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafF
     forms, combine = basis
     offsets = coefficients(terms, place, ~moving, count)
     labels = []
-    for loss, group, first in zip(losses, leaves, ends, strict=False):
+    for loss, group, first in zip(template.losses, leaves, ends, strict=False):
         parts = np.cumsum([first, *(leaf.size for leaf in group)])
         own = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
         labels.append(Label(own, sp.csr_array(combine[own.place]), offsets[own.place].toarray()))
-    return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
-
-
-def numbered(table: Indices) -> tuple[Indices, Indices]:
-    """Number the distinct monomials of a table; the constant one is always there, and last."""
-    constant = np.full((1, table.shape[1]), -1, dtype=np.int64)
-    distinct, number = numbered_rows(np.concatenate([table, constant]))
-    # -1 sorts first: the constant goes last, where it is easy to find.
-    return np.roll(distinct, -1, axis=0), ((number - 1) % len(distinct))[:-1]
+    return LeafForm(tuple(labels), design, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))))
 
 
 def coefficients(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
@@ -202,30 +194,30 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
     rng = np.random.default_rng(0)
     for start, end in [*pairwise(ends.tolist()), (0, len(scale))]:
         own = np.flatnonzero((moving >= start) & (moving < end))
-        width = min(len(own), LARGEST_BASIS + 1)
-        if not width:
+        if not len(own):
             continue
-        sketch = unit @ rng.normal(size=(len(used), width))
+        sketch = unit @ rng.normal(size=(len(used), min(len(own), LARGEST_BASIS + 1)))
         _, triangle, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
         size = np.abs(np.diag(triangle))
         rank = int((size > SAME * size[0]).sum())
+        if rank > LARGEST_BASIS:
+            return None
         chosen = own[np.sort(order[:rank])]
-        basis, weights = unit[chosen], np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
+        basis, length = unit[chosen], scale[moving[chosen]]
         bad = np.linalg.eigvalsh((basis @ basis.T).toarray())[0] < WELL_CONDITIONED
-        if rank > LARGEST_BASIS or (bad and end - start < len(scale)):
+        if bad and end - start < len(scale):
             continue
         if bad and rank * len(used) <= LARGEST_DENSE:
             directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
             basis, weights, length = sp.csr_array(directions.T), unit @ directions, np.ones(rank)
         else:  # as they are: numbers that are whole stay so
-            length = scale[moving[chosen]]
+            weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
             ratio = scale[moving, None] / length
             nearest = np.round(weights * ratio)
             whole = np.abs(weights * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
             weights = np.where(whole, nearest / ratio, weights)
-        error = abs(sp.csr_array(weights) @ basis - unit)
-        largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(len(moving))
-        if (largest <= ROUNDING * (np.abs(weights).sum(axis=1) + 1)).all():
+        error = abs(sp.csr_array(weights) @ basis - unit).max(axis=1).toarray().ravel()
+        if (error <= ROUNDING * (np.abs(weights).sum(axis=1) + 1)).all():
             combine = np.zeros((len(scale), rank))
             combine[moving] = weights * scale[moving, None] / length
             basis = sp.csr_array(sp.diags_array(length) @ basis)

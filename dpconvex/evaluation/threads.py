@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 @cache
 def controller() -> Any:
-    """Return what sets the number of threads of the libraries that are loaded."""
     import scipy.linalg  # noqa: F401  (loads SciPy's own library)
     from threadpoolctl import ThreadpoolController
 
@@ -76,24 +75,27 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int, name: str = "dpconv
         yield from (task() for task in tasks)
         return
     waiting: deque[Future[T]] = deque()
-    coming = iter(tasks)
-    task: Callable[[], T] | None = None
-    refusal: Exception | None = None
     try:
-        while True:
-            try:
-                task = next(coming, None)
-            except Exception as error:  # what was begun before comes first
-                task, refusal = None, error
-            if task is not None:
-                # Settings of the caller's context, such as `numpy.errstate`, hold in the tasks.
-                waiting.append(pool(workers, name).submit(copy_context().run, task))
-            elif not waiting:
-                break
-            if task is None or len(waiting) > workers:
+        for task in or_refusal(tasks):
+            # Settings of the caller's context, such as `numpy.errstate`, hold in the tasks.
+            waiting.append(pool(workers, name).submit(copy_context().run, task))
+            if len(waiting) > workers:
                 yield waiting.popleft().result()
-        if refusal is not None:
-            raise refusal
+        while waiting:
+            yield waiting.popleft().result()
     finally:
         # What has begun is waited for: nothing runs on after an error or an interrupt.
         wait([future for future in waiting if not future.cancel()])
+
+
+def or_refusal(tasks: Iterable[Callable[[], T]]) -> Iterator[Callable[[], T]]:
+    """Yield tasks, and a refusal of the next one as a task that fails: what was begun before comes first."""
+    try:
+        yield from tasks
+    except Exception as error:
+        refusal = error
+
+        def fail() -> T:
+            raise refusal
+
+        yield fail

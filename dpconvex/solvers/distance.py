@@ -35,7 +35,7 @@ class Composite:
         self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0
         columns = () if problem.lengths else problem.batch.fields.values()  # partitions show none
         scalars = sum(math.prod(column.shape[1:]) for column in columns)
-        self.lengths = problem.lengths or Lengths(scalars, max(self.dim, 1), self.dim)
+        self.lengths = problem.lengths or Lengths(scalars * (scalars + 3) // 2, max(self.dim, 1), self.dim)
 
     @cached_property
     def is_smooth(self) -> bool:

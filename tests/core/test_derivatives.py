@@ -9,6 +9,7 @@ from atom_cases import CASES, Case, full
 from dpconvex.core.atoms import arithmetic, exponentials, powers
 from dpconvex.core.expression import Variable
 from dpconvex.core.runtime import double_precision
+from dpconvex.core.summation import PIECE
 from dpconvex.evaluation.devices import compiled
 from dpconvex.evaluation.programs import Lowered, gradient, hessian_product, lowered
 
@@ -53,7 +54,7 @@ def test_compiled_functions_agree(name: str) -> None:
     own, entries, _ = prepared(full(name)[-1], 1)
     values, slopes = gradient(own.program, own.constants, entries, [], 1)
     with double_precision():
-        value, slope = compiled(own.program)(entries[:, 0], own.constants, (np.ones(1),))
+        value, slope = compiled(own.program)(entries[:, 0], own.constants, (np.eye(1, PIECE)[0],))
         assert float(value) == pytest.approx(values[0], rel=1e-11)
         assert np.asarray(slope) == pytest.approx(slopes[:, 0], rel=1e-11, abs=1e-11)
 

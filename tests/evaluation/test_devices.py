@@ -61,9 +61,9 @@ def counted(value, device):
 jax.device_put = counted
 
 
-def found(template, column, engine=None):
+def found(template, column):
     space = Space(template.variables)
-    loss = BatchedLoss(template, space, template.record.validate({"x": column, "y": y}), engine)
+    loss = BatchedLoss(template, space, template.record.validate({"x": column, "y": y}))
     value, slope = loss.value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
     return loss, [np.array(value), slope]
 
@@ -71,14 +71,14 @@ def found(template, column, engine=None):
 # Each function is compiled for each device, which takes most of the time.
 on = {"softmax": (x, ((1, None), (2, LIMIT), (4, LIMIT))), "own": (stored, ((1, None), (1, LIMIT)))}
 for name, (column, places) in on.items():
-    expected = found(templates[name], column, "whole")[1]
+    expected = found(templates[name], column)[1]
     bits = set()
     for count, memory in places:
         most, loss, blocks = 0, None, None
         with dp.devices(count=count, memory=memory, block=BLOCK):
             loss, numbers = found(templates[name], column)
-        assert loss.engine == "device"
-        blocks = loss._engine._blocks
+        assert loss.devices
+        blocks = loss.devices._blocks
         assert {block.device for block in blocks} == set(jax.devices()[:count])
         streamed = sum(block.sent is None for block in blocks)
         assert (streamed == 0) == (memory is None), (streamed, len(blocks))
@@ -141,7 +141,7 @@ def test_sparse_columns_stay_on_the_processor() -> None:
     template = dp.load("logistic_regression", features=2, regularization=0.1)
     batch = template.record.validate({"x": sparse.csr_array([[1.0, 0.0], [0.0, 1.0]]), "y": [1, -1]})
     with dp.devices():
-        assert BatchedLoss(template, Space(template.variables), batch).engine == "blocks"
+        assert BatchedLoss(template, Space(template.variables), batch).devices is None
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,9 @@ def numbers():
     found = []
     for template in templates.values():
         space = Space(template.variables)
-        loss = BatchedLoss(template, space, template.record.validate({"x": x}), "device")
-        found += loss.value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
+        with dp.devices():
+            loss = BatchedLoss(template, space, template.record.validate({"x": x}))
+            found += loss.value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
     return b"".join(np.asarray(number).tobytes() for number in found).hex()
 """
 OPTIONS: dict[str, Any] = {

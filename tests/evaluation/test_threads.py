@@ -18,8 +18,8 @@ import scipy.sparse as sp
 
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
-from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.engine import FEWEST, Engine
+from dpconvex.evaluation.forms import losses_of
 from dpconvex.evaluation.threads import in_order
 from dpconvex.language.columns import Chunks
 from dpconvex.language.record import Record
@@ -143,9 +143,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(
                 yield number
 
             monkeypatch.setattr("dpconvex.evaluation.engine.one_blas_thread", threads)
-            engine = BatchedLoss(template, space, template.record.validate({"x": x, "y": y}))._engine
-            assert isinstance(engine, Engine)
+            batch = template.record.validate({"x": x, "y": y})
+            engine = Engine(losses_of(template, space).form, batch)
             assert len(engine.plans) >= 3
-            value, gradient = engine.value_and_gradient(theta)
-            found.append((np.array(value), gradient, engine.hessian(theta, size)))
+            found.append((engine.gradient_and_value(theta), engine.hessian(theta, 1)))
         assert all((a == b).all() for a, b in zip(*found, strict=True)), name

@@ -13,7 +13,6 @@ from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, Write
 from dpconvex.core.expression import OPERATORS, PRODUCT, SIGN, SUM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial, concatenate
-from dpconvex.core.summation import TERMS, summed
 from dpconvex.errors import NotPrivate
 
 
@@ -163,16 +162,11 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
 
 
 def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
-    """Sum products over the axis, if any, that both factors have and the result has not, in pieces; axes have letters.
+    """Sum products over the axis, if any, that both factors have and the result has not; axes have letters.
 
     NumPy adds one term after the other, for all records at once: a record's sum does not depend on how many there are.
     """
-    axis, product = "".join(set(one) & set(two) - set(result)), f"{one}z,{two}z->{result}z"
-    if not axis or a.shape[one.index(axis)] <= TERMS:
-        return xp.einsum(product, a, b)
-    cuts = range(TERMS, a.shape[one.index(axis)], TERMS)
-    parts = zip(xp.split(a, cuts, one.index(axis)), xp.split(b, cuts, two.index(axis)), strict=True)
-    return summed(xp.einsum(product, x, y) for x, y in parts)
+    return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
 
 
 def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
