@@ -186,9 +186,7 @@ def predict(chosen: argparse.Namespace) -> None:
     if chosen.id == schema.label:
         raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
     if chosen.id is not None:
-        raw = table_of(chosen.data)
-        raw.check_names([chosen.id], None)
-        columns[chosen.id] = raw.column(chosen.id).tolist()
+        columns |= {name: values.tolist() for name, values in table_of(chosen.data).columns([chosen.id]).items()}
     columns[schema.label] = declared.predicted(release.predict(X))
     if chosen.scores:
         columns |= per_label("score", release.decision_function(X), schema)

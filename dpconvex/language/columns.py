@@ -38,8 +38,7 @@ class Chunks:
 
     Examples
     --------
-    >>> halves = Chunks(lambda: (np.full((2, 3), value) for value in (0.0, 1.0)))
-    >>> len(halves)
+    >>> len(Chunks(lambda: (np.full((2, 3), value) for value in (0.0, 1.0))))
     4
     """
 
@@ -73,7 +72,7 @@ class Pieces:
     """A validated `Chunks` column: it can only be read from front to back, and passes its gate whenever it is."""
 
     def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Any) -> None:
-        self.chunks, self.gate, self.shape = chunks, gate, (0, *shape)
+        self.chunks, self.gate, self.none = chunks, gate, np.zeros((0, *shape))
         self._seen: tuple[int, int] | None = None  # number of records, and their checksum
         self.shape = (sum(map(len, self.blocks(at_once(shape)))), *shape)
 
@@ -81,29 +80,31 @@ class Pieces:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.concatenate([np.zeros((0, *self.shape[1:])), *self.blocks(at_once(self.shape[1:]))])
+        return np.concatenate([self.none, *self.blocks(at_once(self.shape[1:]))])
 
-    def __getitem__(self, rows: Any) -> Array:
-        return np.asarray(np.asarray(self)[rows])
+    def __getitem__(self, rows: Any) -> Any:
+        return np.asarray(self)[rows]
 
     def blocks(self, step: int) -> Iterator[Array]:
         """Yield blocks of `step` records, the last one shorter; refuse other records than those of the first time."""
-        changed = "the chunks hold other records than when they were checked; data must not change during a fit."
-        held, size, bits = np.zeros((0, *self.shape[1:])), 0, 0
+        changed = DomainError(
+            "the chunks hold other records than when they were checked; data must not change during a fit."
+        )
+        held, size, bits = self.none, 0, 0
         for piece in self.chunks:
             values = self.gate.opened(piece)
             for start in range(0, len(values), step):
                 rows = self.gate(values[start : start + step], size)
                 size, bits = size + len(rows), crc32(rows, bits)
                 if self._seen is not None and size > self._seen[0]:
-                    raise DomainError(changed)
+                    raise changed
                 held = np.concatenate([held, rows]) if len(held) else rows
                 if len(held) >= step:
                     yield held[:step]
                     held = held[step:]
         self._seen = self._seen or (size, bits)
         if self._seen != (size, bits):
-            raise DomainError(changed)
+            raise changed
         if len(held):
             yield held
 
@@ -133,36 +134,33 @@ class FileRows:
     path: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    offset: int
 
     @classmethod
     def of(cls, path: str | PathLike[str]) -> FileRows:
         name = abspath(fspath(path))  # workers may stand elsewhere
-        try:
-            if exists(name) and not isfile(name):  # a pipe may never begin
-                raise OSError("it is a folder, a device or a pipe")
-            found: Any = np.load(name, mmap_mode="r", allow_pickle=False)
-            if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
-                raise ValueError("expected an array of numbers, records first, in the order of C")
-        except (OSError, ValueError, EOFError) as error:
-            raise DomainError(f"{name}: no array can be read from it ({error}).") from error
-        return cls(name, found.dtype, found.shape, found.offset)
+        found = mapped(name)
+        return cls(name, found.dtype, found.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        if not isinstance(rows, slice):
-            index = np.arange(len(self))[rows]
-            low = int(index.min(initial=len(self)))
-            return self[low : int(index.max(initial=-1)) + 1][index - low]
-        start, stop, step = rows.indices(len(self))
-        count, width = max(stop - start, 0), prod(self.shape[1:])
-        offset = self.offset + start * width * self.dtype.itemsize
-        found = np.fromfile(self.path, self.dtype, count * width, offset=offset)
-        if FileRows.of(self.path) != self:  # now: it may be written to while it is read
+        found = mapped(self.path)
+        if (found.dtype, found.shape) != (self.dtype, self.shape):
             raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
-        return found.reshape(count, *self.shape[1:])[::step]
+        return np.array(found[rows])
+
+
+def mapped(path: str) -> NDArray[Any]:
+    try:
+        if exists(path) and not isfile(path):  # a pipe may never begin
+            raise OSError("it is a folder, a device or a pipe")
+        found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
+            raise ValueError("expected an array of numbers, records first, in the order of C")
+    except (OSError, ValueError, EOFError) as error:
+        raise DomainError(f"{path}: no array can be read from it ({error}).") from error
+    return found
 
 
 # What is done with columns of any kind

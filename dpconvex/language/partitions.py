@@ -16,20 +16,21 @@ from typing import Any
 
 import numpy as np
 
+from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch, Place, asked, is_lazy, within
 from dpconvex.language.columns import FileRows, records_of
 from dpconvex.language.tables import PARQUET, of_parquet, path_of, table_of
-from dpconvex.language.validation import length_of_numbers
+from dpconvex.language.validation import length_of
 from dpconvex.language.workers import workers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """What a partition is before it is read: columns by name, a table or its path, a function, or an object of Dask."""
+    """A partition before it is read, and what is known of it."""
 
-    value: Any
-    size: int | None = None  # where it is known
+    value: Any  # columns by name, a table or its path, a function, or an object of Dask
+    size: int | None = None
     form: Mapping[str, Any] | None = None  # its columns, or such without any records
     local: bool = False  # it, or a part of it, is in this process's memory
 
@@ -79,17 +80,17 @@ class Partitions:
             return [Source(part) for part in source.to_delayed()]
         if is_frame(source) or isinstance(source, Mapping):
             return sources_of_columns(source)
-        found = files_of(path_of(source)) if isinstance(source, str | PathLike) and self.schema is not None else source
+        path = isinstance(source, str | PathLike)
+        found = files_of(path_of(source)) if path and self.schema is not None else source
         if isinstance(found, list | tuple):
-            return [
-                Source(entry) if is_lazy(entry) or callable(entry) else within(k, self._here, entry)
-                for k, entry in enumerate(found)
-            ]
-        given = source if isinstance(source, str | PathLike) else type(source).__name__
+            return [within(number, self._source, entry) for number, entry in enumerate(found)]
+        given = source if path else type(source).__name__
         raise DomainError(f"Partitions: pass a list, a Dask frame or a folder (tables need a schema), not {given}.")
 
-    def _here(self, entry: Any) -> Source:
-        """Return a partition that is in memory or in files; names of columns of tables are checked."""
+    def _source(self, entry: Any) -> Source:
+        """Return a partition; of one in memory or in files, names of columns are checked."""
+        if is_lazy(entry) or callable(entry):
+            return Source(entry)
         if self.schema is not None:
             self.schema.check_names(entry)
             if not isinstance(entry, str | PathLike):
@@ -144,7 +145,7 @@ class Partitions:
         if known is None:
             known = int(asked(self.place, partial(width_of, field), [0])[0])
         for number, form in self.forms():
-            within(number, length_of_numbers, field, (known,), form.get(field))
+            within(number, length_of, field, Ball(known), form.get(field))
         return known
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
@@ -155,12 +156,11 @@ class Partitions:
 def files_of(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
     if not folder.is_dir():
-        what = "this is a file; give a list of files" if folder.exists() else "there is no such folder"
-        raise DomainError(f"{folder}: {what}, or a folder of Parquet files.")
+        what = "this is a file" if folder.exists() else "there is no such folder"
+        raise DomainError(f"{folder}: {what}; give a list of files, or a folder of Parquet files.")
     shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
-    for file in shown:
-        if file.is_dir():
-            raise DomainError(f"{file}: a folder in a folder is not read; give a list of files.")
+    for inner in filter(Path.is_dir, shown):
+        raise DomainError(f"{inner}: a folder in a folder is not read; give a list of files.")
     files = [file for file in shown if file.suffix.lower() in PARQUET]
     if not files:
         raise DomainError(f"{folder}: the folder has no Parquet files.")

@@ -19,18 +19,17 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch, within
 from dpconvex.language.columns import records_of
 from dpconvex.language.partitions import Partitions, settled
-from dpconvex.language.validation import check_column, check_labels, check_zeros, length_of_labels, length_of_numbers
+from dpconvex.language.validation import check_column, check_labels, length_of
 
 EMPTY = "the data are empty: there is no record to learn from."
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Records that were checked already, for whoever asks the same record for them again."""
+    """Records that passed the check of a record, for whoever asks the same record for them again."""
 
     record: Record
     batch: Batch
-    clip: bool
 
 
 class Sealed:
@@ -72,21 +71,21 @@ class Record(Sealed):
     def __init__(self, **fields: Domain) -> None:
         if not fields:
             raise TemplateError("Record: declare at least one field, for example x=Ball(3).")
+        discrete, continuous, symbols = dict[str, Choice](), dict[str, Ball | Box](), dict[str, cp.Parameter]()
         for name, domain in fields.items():
-            if not isinstance(domain, Ball | Box | Choice):
+            if isinstance(domain, Choice):
+                discrete[name] = domain
+            elif isinstance(domain, Ball | Box):
+                continuous[name], symbols[name] = domain, symbol(name, domain)
+            else:
                 raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
-        self.fields: Mapping[str, Domain] = MappingProxyType(dict(fields))
-        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(
-            {name: domain for name, domain in fields.items() if not isinstance(domain, Choice)}
-        )
-        self.discrete: Mapping[str, Choice] = MappingProxyType(
-            {name: domain for name, domain in fields.items() if isinstance(domain, Choice)}
-        )
-        symbols = {name: symbol(name, domain) for name, domain in self.continuous.items()}
+        self.fields: Mapping[str, Domain] = MappingProxyType(fields)
+        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(continuous)
+        self.discrete: Mapping[str, Choice] = MappingProxyType(discrete)
         self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(symbols)
-        every = product(*(choice.values for choice in self.discrete.values()))
+        every = product(*(choice.values for choice in discrete.values()))
         self.combinations: tuple[dict[str, Hashable], ...] = tuple(
-            dict(zip(self.discrete, values, strict=True)) for values in every
+            dict(zip(discrete, values, strict=True)) for values in every
         )
         self._sealed = True
 
@@ -116,17 +115,31 @@ class Record(Sealed):
             Whether arrays are copied; if not, they must not change as long as the batch is used.
         """
         check_clip(clip)
-        if isinstance(data, Checked) and data.record is self and data.clip == clip:
+        if isinstance(data, Checked) and data.record is self:
             batch = data.batch
         else:
             given = settled(data)
-            self.check_names(given)
+            self._check_names(given)
             batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip, copy)
         if not empty and batch.size == 0:
             raise DomainError(EMPTY)
         return batch
 
-    def check_names(self, data: Any) -> None:
+    def check_form(self, data: Any, empty: bool = False) -> None:
+        """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
+        if isinstance(data, Checked) and data.record is self:
+            return
+        data = settled(data)
+        self._check_names(data)
+        if isinstance(data, Partitions):
+            for number, form in data.forms():
+                within(number, self._check_columns, form)
+        else:
+            self._check_columns(data)
+        if not empty and counted(data) == 0:
+            raise DomainError(EMPTY)
+
+    def _check_names(self, data: Any) -> None:
         """Refuse data with other columns than the declared fields, or other labels in a schema; no column is looked at."""
         found = data.keys() if isinstance(data, Partitions) else table(data).keys()
         names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
@@ -139,33 +152,14 @@ class Record(Sealed):
             said = f"the schema's labels are the texts {list(labels)}, and those of field 'y' {list(declared.values)}"
             raise DomainError(f"{said}; declare it with these texts.")
 
-    def check_form(self, data: Any, empty: bool = False) -> None:
-        """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
-        if isinstance(data, Checked) and data.record is self:
-            return
-        data = settled(data)
-        self.check_names(data)
-        if isinstance(data, Partitions):
-            for number, form in data.forms():
-                within(number, self._check_columns, form)
-        else:
-            self._check_columns(data)
-        if not empty and counted(data) == 0:
-            raise DomainError(EMPTY)
-
     def _check_columns(self, data: Mapping[str, Any]) -> None:
-        self.check_names(data)
-        lengths = {}
-        for name, domain in self.continuous.items():
-            lengths[name] = length_of_numbers(name, domain.shape, data[name])
-            check_zeros(name, domain, data[name])
-        lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
-        check_lengths(lengths)
+        self._check_names(data)
+        same_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool, copy: bool) -> Batch:
         arrays = {name: check_column(name, domain, data[name], clip, copy) for name, domain in self.continuous.items()}
         codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
-        size = check_lengths({name: records_of(array) for name, array in {**arrays, **codes}.items()})
+        size = same_length({name: records_of(array) for name, array in {**arrays, **codes}.items()})
         group = np.zeros(size, dtype=np.int64)
         for name, choice in self.discrete.items():
             group = group * len(choice.values) + codes[name]
@@ -173,7 +167,7 @@ class Record(Sealed):
 
     def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
         """Check a batch now, for many later calls of `validate`."""
-        return Checked(self, self.validate(data, clip=clip, empty=True), clip)
+        return Checked(self, self.validate(data, clip=clip, empty=True))
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
@@ -185,10 +179,19 @@ class Record(Sealed):
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
 
 
-def check_lengths(lengths: Mapping[str, int]) -> int:
+def symbol(name: str, domain: Ball | Box) -> cp.Parameter:
+    lower, upper = domain.bounds
+    nonneg = bool((lower >= 0).all())
+    return cp.Parameter(domain.shape, name=name, nonneg=nonneg, nonpos=not nonneg and bool((upper <= 0).all()))
+
+
+def same_length(lengths: Mapping[str, int]) -> int:
     if len(set(lengths.values())) != 1:
         raise DomainError(f"the fields have different numbers of records: {lengths}.")
     return next(iter(lengths.values()))
+
+
+# What data are, whoever holds them
 
 
 def counted(data: Any) -> int:
@@ -199,14 +202,10 @@ def counted(data: Any) -> int:
     return max((records_of(data[name]) for name in table(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
 
 
-def in_partitions(data: Any) -> bool:
-    data = settled(data)
-    return isinstance(data.batch if isinstance(data, Checked) else data, Partitions | PartitionedBatch)
-
-
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
     """Refuse data in partitions: something needs all records at once."""
-    if in_partitions(data):
+    data = settled(data)
+    if isinstance(data.batch if isinstance(data, Checked) else data, Partitions | PartitionedBatch):
         raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
 
 
@@ -220,9 +219,3 @@ def table(data: Any) -> Any:
         kind = type(data).__name__
         raise DomainError(f"the data must map each declared field to its column, as {{'x': X, 'y': y}}, not a {kind}.")
     return data
-
-
-def symbol(name: str, domain: Ball | Box) -> cp.Parameter:
-    lower, upper = domain.bounds
-    nonneg = bool((lower >= 0).all())
-    return cp.Parameter(domain.shape, name=name, nonneg=nonneg, nonpos=not nonneg and bool((upper <= 0).all()))

@@ -19,17 +19,14 @@ from dpconvex.core.plain_data import built
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import (
-    Boolean,
-    Categorical,
-    Column,
-    Date,
-    Numeric,
-    column_of,
-    interval,
-    levels_of,
-)
+from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
 from dpconvex.language.tables import day, is_missing, number, path_of, table_of, text_of
+
+# Settings that are plain data.
+PLAIN = {
+    **{"label": str, "clip": bool, "unit": bool, "constant": float},
+    **{"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]},
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Schema:
     """
 
     features: Mapping[str, Any]
-    label: str
+    label: str = ""
     labels: Sequence[str] | None = None
     clip: bool = False
     label_bounds: tuple[float, float] | None = None
@@ -85,7 +82,7 @@ class Schema:
         names = [*self.features, self.label, *dict.fromkeys(self.ignore or ())]
         for name in names:
             if not isinstance(name, str) or not name:
-                raise TemplateError(f"the name of a column must be a text, not {name!r}.")
+                raise TemplateError(f"the name of a column, that of the label too, must be a text, not {name!r}.")
             if names.count(name) > 1:
                 raise TemplateError(
                     f"the column {name!r} is declared twice, as a feature, the label, or to be ignored."
@@ -99,8 +96,6 @@ class Schema:
             self.__dict__["labels"] = levels_of(self.labels, "labels")
         else:
             self.__dict__["label_bounds"] = interval(repr(self.label), self.label_bounds)
-
-    # What follows from the declaration
 
     @property
     def feature_names(self) -> list[str]:
@@ -123,8 +118,6 @@ class Schema:
         """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
-
-    # Data
 
     def encode(
         self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
@@ -150,21 +143,20 @@ class Schema:
         y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
         """
-        names, table = [*self.features, *([self.label] if labelled else [])], table_of(data)
-        table.check_names(names, self._known)
-        columns = table.columns(names, self.absent)
-        if not len(columns[names[0]]) and not empty:
+        table, clipped = table_of(data), self.clip if clip is None else clip
+        columns = table.columns([*self.features, *([self.label] if labelled else [])], self._known, self.absent)
+        count = len(next(iter(columns.values())))
+        if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
-        clipped = self.clip if clip is None else clip
         parts = (column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items())
         X: Any = sp.hstack([sp.csr_array(part) for part in parts]) if sparse else np.hstack([*parts])
-        lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
-        X = (
-            sp.diags_array(1 / (np.where(lengths > 0, lengths, 1.0) if self.unit else self.norm_bound + 0 * lengths))
-            @ X
-        )
+        lengths = np.full(count, self.norm_bound)
+        if self.unit:
+            lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
+            lengths[lengths == 0] = 1.0
+        X = sp.diags_array(1 / lengths) @ X
         if self.constant:
-            X = (sp if sparse else np).hstack([X, np.full((len(lengths), 1), self.constant)])
+            X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
         X, y = sp.csr_array(X) if sparse else X, np.zeros(0)
         if labelled:
             target: Column = Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
@@ -189,8 +181,6 @@ class Schema:
             raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
         lower, upper = self.label_bounds
         return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
-
-    # Text
 
     def to_dict(self) -> dict[str, Any]:
         """Return the declaration as JSON-able data."""
@@ -219,13 +209,6 @@ class Schema:
         said = self.to_dict()
         columns = [f"{toml(name)} = {toml(column)}" for name, column in said.pop("features").items()]
         return "\n".join([*(f"{key} = {toml(value)}" for key, value in said.items()), "", "[features]", *columns, ""])
-
-
-# Settings that are plain data.
-PLAIN = {
-    **{"label": str, "clip": bool, "unit": bool, "constant": float},
-    **{"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]},
-}
 
 
 def toml(value: Any) -> str:
@@ -262,9 +245,8 @@ def draft(data: Any, label: str) -> str:
     """Return a TOML file that declares a public table, of which `label` is to be predicted."""
     table = table_of(data)
     names = [name for name in table.names if name]  # an index has none
-    table.check_names([*names, label])
-    marked = {entry for values in table.columns(names).values() for entry in values.tolist() if entry in UNKNOWN}
-    columns = {name: values.tolist() for name, values in table.columns(names, UNKNOWN).items()}
+    columns = {name: values.tolist() for name, values in table.columns([*names, label]).items()}
+    marked = {entry for values in columns.values() for entry in values if entry in UNKNOWN}
     found = {name: column_from(name, values) for name, values in columns.items()}
     target = found.pop(label)
     features = {name: column for name, column in found.items() if column is not None}
@@ -279,21 +261,21 @@ def draft(data: Any, label: str) -> str:
 
 
 def levels_in(values: list[Any]) -> list[str]:
-    return sorted({text_of(value).strip() for value in values if not is_missing(value)})
+    return sorted({text_of(value) for value in values if not is_missing(value)} - {*UNKNOWN})
 
 
 def column_from(name: str, values: list[Any]) -> Column | None:
     """Return the declaration that a public column suggests; None for one that looks like an identifier."""
-    present, levels = [value for value in values if not is_missing(value)], levels_in(values)
+    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
+    levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
     if not present:
         raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
-    missing = "indicator" if len(present) < len(values) else None
     for no, yes in (("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)
     numbers, days = ([read(value) for value in present] for read in (number, day))
     if all(map(math.isfinite, numbers)) and len(levels) > FEW:
-        return Numeric(*round_outward(numbers), missing)
+        return Numeric(*round_outward(min(numbers), max(numbers)), missing)
     if all(map(math.isfinite, days)) and len(levels) > 1:
         first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
         return Date(first, last, missing)
@@ -302,9 +284,8 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     return Categorical(levels, missing=missing)
 
 
-def round_outward(values: list[float]) -> tuple[float, float]:
-    """Return bounds of two digits about the numbers, such as -1.3e-15 and 4.6e-15 about -1.23e-15 and 4.56e-15."""
-    low, high = min(values), max(values)
+def round_outward(low: float, high: float) -> tuple[float, float]:
+    """Return bounds of two digits about two numbers, such as -1.3e-15 and 4.6e-15 about -1.23e-15 and 4.56e-15."""
     unit = 10.0 ** (math.floor(math.log10(max(high - low, abs(high), abs(low), 1e-300))) - 1)
     low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
     return float(f"{low:.12g}"), float(f"{max(high, low + unit):.12g}")

@@ -19,9 +19,9 @@ INDICATOR = "indicator"
 
 
 class Column:
-    """What columns share that become one number between -1/2 and 1/2, and perhaps a feature for missing values."""
+    """A declared column: an entry is a number between the ends, and becomes features, perhaps with one for missing values."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # what a TOML file calls it
     square: ClassVar[float] = 0.25  # bounds the sum of squares of the features: a record has the number or lacks it
     missing: Any
     ends: tuple[float, float]
@@ -31,7 +31,7 @@ class Column:
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
             try:
-                self._placed(str, objects([self.missing]), False)
+                self._features(str, objects([self.missing]), False)
             except DomainError as error:
                 raise TemplateError(f"missing is a value, a declared level or 'indicator': {error}") from error
 
@@ -49,45 +49,44 @@ class Column:
                 "fill it in by a public rule: leaving records out changes their number, which is public under replace-one."
             )
         present = np.flatnonzero(~absent)
-        found = self._features(self._placed(lambda i: where(int(present[i])), values[present], clip))
+        found = self._features(lambda i: where(int(present[i])), values[present], clip)
         encoded = np.zeros((len(values), len(self.names(""))))
         encoded[present, : found.shape[1]] = found
         if self.missing == INDICATOR:
             encoded[absent, -1] = math.sqrt(self.square)
         elif absent.any():
-            encoded[absent] = self._features(self._placed(where, objects([self.missing]), False))
+            encoded[absent] = self._features(where, objects([self.missing]), False)
         return encoded
 
-    def _features(self, places: Array) -> Array:
-        lower, upper = self.ends
-        return ((places - lower) / (upper - lower) - 0.5)[:, None]
-
-    def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        """Return entries as numbers between the ends, or refuse the first that is none of them."""
+    def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
+        """Return the features of entries that are there, or refuse the first that is no number between the ends."""
         plain, (lower, upper) = self.reads is number and values.dtype.kind in "iuf", self.ends
         numbers = np.array(values if plain else [self.reads(value) for value in values.tolist()], float)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self.unknown}.")
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
-            ends = " to ".join(map(text_of, self.declared[:2]))
+            ends = " to ".join(map(text_of, self.content))
             raise DomainError(
                 f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared bounds {ends}; declare "
                 "what holds by definition, or say clip=True (--clip) to move such values to the nearest bound."
             )
-        return np.clip(numbers, lower, upper)
+        places = np.clip(numbers, lower, upper)
+        if isinstance(self, Categorical):
+            return np.eye(int(upper) + 1)[places.astype(np.int64)]
+        return ((places - lower) / (upper - lower) - 0.5)[:, None]
 
     @property
-    def declared(self) -> list[Any]:
-        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+    def content(self) -> list[Any]:
+        """What is declared: two ends, or levels."""
+        first, second = (getattr(self, field.name) for field in fields(self)[:2])  # type: ignore[arg-type]
+        return list(first) if isinstance(first, tuple) else [first, second]
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
-        first = self.declared[0]
-        content = list(first) if isinstance(first, tuple) else self.declared[:2]
         further = {"other": True} if getattr(self, "other", False) else {}
         further |= {} if self.missing is None else {"missing": self.missing}
-        return {self.kind: content, **further} if further or self.kind != "bounds" else content
+        return {self.kind: self.content, **further} if further or self.kind != "bounds" else self.content
 
 
 @dataclass(frozen=True)
@@ -122,20 +121,18 @@ class Numeric(Column):
 
 
 class Levels(Column):
-    """What levels share: an entry is the place of its text among them."""
+    """A column of texts: an entry is the place of its text among the levels."""
 
     levels: Sequence[str]
     other = False
 
-    def __post_init__(self) -> None:
-        levels = levels_of(self.levels)
+    def __post_init__(self, **synonyms: float) -> None:
+        levels = self.__dict__["levels"] = levels_of(self.levels)
         said = f"was not declared; declared are {shorten(', '.join(levels))}. Declare all that may occur"
-        self.__dict__.update(levels=levels, unknown=f"{said}; a Categorical may say other=True")
-        self.__dict__.update(ends=(0.0, len(levels) - 1.0 + self.other), places=self._places())
+        self.__dict__["unknown"] = f"{said}; a Categorical may say other=True"
+        self.__dict__["places"] = {level: float(place) for place, level in enumerate(levels)} | synonyms
+        self.__dict__["ends"] = (0.0, len(levels) - 1.0 + self.other)
         super().__post_init__()
-
-    def _places(self) -> dict[str, float]:
-        return {level: float(place) for place, level in enumerate(self.levels)}
 
     def reads(self, value: Any) -> float:
         return float(self.__dict__["places"].get(text_of(value), len(self.levels) if self.other else math.nan))
@@ -150,7 +147,7 @@ class Ordered(Levels):
     levels : sequence of str or int
         From the lowest to the highest.
     missing : None, "indicator" or a level
-        What a missing value is: an error, a feature of its own, or this level.
+        As for `Numeric`.
     """
 
     levels: Sequence[str]
@@ -168,7 +165,7 @@ class Boolean(Levels):
     false, true : str
         How a text spells them; truth values and 0 and 1 are understood, too.
     missing : None, "indicator" or a truth value
-        What a missing value is: an error, a feature of its own, or this.
+        As for `Numeric`.
     """
 
     false: str = "false"
@@ -179,12 +176,10 @@ class Boolean(Levels):
 
     def __post_init__(self) -> None:
         false, true = self.__dict__["levels"] = levels_of((self.false, self.true))
-        if false.casefold() in ("true", "1") or true.casefold() in ("false", "0"):
+        no, yes = false.casefold(), true.casefold()
+        if no in ("true", "1") or yes in ("false", "0"):
             raise TemplateError(f"{false!r} and {true!r} would be misread; declare them as Ordered.")
-        super().__post_init__()
-
-    def _places(self) -> dict[str, float]:
-        return {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, self.false.casefold(): 0.0, self.true.casefold(): 1.0}
+        super().__post_init__(**{"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, no: 0.0, yes: 1.0})
 
     def reads(self, value: Any) -> float:
         return super().reads(text_of(value).casefold())
@@ -199,7 +194,7 @@ class Date(Column):
     first, last : str or datetime.date
         As ``"2020-01-31"``.
     missing : None, "indicator", str or datetime.date
-        What a missing value is: an error, a feature of its own, or this day.
+        As for `Numeric`.
     """
 
     first: Any
@@ -233,7 +228,7 @@ class Categorical(Levels):
     other : bool
         Whether other levels share a feature; otherwise they are an error.
     missing : None, "indicator" or a level
-        What a missing value is: an error, a feature of its own, or this level.
+        As for `Numeric`.
     """
 
     levels: Sequence[str]
@@ -249,12 +244,8 @@ class Categorical(Levels):
         super().__post_init__()
 
     def names(self, name: str) -> list[str]:
-        """Name the features that a column becomes."""
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
         return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
-
-    def _features(self, places: Array) -> Array:
-        return np.eye(len(self.levels) + self.other)[places.astype(np.int64)]
 
 
 KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
@@ -269,10 +260,12 @@ def column_of(name: str, declared: Any) -> Column:
     try:
         if len(kinds) != 1:
             raise TemplateError(f"declare one of {', '.join(KINDS)}.")
-        content = rest.pop(kinds[0])
-        if kinds[0] in ("levels", "ordered"):
-            content = [content]
-        column: Column = KINDS[kinds[0]](*(interval("a number", content) if kinds[0] == "bounds" else content), **rest)
+        kind, content = kinds[0], rest.pop(kinds[0])
+        for key in rest.keys() - {"missing", *(["other"] if kind == "levels" else [])}:
+            raise TemplateError(f"{key!r} is not known beside {kind!r}.")
+        if kind == "bounds":
+            interval("a number", content)
+        column: Column = KINDS[kind](*([content] if kind in ("levels", "ordered") else content), **rest)
         return column
     except TypeError as error:
         raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
@@ -302,10 +295,10 @@ def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
     """Return declared levels, or labels, as texts, all different."""
     if isinstance(levels, str) or not isinstance(levels, Sequence):
         raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
-    for value in levels:
-        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+    texts = tuple(str(value).strip() for value in levels)  # as entries are read
+    for value, text in zip(levels, texts, strict=True):
+        if isinstance(value, bool) or not isinstance(value, str | int) or not text:
             raise TemplateError(f"one of the {what} is {value!r}; write it as a text, such as 'true', or an integer.")
-    texts = tuple(map(str, levels))
     if len(texts) < 2 or len(set(texts)) != len(texts):
         raise TemplateError(f"declare at least two {what}, all of them different, not {list(texts)!r}.")
     return texts

@@ -30,13 +30,13 @@ class Table:
 
     title: str  # for messages
     names: list[Any]
-    column: Callable[[str], Values]  # returns the entries of a column: numbers, or objects with None for missing ones
+    read: Callable[[str], Values]  # returns the entries of a column: numbers, or objects with None for missing ones
     lines: list[int] | None = None  # the line of each record in a file
     types: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        return len(self.column(self.names[0])) if self.names else 0
+        return len(self.read(self.names[0])) if self.names else 0
 
     def where(self, name: str) -> Callable[[int], str]:
         row = "row {}".format if self.lines is None else [f"line {line}" for line in self.lines].__getitem__
@@ -58,12 +58,16 @@ class Table:
             if kind is not None and (kind.is_temporal() or kind.is_nested() or kind == nw.Boolean):
                 raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")
 
-    def columns(self, names: Sequence[str], absent: Collection[str] = ()) -> dict[str, Values]:
-        """Return named columns of one length; entries that are one of the texts `absent` become missing ones."""
-        found = {name: self.column(name) for name in names}
+    def columns(
+        self, names: Sequence[str], known: Collection[str] | None = None, absent: Collection[str] = ()
+    ) -> dict[str, Values]:
+        """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
+        self.check_names(names, known)
+        found = {name: self.read(name) for name in names}
         for name, values in found.items():
-            if values.dtype.kind == "O" and absent:
-                found[name] = objects([None if isinstance(v, str) and v in absent else v for v in values.tolist()])
+            if values.dtype.kind == "O":
+                texts = (value.strip() if isinstance(value, str) else value for value in values.tolist())
+                found[name] = objects([None if isinstance(v, str) and v in absent else v for v in texts])
         lengths = {name: len(values) for name, values in found.items()}
         if len(set(lengths.values())) > 1:
             raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
@@ -105,7 +109,7 @@ def frame_table(data: Any, title: str) -> Table:
         kind = type(data).__name__
         raise DomainError(f"pass a data frame, columns by name, or a CSV or Parquet file, not a {kind}.") from error
 
-    def series(name: str) -> Values:
+    def read(name: str) -> Values:
         column = frame.get_column(name)
         numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
         try:
@@ -115,7 +119,7 @@ def frame_table(data: Any, title: str) -> Table:
         except Exception as error:  # what a library cannot make Python's objects of
             raise DomainError(f"{title}, column {name!r}: entries of type {column.dtype} cannot be read.") from error
 
-    return Table(title, list(frame.columns), series, types=frame.schema)
+    return Table(title, list(frame.columns), read, types=frame.schema)
 
 
 def entries(name: str, column: Any) -> Values:
@@ -123,7 +127,7 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
     if has_masked(column):
         raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
-    array = np.asarray(column) if hasattr(column, "dtype") else objects(list(column))
+    array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
     if array.ndim != 1:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
     if array.dtype.kind in "iuf":
@@ -133,9 +137,6 @@ def entries(name: str, column: Any) -> Values:
 
 def objects(values: Collection[Any]) -> Values:
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-# Files
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -159,7 +160,7 @@ def csv_table(path: Path, header: bool) -> Table:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
-            rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader if row)
+            rows = ((reader.line_num, row) for row in reader if row)
             found = list(islice(rows, 1) if header else rows)
     except UnicodeDecodeError as error:
         raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error
@@ -167,16 +168,17 @@ def csv_table(path: Path, header: bool) -> Table:
         raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
     if not found:
         raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
-    (_, names), *records = found
+    (_, first), *records = found
+    names = [name.strip() for name in first]
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
 
-    def column(name: str) -> Values:
+    def read(name: str) -> Values:
         place = names.index(name)
         return objects([row[place] for _, row in records])
 
-    return Table(str(path), names, column, [line for line, _ in records])
+    return Table(str(path), names, read, [line for line, _ in records])
 
 
 # Entries
@@ -197,10 +199,9 @@ def missing_entries(values: Values) -> NDArray[np.bool_]:
 
 
 def is_missing(value: Any) -> bool:
-    if value is None or isinstance(value, str):
-        return value is None or not value.strip()
-    undefined = isinstance(value, float | np.generic) and value != value
-    return bool(undefined) or type(value).__name__ in ("NAType", "NaTType")
+    if value is None or isinstance(value, str) or type(value).__name__ in ("NAType", "NaTType"):
+        return not isinstance(value, str) or not value
+    return isinstance(value, float | np.generic) and bool(value != value)
 
 
 def number(value: Any) -> float:

@@ -6,6 +6,7 @@ there: an array that nobody can write to, or a column of `columns` that copies, 
 
 import datetime
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from numbers import Number, Real
 from typing import Any
 
@@ -14,10 +15,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array
-from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks
+from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks, dense
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
@@ -33,6 +34,24 @@ LARGEST_COPY = 2**30
 # What needs no values
 
 
+def length_of(name: str, domain: Domain, column: Any) -> int:
+    """Return the number of records of a column, or refuse what is none of the domain, whatever its values are."""
+    shape = () if isinstance(domain, Choice) else domain.shape
+    if isinstance(column, Chunks):
+        numeric = not isinstance(domain, Choice)
+        return sum(check_array(name, shape, form, f"chunk {k}: ", numeric) for k, form in enumerate(column.forms))
+    if isinstance(domain, Choice):
+        return length_of_labels(name, domain.values, column)
+    if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
+        column = array_of(f"field {name!r}", column)
+    if column.shape == (0,):  # what no records look like, whatever their shape
+        return 0
+    length = check_array(name, shape, column)
+    if sp.issparse(column) and domain.excess(np.zeros((1, *shape)))[0] > 0:
+        raise DomainError(f"field {name!r}: zeros are outside {shorten(repr(domain))}; pass an array.")
+    return length
+
+
 def check_array(name: str, shape: tuple[int, ...], column: Any, where: str = "", numeric: bool = True) -> int:
     """Return the number of records, or refuse another shape, or entries of a type of no real numbers; objects are values."""
     found = tuple(column.shape)
@@ -44,25 +63,12 @@ def check_array(name: str, shape: tuple[int, ...], column: Any, where: str = "",
     return int(found[0])
 
 
-def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
-    """Return the number of records of a continuous column, or refuse what can be none."""
-    if isinstance(column, Chunks):
-        return sum(check_array(name, shape, form, f"chunk {k}: ") for k, form in enumerate(column.forms))
-    if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
-        column = array_of(f"field {name!r}", column)
-    # What no records look like, whatever their shape, is (0,).
-    return 0 if column.shape == (0,) else check_array(name, shape, column)
-
-
 def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> int:
-    """Return the number of records of a discrete column, or refuse what can be none."""
-    if isinstance(column, Chunks):
-        return sum(check_array(name, (), form, f"chunk {k}: ", False) for k, form in enumerate(column.forms))
     kind = getattr(column, "dtype", None)
-    shape = tuple(getattr(column, "shape", ())) if kind is not None else None
+    shape = None if kind is None else tuple(getattr(column, "shape", ()))
     wrong = sp.issparse(column) or isinstance(column, str | bytes | Mapping | set | frozenset)
     if wrong or not isinstance(column, Sized) or (shape is not None and len(shape) != 1):
-        what = f"an array of shape {shape}" if shape is not None else f"a {type(column).__name__}"
+        what = f"a {type(column).__name__}" if shape is None else f"an array of shape {shape}"
         raise DomainError(f"field {name!r}: expected one value per record, got {what}.")
     if shape is None:
         label_entries(name, column)
@@ -73,27 +79,16 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     return len(column)
 
 
-def check_zeros(name: str, domain: Ball | Box, column: Any) -> None:
-    lower, upper = domain.bounds
-    wrong = np.flatnonzero((lower > 0) | (upper < 0))
-    if sp.issparse(column) and len(wrong):
-        j = int(wrong[0])
-        raise DomainError(
-            f"field {name!r}: zeros of column {j} are outside {lower[j]:g} to {upper[j]:g}; pass an array."
-        )
-
-
 def has_masked(column: Any) -> bool:
     """Whether entries are masked, in an array or in a list of arrays; a list that contains itself is no column anyway."""
     if isinstance(column, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(column).any())
-    if isinstance(column, np.ndarray):
-        return column.dtype.kind == "O" and has_masked(column.ravel().tolist())
-    if isinstance(column, list | tuple):
-        try:  # a list of lists of numbers is looked at to its bottom; `type` is quicker than a call for each number
-            return any(has_masked(entry) for entry in column if type(entry) not in (float, int, str))
-        except RecursionError:
-            return False
+    if isinstance(column, np.ndarray) and column.dtype.kind == "O":
+        return has_masked(column.ravel().tolist())
+    with suppress(RecursionError):  # to its bottom; `type` is quicker than a call for each number
+        return isinstance(column, list | tuple) and any(
+            has_masked(entry) for entry in column if type(entry) not in (float, int, str)
+        )
     return False
 
 
@@ -152,6 +147,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
 
 
 def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: bool = True) -> Any:
+    """Return a continuous column as a batch has it."""
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
         return gate.sparse(column)
@@ -167,10 +163,9 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: b
     with np.errstate(over="ignore"):  # infinity is refused by its row
         rows, single = array.astype(float, copy=False), is_single(array)
     whole = frozen(rows) if copy else rows
-    outside = [gate.outside(rows, k * step, single) for k, rows in enumerate(blocks(whole, step))]
-    if all(rows is None for rows in outside):
+    if all(gate.outside(rows, k * step, single) is None for k, rows in enumerate(blocks(whole, step))):
         return whole
-    return frozen(np.concatenate([gate(rows, 0, single) for rows in blocks(whole, step)]))
+    return frozen(np.concatenate([gate(rows, k * step, single) for k, rows in enumerate(blocks(whole, step))]))
 
 
 def is_single(column: Any) -> bool:
@@ -201,13 +196,20 @@ class Gate:
         return rows
 
     def sparse(self, column: Any) -> sp.csr_array:
-        check_zeros(self.name, self.domain, column)
-        matrix = trusted_rows(self.name, column, self.domain.shape)
-        excess, projected = sparse_excess(self.domain, matrix)
-        outside, data = self.outside(matrix, 0, is_single(column), excess), matrix.data
-        if outside is not None:
-            data = np.where(np.repeat(outside, np.diff(matrix.indptr)), projected, data)
-        return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
+        domain, single, step = self.domain, is_single(column), at_once(self.domain.shape)
+        matrix = trusted_rows(self.name, column, domain.shape)
+        if isinstance(domain, Box) or domain.norm == np.inf:
+            rows = [self(dense(block), k * step, single) for k, block in enumerate(blocks(matrix, step))]
+            matrix = sp.csr_array(sp.vstack([sp.csr_array(block) for block in rows]))
+        else:
+            owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+            with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+                powers = np.abs(matrix.data / domain.radius) ** domain.norm
+            norms = np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm)
+            outside = self.outside(matrix, 0, single, norms - 1.0)
+            if outside is not None:
+                matrix.data = matrix.data / np.where(outside, norms, 1.0)[owners]
+        return sp.csr_array((frozen(matrix.data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
 
     def outside(self, rows: Any, first: int, single: bool, excess: Array | None = None) -> NDArray[np.bool_] | None:
         """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
@@ -228,22 +230,6 @@ class Gate:
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None
 
 
-def sparse_excess(domain: Ball | Box, matrix: sp.csr_array) -> tuple[Array, Array]:
-    """By how much each row exceeds a domain that 0 is in, relative to its size, and the entries of the rows' projections."""
-    places, owners = matrix.indices, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
-        if isinstance(domain, Box) or domain.norm == np.inf:
-            lower, upper = domain.bounds
-            over = np.maximum(lower[places] - matrix.data, matrix.data - upper[places])
-            size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
-            excess = np.full(matrix.shape[0], -1.0)
-            np.maximum.at(excess, owners, over / size[places])
-            return excess, np.clip(matrix.data, lower[places], upper[places])
-        powers = np.abs(matrix.data / domain.radius) ** domain.norm
-        norms = np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm)
-        return np.asarray(norms - 1.0), np.asarray(matrix.data / np.maximum(norms, 1.0)[owners])
-
-
 # Labels
 
 
@@ -260,10 +246,8 @@ def label_entries(name: str, column: Any) -> list[Hashable]:
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    pieces: Iterable[Any] = [column[:] if isinstance(column, Stored) else column]
-    if isinstance(column, Chunks):
-        pieces = column
-    elif isinstance(column, np.ndarray | FileRows) and len(column.shape) == 1:
+    pieces: Iterable[Any] = column if isinstance(column, Chunks) else [column]
+    if isinstance(column, np.ndarray | FileRows | Stored) and len(column.shape) == 1:
         pieces = blocks(column, at_once(()))
     found, count = [np.zeros(0, dtype=np.int64)], 0
     for piece in pieces:
@@ -285,9 +269,7 @@ def codes_of(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np
     plain = type(column) in (np.ndarray, np.memmap) and column.dtype.kind in "iuf"
     # Whole numbers below 2^53, and they alone, are exact as floating-point numbers: none above rounds to one below.
     if plain and all(isinstance(value, int | float) and abs(value) < 2**53 for value in declared):
-        codes = np.full(len(column), -1)
-        for code, value in enumerate(declared):
-            codes[column == np.float64(value)] = code  # type: ignore[arg-type]
-        return codes
+        equal = [column == np.float64(value) for value in declared]  # type: ignore[arg-type]
+        return np.select(equal, range(len(declared)), -1)
     index = {value: code for code, value in enumerate(declared)}
     return np.array([index.get(value, -1) for value in label_entries(name, column)], dtype=np.int64)

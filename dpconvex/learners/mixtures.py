@@ -139,7 +139,7 @@ def solve_mixture(
     call.pay(plan.whole(fit.certificate).event)
     batch = plan.others.validate(call.data, clip=clip, empty=True)
     components = plan.components(batch, call.source)
-    found = call.run(fit, Checked(template.record, plan.labelled(components, batch), clip), call.source.next())
+    found = call.run(fit, Checked(template.record, plan.labelled(components, batch)), call.source.next())
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
     return Mixture(components, release, release.spent)

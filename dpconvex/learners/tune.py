@@ -20,7 +20,7 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Chunks
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, in_partitions, table
+from dpconvex.language.record import Checked, table
 from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.sweep import planned as shared
@@ -219,7 +219,7 @@ def tune_repeated(
 
 
 def fitted(call: Fit, way: Proved, batch: Batch, source: NoiseSource) -> Release:
-    return call.run(way, Checked(way.template.record, batch, call.clip), source)
+    return call.run(way, Checked(way.template.record, batch), source)
 
 
 def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
@@ -229,7 +229,7 @@ def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: 
 
 def whole_share(call: Fit, count: int) -> int:
     """Return how many records each of so many parts has, or refuse to cut them."""
-    for name, column in () if in_partitions(call.data) else call.data.items():
+    for name, column in () if isinstance(call.data, Partitions) else call.data.items():
         if isinstance(column, Chunks):
             raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
     if call.size < count:

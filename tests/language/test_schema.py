@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, compla
         ({"labels": [0, "0"]}, "all of them different"),
         ({"features": {"c": {"levels": ["a", "b"], "missing": "z"}}}, "declared level or 'indicator'"),
         ({"features": {"c": {"bounds": [0, 1], "missing": 2}}}, "outside the declared bounds"),
-        ({"features": {"c": {"ordered": ["a", "b"], "other": True}}}, "not declared in a way that is known"),
+        ({"features": {"c": {"ordered": ["a", "b"], "other": True}}}, "'other' is not known beside 'ordered'"),
         ({"features": {"c": {"dates": ["2020-01-01", "tomorrow"]}}}, "a date is written as"),
         ({"features": {"c": {"boolean": ["true", "false"]}}}, "would be misread"),
         ({"features": {"c": {}}}, "declare one of bounds, ordered, levels, boolean, dates"),
