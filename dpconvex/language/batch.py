@@ -59,9 +59,6 @@ class Batch:
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
 
 
-# Partitions
-
-
 class Place:
     """Partitions in this process, read one after the other, and functions that are called with them."""
 
@@ -74,25 +71,18 @@ class Place:
         return value
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield ``function(number, partition, *own)`` for those partitions that have arguments of their own."""
-        return (function(k, self.makers[k](), *given) for k, given in own.items())
+        """Yield ``function(partition, *own)`` for those partitions that have arguments of their own."""
+        return (within(k, function, self.makers[k](), *given) for k, given in own.items())
 
     def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
         """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or held."""
         made = copy(self)
         makers = [partial(turn, function, k, *given) for k, given in enumerate(zip(self.makers, own, strict=True))]
-        made.makers = [
-            partial(itself, maker()) if held else maker for maker, held in zip(makers, self.held, strict=True)
-        ]
+        made.makers = [partial(itself, m()) if held else m for m, held in zip(makers, self.held, strict=True)]
         return made
 
-
-def turn(function: Callable[..., Any], number: int, maker: Callable[[], Any], own: tuple[Any, ...]) -> Any:
-    return function(number, maker(), *own)
-
-
-def asked(place: Place, function: Callable[[Any], Any], numbers: Iterable[int]) -> list[Any]:
-    return list(place.each(called, dict.fromkeys(numbers, (place.share(function),))))
+    def asked(self, function: Callable[[Any], Any], numbers: Iterable[int]) -> list[Any]:
+        return list(self.each(called, dict.fromkeys(numbers, (self.share(function),))))
 
 
 def refused(self: Any) -> NoReturn:
@@ -137,20 +127,18 @@ class PartitionedBatch(Batch):
         return summed(self.place.each(applied, given)) if given else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        return self._turned(self.sizes, function, [(self.place.share(value),)] * len(self.sizes))
+        return self._turned(self.sizes, function, [self.place.share(value)] * len(self.sizes))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
         parts = self.split(rows)
-        return self._turned([int(p.sum()) for p in parts], chosen_of, [(np.packbits(p),) for p in parts])
+        return self._turned([int(part.sum()) for part in parts], chosen_of, [np.packbits(part) for part in parts])
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut what has an entry for each record as the records are cut."""
         return np.split(values, np.cumsum(self.sizes)[:-1])
 
-    def _turned(
-        self, sizes: Sequence[int], function: Callable[..., Batch], own: Sequence[tuple[Any, ...]]
-    ) -> PartitionedBatch:
-        given = [(known, function, *mine) for known, mine in zip(self.known, own, strict=True)]
+    def _turned(self, sizes: Sequence[int], function: Callable[..., Batch], own: Sequence[Any]) -> PartitionedBatch:
+        given = [(known, function, mine) for known, mine in zip(self.known, own, strict=True)]
         return PartitionedBatch(self.place.turned(applied, given), sizes, [None] * len(sizes))
 
 
@@ -161,7 +149,15 @@ def is_lazy(value: Any) -> bool:
 # What is done where partitions are
 
 
-def seen_of(number: int, batch: Batch) -> Seen:
+def turn(function: Callable[..., Any], number: int, maker: Callable[[], Any], own: tuple[Any, ...]) -> Any:
+    return within(number, function, maker(), *own)
+
+
+def called(value: Any, function: Callable[[Any], Any]) -> Any:
+    return function(value)
+
+
+def seen_of(batch: Batch) -> Seen:
     return batch.seen
 
 
@@ -169,18 +165,14 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
     return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
 
 
-def called(number: int, value: Any, function: Callable[[Any], Any]) -> Any:
-    return within(number, function, value)
-
-
-def applied(number: int, batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
+def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function with a partition, which must be as it was."""
     if known is not None and batch.seen != known:
         raise DomainError(
-            f"partition {number} holds other records than when it was checked ({batch.size}, and then {known[0]}); nothing is "
-            "released. Data must not change during a fit."
+            f"it holds other records than when it was checked ({batch.size}, and then {known[0]}); nothing is released. Data "
+            "must not change during a fit."
         )
-    return within(number, function, batch, *arguments)
+    return function(batch, *arguments)
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:

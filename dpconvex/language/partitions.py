@@ -18,7 +18,7 @@ import numpy as np
 
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.batch import Batch, PartitionedBatch, Place, asked, is_lazy, within
+from dpconvex.language.batch import Batch, PartitionedBatch, Place, is_lazy, within
 from dpconvex.language.columns import FileRows, records_of
 from dpconvex.language.tables import PARQUET, of_parquet, path_of, table_of
 from dpconvex.language.validation import length_of
@@ -66,10 +66,11 @@ class Partitions:
             raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
         self.schema, self.keep = schema, keep
         self.turns: tuple[Callable[[Any], Any], ...] = ()
-        self.fields: list[str] | None = None
         self.sources = self._sources(source)
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
+        first = self.sources[0].value if schema is None else schema.record.fields
+        self.fields = list(first) if isinstance(first, Mapping) else None
         self.local = any(source.local for source in self.sources)
         if self.local and any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources):
             raise DomainError("Partitions: some are in memory here, and others are futures; send all (client.scatter).")
@@ -118,12 +119,7 @@ class Partitions:
 
     def keys(self) -> list[str] | None:
         """Names of the fields; None where only a partition itself can tell."""
-        if self.turns:
-            return self.fields
-        if self.schema is not None:
-            return list(self.schema.record.fields)
-        first = self.sources[0].value
-        return list(first) if isinstance(first, Mapping) else None
+        return self.fields
 
     @property
     def place(self) -> Place:
@@ -133,17 +129,14 @@ class Partitions:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
-        known = [source.size for source in self.sources if source.size is not None]
-        if len(known) < len(self.sources):
-            known = asked(self.place, partial(size_of, self.schema), range(len(self.sources)))
-        return tuple(known)
+        known: list[Any] = [source.size for source in self.sources]
+        return tuple(self.place.asked(partial(size_of, self.schema), range(len(known))) if None in known else known)
 
     def width(self, field: str, known: int | None = None) -> int:
         """Return the number of features in a field, of the first partition if need be; others that are not read must have it."""
-        if known is None and self.schema is not None:
-            known = len(self.schema.feature_names)
-        if known is None:
-            known = int(asked(self.place, partial(width_of, field), [0])[0])
+        if known is None and self.schema is None:
+            known = int(self.place.asked(partial(width_of, field), [0])[0])
+        known = len(self.schema.feature_names) if known is None else known
         for number, form in self.forms():
             within(number, length_of, field, Ball(known), form.get(field))
         return known

@@ -1,7 +1,6 @@
 """A private learner, declared: a record, a loss for one record, a public regularizer and public constraints.
 
-It is read once, into trees of the toolkit's own: what the user's expressions, variables and parameters become later does not
-reach it.
+It is read once: what the user's expressions, variables and parameters become later does not reach it.
 """
 
 from __future__ import annotations
@@ -116,11 +115,10 @@ class Template(Sealed):
             raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
         if probabilities == "softmax" and decision is not None:
             probabilities = softmax_of(decision)
-        if not callable(loss):
-            raise TemplateError("Template: loss must be a function of the record's fields.")
-        for name, function in (("predict", predict), ("decision", decision), ("probabilities", probabilities)):
-            if not (function is None or callable(function)):
-                of = "(parameters, x), or 'softmax' for probabilities of a decision"
+        given = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
+        for name, function in given.items():
+            if not (callable(function) or (function is None and name != "loss")):
+                of = "the record's fields" if name == "loss" else "(parameters, x), or 'softmax' of a decision's scores"
                 raise TemplateError(f"Template: {name} must be a function of {of}.")
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
@@ -275,14 +273,11 @@ def check_reading(
     rng, pairs = np.random.default_rng(0), list[tuple[Any, Expression]]()
     variables = {reader.variables[v.id]: v for root in originals for v in root.variables()}
     for original, own in zip(originals, read, strict=True):
-        args = [own] if isinstance(own, Expression) else own.args
-        theirs = [original] if isinstance(own, Expression) else original.args
+        args, theirs = ([own], [original]) if isinstance(own, Expression) else (own.args, original.args)
         if len(theirs) < len(args):  # one argument was compared with zero
             args = args[-1:] if type(original).__name__ == "NonNeg" else args[:1]
         # The values of declared atoms have one source.
-        pairs += [
-            (a, b) for a, b in zip(theirs, args, strict=True) if all(n.atom is not DECLARED for n in postorder([b]))
-        ]
+        pairs += [p for p in zip(theirs, args, strict=True) if all(n.atom is not DECLARED for n in postorder([p[1]]))]
     for positive in (False, True) if len(pairs) <= FEW else (False,):
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}

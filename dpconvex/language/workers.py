@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
-from dpconvex.language.batch import Place, is_lazy, unreadable
+from dpconvex.language.batch import Place, unreadable, within
 
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
 PATIENCE, TIMES = 10.0, 3
@@ -27,11 +27,9 @@ class Workers(Place):
 
     def __init__(self, client: Any, values: Sequence[Any], keep: bool | None) -> None:
         with reachable():
-            threads = sorted(client.nthreads().items())
-        # Addresses of workers, each as often as it has threads.
-        self.threads = [address for address, count in threads for _ in range(count)]
+            threads = sum(client.nthreads().values())
         self.client, self.keep, every = client, keep is not False, range(len(values))
-        step = -(-len(values) // (TASKS * max(len(self.threads), 1)))
+        step = -(-len(values) // (TASKS * max(threads, 1)))
         numbers = [every[k : k + step] for k in every[::step]]
         self.bundles: list[tuple[range, Any]] = [(n, list(values[n.start : n.stop])) for n in numbers]
 
@@ -43,7 +41,7 @@ class Workers(Place):
             return self.client.submit(pickle.loads, pickle.dumps(value), key=name("shared"), pure=False)
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
-        tasks = {bundle[0][0]: task for bundle, task in self._tasks(function, own)}
+        tasks = {numbers[0]: task for numbers, task in self._tasks(function, own)}
         with reachable():
             outcomes = self._gathered(self.client.compute(list(tasks.values()), retries=RETRIES), list(tasks))
         for found in outcomes:
@@ -52,24 +50,14 @@ class Workers(Place):
             yield from found
 
     def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
-        made, count = copy(self), len(self.bundles)
-        made.bundles = []
-        for k, ((numbers, values), task) in enumerate(self._tasks(function, dict(enumerate(own)))):
-            options = {}
-            if (
-                self.threads and isinstance(values, list) and not is_lazy(values[0])
-            ):  # Dask knows where it made something
-                options = {"workers": [self.threads[k * len(self.threads) // count]], "allow_other_workers": True}
-            with reachable():
-                made.bundles.append(
-                    (numbers, self.client.compute(task, retries=RETRIES, **options) if self.keep else task)
-                )
+        made, tasks = copy(self), list(self._tasks(function, dict(enumerate(own))))
+        with reachable():
+            futures = self.client.compute([task for _, task in tasks], retries=RETRIES) if self.keep else None
+        made.bundles = [(numbers, futures[k] if futures else task) for k, (numbers, task) in enumerate(tasks)]
         return made
 
-    def _tasks(
-        self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[tuple[tuple[range, Any], Any]]:
-        """Yield bundles, and tasks that call a function with those of their partitions that have arguments of their own."""
+    def _tasks(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[range, Any]]:
+        """Yield numbers of neighbours, and tasks that call a function with those that have arguments of their own."""
         from dask.delayed import delayed
 
         for numbers, values in self.bundles:
@@ -77,7 +65,7 @@ class Workers(Place):
             if mine:
                 key = name(function.__name__)
                 task = delayed(outcomes_of, pure=False)(function, list(numbers), values, mine, dask_key_name=key)
-                yield (numbers, values), task
+                yield numbers, task
 
     def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
         from distributed import wait
@@ -104,7 +92,7 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
     if isinstance(values, Exception):
         return values
     try:
-        return [function(k, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
+        return [within(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
     except Exception as error:
         if isinstance(error.__cause__, OSError):
             raise  # may pass: Dask tries again

@@ -193,7 +193,7 @@ def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> Non
 
     data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
     with pytest.raises(
-        dp.DomainError, match=r"partition 0 holds other records than when it was checked \(11, and then 10"
+        dp.DomainError, match=r"partition 0: it holds other records than when it was checked \(11, and then 10"
     ):
         dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
 
