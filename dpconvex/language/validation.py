@@ -205,7 +205,7 @@ class Gate:
             owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
             with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
                 powers = np.abs(matrix.data / domain.radius) ** domain.norm
-            norms: Array = np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm)
+            norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)
             outside = self.outside(matrix, 0, single, norms - 1.0)
             if outside is not None:
                 matrix.data = matrix.data / np.where(outside, norms, 1.0)[owners]
