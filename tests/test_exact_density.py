@@ -11,11 +11,8 @@ matrices ``((Omega + Psi), (Omega - Psi)) / sqrt 2``, positive semidefinite, and
 twice as curved, and the constraint is active at every u: noise in U never pushes Omega away from zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import cvxpy as cp
 import numpy as np
@@ -35,20 +32,21 @@ SMOOTH = ("logistic_regression", "softmax")
 CENTRED = np.array([[1, 1], [-1, 1], [0, -2]]) / np.sqrt([2, 6])
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(NamedTuple):
     """Features on the line and labels 0, 1, ..., both of shape (n,)."""
 
     x: Array
     y: NDArray[np.int64]
 
-    def without(self, row: int) -> Records:
+    def without(self, row: int) -> "Records":
         return Records(np.delete(self.x, row), np.delete(self.y, row))
 
-    def replaced(self, row: int, x: float, y: int) -> Records:
-        features, labels = self.x.copy(), self.y.copy()
-        features[row], labels[row] = x, y
-        return Records(features, labels)
+    def replaced(self, row: int, x: float, y: int) -> "Records":
+        first = np.arange(len(self.x)) == row
+        return Records(np.where(first, x, self.x), np.where(first, y, self.y))
+
+
+Pair = tuple[Records, Records]
 
 
 # Losses: sums of gradients (m, p) and Hessians (m, p, p) of the records at points u, shape (m, p).
@@ -84,43 +82,28 @@ def svec(matrix: Array) -> Array:
     return np.stack([matrix[..., 0, 0], np.sqrt(2) * matrix[..., 0, 1], matrix[..., 1, 1]], axis=-1)
 
 
-@dataclass(frozen=True)
+def declared(problem: str, regularization: float) -> dp.Template:
+    if problem == "softmax":
+        return dp.load("softmax_regression", features=1, classes=3, regularization=regularization)
+    if problem == "semidefinite":
+        return dp.load("large_margin_gaussian", features=1, regularization=regularization / 2, trace=0.0)
+    return dp.load(problem, features=1, regularization=regularization, labels=(0, 1))
+
+
 class Learner:
     """A problem, its certificate, and the density of what it releases."""
 
-    problem: str  # of DIMENSIONS
-    size: int
-    regularization: float
-    privacy: dp.Privacy
-
-    @property
-    def classes(self) -> int:
-        return 3 if self.problem == "softmax" else 2
-
-    @cached_property
-    def template(self) -> dp.Template:
-        if self.problem == "softmax":
-            return dp.load("softmax_regression", features=1, classes=3, regularization=self.regularization)
-        if self.problem == "semidefinite":
-            return dp.load("large_margin_gaussian", features=1, regularization=self.regularization / 2, trace=0.0)
-        return dp.load(self.problem, features=1, regularization=self.regularization, labels=(0, 1))
-
-    @cached_property
-    def certificate(self) -> dp.Certificate:
-        found = dp.verify(self.template, self.privacy, self.size, dp.ObjectivePerturbation(noise="gamma"))
-        assert found.noise_dimension == DIMENSIONS[self.problem]
-        assert found.strong_convexity == pytest.approx(self.size * self.regularization + found.added, rel=1e-12)
-        return found
-
-    @property
-    def share(self) -> float:
-        """What the perturbed objective may spend: epsilon without the share of the cover."""
-        return self.certificate.noise_epsilon + self.certificate.jacobian_epsilon
-
-    @property
-    def curvature(self) -> float:
-        """The curvature of the public part, a quadratic."""
-        return self.certificate.strong_convexity * (2 if self.problem == "semidefinite" else 1)
+    def __init__(self, problem: str, size: int, regularization: float, privacy: dp.Privacy) -> None:
+        self.problem, self.size, self.privacy = problem, size, privacy
+        self.classes = 3 if problem == "softmax" else 2
+        self.template = declared(problem, regularization)
+        self.certificate = found = dp.verify(self.template, privacy, size, dp.ObjectivePerturbation(noise="gamma"))
+        assert found.noise_dimension == DIMENSIONS[problem]
+        assert found.strong_convexity == pytest.approx(size * regularization + found.added, rel=1e-12)
+        # What the perturbed objective may spend: epsilon without the share of the cover.
+        self.share = found.noise_epsilon + found.jacobian_epsilon
+        # The curvature of the public part, a quadratic.
+        self.curvature = found.strong_convexity * (2 if problem == "semidefinite" else 1)
 
     def rows(self, records: Records) -> Array:
         """Return what u is multiplied with; for matrices, svec(z z') of z = (x, 1)/sqrt 2 times the root of 2."""
@@ -149,13 +132,13 @@ class Learner:
         assert (sign > 0).all()
         return np.asarray(-np.linalg.norm(g + mu * u, axis=1) / (times * self.certificate.noise_scale) + log_det)
 
-    def ratio(self, u: Array, pair: tuple[Records, Records], times: float = 1.0) -> Array:
+    def ratio(self, u: Array, pair: Pair, times: float = 1.0) -> Array:
         """Return the absolute log ratio at the points."""
         first, second = (self.log_density(u, records, times) for records in pair)
         return np.abs(first - second)
 
 
-def climb(learner: Learner, u: Array, pair: tuple[Records, Records], rounds: int) -> float:
+def climb(learner: Learner, u: Array, pair: Pair, rounds: int) -> float:
     """Return the largest log ratio found by random ascent from the points."""
     rng = np.random.default_rng(7)
     best, step = learner.ratio(u, pair), np.full(len(u), 0.5)
@@ -195,9 +178,6 @@ def drawn(size: int, classes: int, rng: np.random.Generator) -> Records:
     return Records(x, rng.integers(0, classes, size))
 
 
-Pair = tuple[Records, Records]
-
-
 def families(learner: Learner) -> Iterator[tuple[Records, list[Pair]]]:
     """Yield data sets with neighbours: random ones, and those in which all other records pull one way."""
     size, classes, rng = learner.size, learner.classes, np.random.default_rng(11)
@@ -231,7 +211,7 @@ def test_neighbours_stay_within_epsilon_at_the_worst_release(
     assert 0.3 <= worst <= learner.share * (1 + 1e-9)
 
 
-def worst_case(learner: Learner) -> tuple[tuple[Records, Records], Array]:
+def worst_case(learner: Learner) -> tuple[Pair, Array]:
     """Return neighbours and releases that spend nearly all of epsilon."""
     size, removed = learner.size, learner.privacy.adjacency == "add-remove"
     if learner.problem in SMOOTH:
