@@ -1,12 +1,14 @@
 """Privacy itself, on the line, for several classes and for matrices: exact log density ratios of the release.
 
+Any loss on the line, under any noise: tests/auditing/test_random_promises.py.
+
 With theta = u + v, u in the sensitive subspace U, the data enter through u alone, and v is a function of the released u.  Let
 r(u) be the public part of the objective, minimised over v.  The noise that leads to u is ``b(u) = -(sum of gradients + r'(u))``,
 so u has the density ``nu(b(u)) det(sum of Hessians + r''(u))`` by change of variables, with nu the law of the noise on U.
 
-Everything here is written out by hand, for records on the line, and shares no code with the toolkit: logistic and Huber losses
-(p = 1), softmax with three classes (p = 2), and large-margin Gaussians with two classes (p = 3), where theta is a pair of 2 x 2
-matrices ``((Omega + Psi), (Omega - Psi)) / sqrt 2``, positive semidefinite, and u = svec(Psi).  There the best v for given Psi is
+Everything here is written out by hand, for records on the line, and shares no code with the toolkit: a Huber hinge (p = 1),
+softmax with three classes (p = 2), and large-margin Gaussians with two classes (p = 3), where theta is a pair of 2 x 2 matrices
+``((Omega + Psi), (Omega - Psi)) / sqrt 2``, positive semidefinite, and u = svec(Psi).  There the best v for given Psi is
 ``Omega = |Psi|``: in an eigenbasis of Psi, a feasible Omega has the diagonal ``Omega_ii >= |psi_i|``.  So ``r(u) = mu ||u||^2``,
 twice as curved, and the constraint is active at every u: noise in U never pushes Omega away from zero.
 """
@@ -26,8 +28,7 @@ Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
 WIDTH = 0.5
 # Dimensions of the sensitive subspaces.
-DIMENSIONS = {"logistic_regression": 1, "huber_svm": 1, "softmax": 2, "semidefinite": 3}
-SMOOTH = ("logistic_regression", "softmax")
+DIMENSIONS = {"huber_svm": 1, "softmax": 2, "semidefinite": 3}
 # Orthonormal basis of the vectors with sum zero, shape (3, 2).
 CENTRED = np.array([[1, 1], [-1, 1], [0, -2]]) / np.sqrt([2, 6])
 
@@ -65,15 +66,11 @@ def softmax(u: Array, records: Records) -> tuple[Array, Array]:
     return slope.sum(axis=1) @ CENTRED, bend
 
 
-def of_scores(u: Array, rows: Array, smooth: bool) -> tuple[Array, Array]:
-    """Return the derivatives of the logistic loss, or of the hinge at 1 plus it, of the inner products with rows (n, p)."""
-    if smooth:
-        slope = np.exp(-np.logaddexp(0.0, -u @ rows.T))
-        bend = slope * (1 - slope)
-    else:
-        argument = 1 + u @ rows.T
-        slope = np.clip((argument + WIDTH) / (2 * WIDTH), 0.0, 1.0)
-        bend = np.where(np.abs(argument) < WIDTH, 1 / (2 * WIDTH), 0.0)
+def hinges(u: Array, rows: Array) -> tuple[Array, Array]:
+    """Return the derivatives of the hinge at 1 plus the inner products with rows (n, p)."""
+    argument = 1 + u @ rows.T
+    slope = np.clip((argument + WIDTH) / (2 * WIDTH), 0.0, 1.0)
+    bend = np.where(np.abs(argument) < WIDTH, 1 / (2 * WIDTH), 0.0)
     return slope @ rows, np.einsum("mn,na,nb->mab", bend, rows, rows)
 
 
@@ -87,7 +84,7 @@ def declared(problem: str, regularization: float) -> dp.Template:
         return dp.load("softmax_regression", features=1, classes=3, regularization=regularization)
     if problem == "semidefinite":
         return dp.load("large_margin_gaussian", features=1, regularization=regularization / 2, trace=0.0)
-    return dp.load(problem, features=1, regularization=regularization, labels=(0, 1))
+    return dp.load("huber_svm", features=1, regularization=regularization, labels=(0, 1))
 
 
 class Learner:
@@ -113,9 +110,7 @@ class Learner:
         return sign * np.stack([x**2, np.sqrt(2) * x, np.ones_like(x)], axis=1) / np.sqrt(2)
 
     def losses(self, u: Array, records: Records) -> tuple[Array, Array]:
-        if self.problem == "softmax":
-            return softmax(u, records)
-        return of_scores(u, self.rows(records), self.problem == "logistic_regression")
+        return softmax(u, records) if self.problem == "softmax" else hinges(u, self.rows(records))
 
     def release(self, noise: Array, records: Records) -> Array:
         """Return points u that noise b leads to, shape (m, p)."""
@@ -161,7 +156,7 @@ def points(learner: Learner, records: Records, count: int, seed: int) -> Array:
     around = near + 0.1 * np.linalg.norm(near, axis=1, keepdims=True) * rng.normal(size=near.shape)
     far = direction * 10.0 ** rng.uniform(-1, 2, size=(count, 1))
     found = [near, around, far]
-    if learner.problem not in SMOOTH:
+    if learner.problem != "softmax":
         ends = np.where(rng.random(count) < 0.5, 1.0, rng.choice(records.x, count))
         rows = learner.rows(Records(ends, np.zeros(count, dtype=int)))
         for base in (near, far):
@@ -184,10 +179,8 @@ def families(learner: Learner) -> Iterator[tuple[Records, list[Pair]]]:
     removed = learner.privacy.adjacency == "add-remove"
     for _ in range(10):
         data = drawn(size, classes, rng)
-        moved = [
-            data.replaced(row % size, float(rng.choice([-1, 1, rng.uniform(-1, 1)])), row % classes)
-            for row in range(20)
-        ]
+        places = rng.choice([-1.0, 1.0, *rng.uniform(-1, 1, 2)], 20)
+        moved = [data.replaced(row % size, x, row % classes) for row, x in enumerate(places)]
         yield data, [(m, m.without(row % size)) if removed else (data, m) for row, m in enumerate(moved)]
     for x, y in ((1.0, 0), (1.0, 1), (-1.0, classes - 1), (0.0, 0)):
         others = Records(np.full(size, x), np.full(size, y))
@@ -214,12 +207,11 @@ def test_neighbours_stay_within_epsilon_at_the_worst_release(
 def worst_case(learner: Learner) -> tuple[Pair, Array]:
     """Return neighbours and releases that spend nearly all of epsilon."""
     size, removed = learner.size, learner.privacy.adjacency == "add-remove"
-    if learner.problem in SMOOTH:
+    if learner.problem == "softmax":
         # All records are on the wrong side of a far release, so that their slopes are as steep as can be.
-        others = Records(np.ones(size), np.full(size, learner.classes - 1))
-        away = np.array([1.0, -1.0, 0.0]) @ CENTRED if learner.classes == 3 else -np.ones(1)
-        u = np.geomspace(1.0, 1e4, 200)[:, None] * away
-        return (others, others.without(0) if removed else others.replaced(0, -1.0, learner.classes - 1)), u
+        others = Records(np.ones(size), np.full(size, 2))
+        u = np.geomspace(1.0, 1e4, 200)[:, None] * np.array([1.0, -1.0, 0.0]) @ CENTRED
+        return (others, others.without(0) if removed else others.replaced(0, -1.0, 2)), u
     # At the edge of the hinge's curved piece a record has full slope and curvature; the others are straight there.
     others = Records(np.ones(size), np.ones(size, dtype=np.int64))
     first = others.replaced(0, 1.0, 0)
@@ -229,12 +221,7 @@ def worst_case(learner: Learner) -> tuple[Pair, Array]:
 
 # Least share of epsilon that is spent.  A constrained objective is up to twice as curved in U as is certified; and records on
 # the line cannot be nearly opposite with all scores alike, which is what a softmax replacement would take.
-SPENT = {
-    "logistic_regression": (0.49, 0.9),
-    "huber_svm": (0.99, 0.99),
-    "softmax": (0.7, 0.99),
-    "semidefinite": (0.8, 0.8),
-}
+SPENT = {"huber_svm": (0.99, 0.99), "softmax": (0.7, 0.99), "semidefinite": (0.8, 0.8)}
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
