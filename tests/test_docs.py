@@ -25,7 +25,7 @@ NEEDS = {"adult": "adult.csv.gz"}  # data that are not shipped
 
 
 def text_of(page: str) -> str:
-    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    return ((ROOT if page == "README" else DOCS) / f"{page}.md").read_text(encoding="utf-8")
 
 
 def script(name: str) -> ModuleType:
@@ -49,7 +49,6 @@ def test_the_rules_page_and_the_reference_are_what_the_code_says_today() -> None
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -58,9 +57,9 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert (tmp_path / "api" / "proving" / "index.html").is_file()
 
 
-def anchors(text: str) -> set[str]:
+def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
-    heads = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
@@ -72,33 +71,18 @@ def test_links_names_and_files_of_a_page_exist(page: Path) -> None:
         other = page if not file else (page.parent / file).resolve()
         if not target.startswith(("http://", "https://")):
             assert other.exists(), f"{page.name} links to {target}"
-            assert not anchor or anchor in anchors(other.read_text(encoding="utf-8")), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(other), f"{page.name} links to {target}"
     for name in re.findall(r"`dp\.(\w+)", text):
         assert hasattr(dp, name), f"{page.name} mentions dp.{name}"
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
         assert any((place / name).is_file() for place in (ROOT, ROOT / "dpconvex")), f"{page.name} mentions {name}"
 
 
-def test_pitfalls_are_rated_and_complete() -> None:
-    text = text_of("pitfalls")
-    listed = re.findall(r"^\| \[(.*?)\]\(#.*?\) \| (\w+) \|$", text, flags=re.MULTILINE)
-    section, found = "", []
-    for level, title in re.findall(r"^(##+) (.*)$", text, flags=re.MULTILINE):
-        section = title.lower() if level == "##" else section
-        if level == "###":
-            found.append((title, section))
-    assert found == listed
-
-
-# Examples
-
-
 @pytest.mark.parametrize("page", ["README", "quickstart", "data", "certificates", "estimators", "budgets"])
 def test_examples_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "README.md").read_text(encoding="utf-8") if page == "README" else text_of(page)
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+    for block in re.findall(r"^```python\n(.*?)^```", text_of(page), flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, page, "exec"), names)
     assert names
 
