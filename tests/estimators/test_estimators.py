@@ -1,24 +1,20 @@
 """Estimators clone, fit, predict and verify, and learn nothing that was not declared, from tables and from partitions."""
 
 import pickle
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
+from learners_of_tests import CUTS, X, Y as SIGNS, cut
 from sklearn.base import clone
 
 import dpconvex as dp
 
-RNG = np.random.default_rng(5)
-X: NDArray[np.float64] = RNG.normal(size=(700, 3))
-X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
-Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, "yes", "no")
-Z = 50 + 40 * X[:, 0]
 LABELS = ("no", "yes")
+Y = np.where(SIGNS > 0, "yes", "no")
+Z = 50 + 40 * X[:, 0]
 
 
 def test_component_labels_are_learnt_declared_or_given() -> None:
@@ -45,22 +41,20 @@ def test_component_labels_are_learnt_declared_or_given() -> None:
 # Whitening
 
 
-def three(size: int = 900) -> tuple[np.ndarray, np.ndarray]:
-    """Draw three classes that differ in short directions, beside a long one."""
+def in_classes(count: int, size: int = 900) -> tuple[np.ndarray, np.ndarray]:
+    """Draw two or three classes that differ in short directions, beside a long one."""
     rng = np.random.default_rng(3)
     y = np.arange(size) % 3
     x = np.column_stack([0.7 + 0.1 * rng.normal(size=size), 0.2 * (y == 0), 0.2 * (y == 1)])
-    return (x + 0.02 * rng.normal(size=x.shape)).clip(-1, 1) / np.sqrt(3), y
+    return (x + 0.02 * rng.normal(size=x.shape)).clip(-1, 1) / np.sqrt(3), np.minimum(y, count - 1)
 
 
-@pytest.mark.parametrize("name", ["LogisticRegression", "SoftmaxRegression"])
-def test_whitened_classifiers_speak_of_original_records(name: str) -> None:
-    x, y = three()
-    classes = (0, 1, 2) if name == "SoftmaxRegression" else (0, 1)
-    y = np.minimum(y, classes[-1])
+@pytest.mark.parametrize(("kind", "count"), [(dp.LogisticRegression, 2), (dp.SoftmaxRegression, 3)])
+def test_whitened_classifiers_speak_of_original_records(kind: Any, count: int) -> None:
+    x, y = in_classes(count)
     budget = dp.Budget(dp.Privacy(8.0, 1e-5))
     options: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True, "seed": 0}
-    model = getattr(dp, name)(classes=classes, whitening=True, budget=budget, **options).fit(x, y)
+    model = kind(classes=range(count), whitening=True, budget=budget, **options).fit(x, y)
     assert [entry.privacy.epsilon for entry in budget.entries] == [8.0]  # both stages, once
     proof = model.release_.certificate
     assert model.certificate(3, len(y)).whitening == proof.whitening
@@ -76,19 +70,19 @@ def test_whitened_classifiers_speak_of_original_records(name: str) -> None:
 
 
 def test_what_cannot_be_whitened_is_refused_before_payment() -> None:
-    x, y = three(60)
+    x, y = in_classes(2, size=60)
     budget = dp.Budget(dp.Privacy(8.0, 1e-5))
     given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "budget": budget}
     for model in (dp.HuberRegressor(whitening=True, **given), dp.KernelSVC(whitening=dp.PrivateWhitening(), **given)):
         with pytest.raises(dp.TemplateError, match="leave whitening out"):
-            model.fit(x, y % 2)
+            model.fit(x, y)
     assert not budget.entries
-    dp.HuberRegressor(whitening="auto", **given).fit(x, y % 2)
-    gaussian = dp.LargeMarginGaussian(whitening=True, epsilon=8.0, delta=1e-5, classes=(0, 1), seed=0).fit(x, y % 2)
+    dp.HuberRegressor(whitening="auto", **given).fit(x, y)
+    gaussian = dp.LargeMarginGaussian(whitening=True, epsilon=8.0, delta=1e-5, classes=(0, 1), seed=0).fit(x, y)
     with pytest.raises(AttributeError, match="whitened records"):
         _ = gaussian.means_
     with pytest.raises(dp.TemplateError, match="which tune takes itself"):
-        dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y % 2}, dp.Privacy(1.0, 1e-5))
+        dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y}, dp.Privacy(1.0, 1e-5))
 
 
 # What is refused
@@ -104,27 +98,23 @@ NO_NUMBERS = [
 @pytest.mark.parametrize("spoil", NO_NUMBERS)
 def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil: Any) -> None:
     x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), np.array([-1, 1] * 10)
-    budget = dp.Budget(dp.Privacy(9.0))
-    regression = dp.HuberRegressor(epsilon=1.0, budget=budget)
-    classifier = dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), budget=budget)
-    own = dp.PrivateEstimator(dp.load("logistic_regression", features=2), epsilon=1.0, budget=budget)
-    metric = dp.MetricLearner(epsilon=1.0, radius=2.0, budget=budget)
+    given: dict[str, Any] = {"epsilon": 1.0, "budget": dp.Budget(dp.Privacy(9.0))}
+    regression, classifier = dp.HuberRegressor(**given), dp.LogisticRegression(classes=(-1, 1), **given)
     for model, features, target in (
         (regression, spoil(x), x[:, 0]),
         (regression, x, spoil(x[:, 0])),
         (classifier, spoil(x), y),
-        (own, spoil(x), y),
-        (metric, spoil(x.reshape(10, 2, 2)), [0, 1] * 5),
+        (dp.PrivateEstimator(dp.load("logistic_regression", features=2), **given), spoil(x), y),
+        (dp.MetricLearner(radius=2.0, **given), spoil(x.reshape(10, 2, 2)), [0, 1] * 5),
         (regression, [[10**400, 0]] * 20, x[:, 0]),
         (classifier, x, np.ma.masked_array(y, mask=np.arange(20) < 3)),
         (classifier, x, y.astype("m8[ns]")),
     ):
         with pytest.raises(dp.DomainError, match=r"masked|dates or durations|larger than"):
             model.fit(features, target)
-    assert not budget.entries
-    fitted = dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), seed=0).fit(x, y)
+    assert not given["budget"].entries
     with pytest.raises(dp.DomainError, match=r"masked|dates or durations"):
-        fitted.predict(spoil(x))
+        classifier.fit(x, y).predict(spoil(x))
 
 
 def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words() -> None:
@@ -177,19 +167,13 @@ def test_a_metric_finds_what_pairs_share() -> None:
 
 # Partitions
 
-CUTS = [0, 1, 300, 300, 305, 700]
 
-
-def cut(y: Any = Y, x: Any = X) -> dp.Partitions:
-    return dp.Partitions([{"x": x[a:b], "y": y[a:b]} for a, b in pairwise(CUTS)])
-
-
-def in_files(folder: Path, y: Any = Y) -> dp.Partitions:
+def in_files(folder: Path, y: Any) -> dp.Partitions:
     entries = []
-    for k, (a, b) in enumerate(pairwise(CUTS)):
-        entries.append({name: folder / f"{name}{k}.npy" for name in "xy"})
-        np.save(folder / f"x{k}.npy", X[a:b])
-        np.save(folder / f"y{k}.npy", y[a:b])
+    for k, part in enumerate(cut({"x": X, "y": y})):
+        entries.append({name: folder / f"{name}{k}.npy" for name in part})
+        for name, column in part.items():
+            np.save(folder / f"{name}{k}.npy", column)
     return dp.Partitions(entries)
 
 
@@ -206,7 +190,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 def test_a_fit_to_partitions_is_one_to_the_table(name: str, tmp_path: Path) -> None:
     model, y = MODELS[name]
     expected = clone(model).fit(X, y)
-    for parts in (cut(y), in_files(tmp_path, y)):
+    for parts in (dp.Partitions(cut({"x": X, "y": y})), in_files(tmp_path, y)):
         found = clone(model).fit(parts)
         for parameter, value in expected.release_.items():
             np.testing.assert_allclose(found.release_[parameter], value, rtol=0, atol=1e-6)
@@ -224,18 +208,17 @@ def test_partitions_of_other_fields_or_features_are_refused() -> None:
         with pytest.raises(dp.DomainError, match=complaint):
             dp.LogisticRegression(classes=LABELS, budget=budget).fit(dp.Partitions([fields]))
     assert not budget.entries
+    parts = dp.Partitions([lambda: {"x": X, "y": Y}, lambda: {"x": X[:, :2], "y": Y}])
     for estimator in (dp.KernelSVC(classes=LABELS), dp.LogisticRegression(classes=LABELS, fit_intercept=True)):
         with pytest.raises(dp.DomainError, match="shape"):
-            estimator.fit(dp.Partitions([lambda: {"x": X, "y": Y}, lambda: {"x": X[:, :2], "y": Y}]))
+            estimator.fit(parts)
 
 
 def test_arrays_and_frames_of_dask() -> None:
     da, dd = (pytest.importorskip(name) for name in ("dask.array", "dask.dataframe"))
-    expected = dp.LogisticRegression(classes=LABELS, seed=1).fit(X, Y)
-    rows = tuple(b - a for a, b in pairwise(CUTS))
-    found = dp.LogisticRegression(classes=LABELS, seed=1).fit(
-        da.from_array(X, chunks=(rows, (2, 1))), da.from_array(Y, chunks=350)
-    )
+    expected, found = (dp.LogisticRegression(classes=LABELS, seed=1) for _ in range(2))
+    expected.fit(X, Y)
+    found.fit(da.from_array(X, chunks=(tuple(np.diff(CUTS).tolist()), (2, 1))), da.from_array(Y, chunks=350))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
     for y, complaint in ((Y, "in memory here, and others of Dask"), (None, "features of Dask with their labels")):
         with pytest.raises((dp.DomainError, dp.TemplateError), match=complaint):
@@ -244,7 +227,7 @@ def test_arrays_and_frames_of_dask() -> None:
     found.fit(frame[["a", "b", "c"]], frame["y"])
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
     assert list(found.feature_names_in_) == ["a", "b", "c"]
-    found.fit(cut())  # names of an earlier fit are forgotten
+    found.fit(dp.Partitions(cut({"x": X, "y": Y})))  # names of an earlier fit are forgotten
     assert not hasattr(found, "feature_names_in_")
 
 
@@ -257,6 +240,6 @@ def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
     ):
         model.fit(schema.encode(table)[0], table[schema.label])
         expected = model.coef_  # in the units of the table
-        model.fit(dp.Partitions([table[a:b] for a, b in pairwise(CUTS)], schema)).save(tmp_path / "model.npz")
+        model.fit(dp.Partitions(cut(table), schema)).save(tmp_path / "model.npz")
         np.testing.assert_allclose(model.coef_, expected, rtol=0, atol=1e-4)
         assert dp.Release.load(tmp_path / "model.npz", template=dp.load).schema == schema
