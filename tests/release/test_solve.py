@@ -31,7 +31,7 @@ def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(prob
     assert one.spent == PROMISE
     assert one.certificate == dp.verify(template, PROMISE, SIZE)
     for name in one:
-        assert not np.isclose(one[name], other[name], rtol=1e-6, atol=0).any()
+        assert not np.isclose(one[name], other[name], rtol=1e-12, atol=0).any()
         np.testing.assert_array_equal(seeded[0][name], seeded[1][name])
         assert not np.array_equal(seeded[0][name], seeded[2][name])
     assert not seeded[0].private

@@ -84,8 +84,10 @@ def test_both_stages_are_paid_once_and_predictions_are_linear_in_original_featur
     assert again.certificate == fit.certificate
     assert (again.predict(x) == fit.predict(x)).all()
     assert fit.whitening is not None
-    linear = np.where(x @ (fit.whitening.matrix.T @ fit["w"]) > 0, 1, -1)
-    assert (linear == fit.predict(x)).mean() > 0.99
+    turned = x @ fit.whitening.matrix.T
+    scores = turned @ fit["w"] / np.linalg.norm(turned, axis=1) / np.linalg.norm(fit["w"])
+    clear = np.abs(scores) > 2e-3  # directions of whitened records are rounded
+    assert (np.sign(scores[clear]) == fit.predict(x)[clear]).all()
     with pytest.raises(dp.TemplateError, match="shape"):
         again.predict(x[:, :2])
 
