@@ -5,11 +5,9 @@ Given the centres that is a function of the record alone, so a learner that uses
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import built, is_real
+from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
 from dpconvex.core.runtime import frozen, quietly
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
@@ -34,9 +32,8 @@ from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, numbers
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans, grid_step, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.files import Released, content_of
+from dpconvex.release.files import Released
 
-FORMAT, VERSION = "dpconvex components", 1
 # Centres may start outside of the ball of records, but not far: so many radii from the middle.
 FARTHEST = 2.0
 
@@ -72,10 +69,13 @@ class Components(Released):
     Components(classes 1, centres each 2, features 1; declared without data)
     """
 
+    form = "dpconvex clustering"
+    kept = ("centers", "classes", "radius", "middle", "step", "noise", "derivation", "spent", "not_private_because")
+
     centers: Array
     classes: Sequence[Hashable] = ()
     radius: float = 1.0
-    middle: Any = 0.0
+    middle: Array | float = 0.0
     step: float = 0.0
     noise: ClusteringNoise | None = None
     derivation: Derivation | None = None
@@ -155,44 +155,16 @@ class Components(Released):
         codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)
         if len(codes) != len(records):
             raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels; centres of classes need them.")
-        return self.of(in_steps(records, self.middle, self.step), codes)
+        return self.nearest(in_steps(records, self.middle, self.step), codes)
 
-    def of(self, steps: Array, codes: Indices) -> Indices:
+    def nearest(self, steps: Array, codes: Indices) -> Indices:
         return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
-        arrays = {"centers": self.centers.tolist(), "classes": list(self.classes), "middle": self.middle.tolist()}
-        return {"format": FORMAT, "version": VERSION, **asdict(self), **arrays}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Components:
-        """Rebuild from `to_dict`, or raise `TemplateError`."""
-        try:
-            values = dict(fields)
-            if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
-                raise ValueError("they have another format")
-            found: Components = built(cls, values, {Array: np.array, Sequence[Hashable]: tuple})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error
-        return found
-
     def to_bytes(self) -> bytes:
-        """Return the bytes that `save` writes, in JSON, which must be able to hold the labels."""
-        if not all(
-            isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c)) for c in self.classes
-        ):
-            raise TemplateError(f"Components: JSON cannot hold the classes {self.classes!r} as they are.")
-        return json.dumps(self.to_dict(), allow_nan=False).encode()
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Components:
-        """Read saved centres, or raise `DPConvexError`."""
-        content = content_of(path)
-        try:
-            return cls.from_dict(json.loads(content.decode()))
-        except (ValueError, RecursionError) as error:
-            raise DPConvexError(f"{path}: the file is damaged, or does not hold components ({error}).") from error
+        for c in self.classes:
+            if not (isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c))):
+                raise TemplateError(f"Components: a file cannot hold the classes {self.classes!r} as they are.")
+        return super().to_bytes()
 
 
 @quietly
@@ -237,14 +209,14 @@ def cluster(
     if not isinstance(whole, Record):
         raise TemplateError(f"cluster: expected a Record or a Template, not {type(whole).__name__}.")
     grouping = Grouping(whole, features, group)
+    grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
     plan = grouping.planned(clustering, privacy, components)
     source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
-    grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
     columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
     check_clip(clip)
     grouping.record.check_form(columns, empty=protected)
     pay(budget, privacy, label)
-    return plan.released(grouping, grouping.record.validate(columns, clip=clip, empty=protected), source)
+    return plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
 
 
 @dataclass(frozen=True)
@@ -286,30 +258,19 @@ class Grouping:
         middle, radius = self.extent
         shape = {"classes": len(self.classes) or 1, "components": components, "features": len(middle)}
         with computable(privacy):
-            return Clustering(method, method.calibrate(privacy, **shape, radius=radius), privacy)
+            return Clustering(self, method, method.calibrate(privacy, **shape, radius=radius), privacy)
 
     def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
         """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
         middle = self.extent[0]
         place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
         rows = max(1, BLOCK_BYTES // (8 * len(middle)))
-        codes = blocks(np.array(place)[batch.group], rows)
-        for block, mine in zip(
-            blocks(batch.fields[self.features], rows), codes, strict=False
-        ):  # of none, some yield one
-            yield in_steps(dense(block).reshape(len(mine), len(middle)), middle, step), mine
-
-    def statistics(self, batch: Batch, step: float, centers: Array) -> tuple[Array, Array]:
-        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
-        if isinstance(batch, PartitionedBatch):
-            found = batch.added_up(cells, batch.place.share((self, step)), centers)
-        else:
-            found = cells(batch, (self, step), centers)
-        total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
-        return total[..., :-1], total[..., -1]
+        pairs = zip(blocks(batch.fields[self.features], rows), blocks(np.array(place)[batch.group], rows), strict=False)
+        for block, codes in pairs:  # of none, some yield one
+            yield in_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
 
     def assigned(self, batch: Batch, components: Components) -> Indices:
-        found = (components.of(*block) for block in self.blocks(batch, components.step))
+        found = (components.nearest(*block) for block in self.blocks(batch, components.step))
         return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
@@ -317,6 +278,7 @@ class Grouping:
 class Clustering:
     """A clustering that keeps a promise."""
 
+    grouping: Grouping
     method: NoisyKMeans
     noise: ClusteringNoise
     privacy: Privacy
@@ -325,11 +287,21 @@ class Clustering:
     def derivation(self) -> Derivation:
         return self.method.derive(self.noise, self.privacy.adjacency)
 
-    def released(self, grouping: Grouping, batch: Batch, source: NoiseSource) -> Components:
-        (middle, radius), step = grouping.extent, self.noise.step
-        centers = self.method.run(self.noise, partial(grouping.statistics, batch, step), source.rng) * step + middle
+    def released(self, batch: Batch, source: NoiseSource) -> Components:
+        (middle, radius), step = self.grouping.extent, self.noise.step
+        centers = self.method.run(self.noise, partial(self.statistics, batch), source.rng) * step + middle
         how = {"noise": self.noise, "derivation": self.derivation, **source.spending(self.privacy)}
-        return Components(centers, grouping.classes, radius, middle, step, **how)
+        return Components(centers, self.grouping.classes, radius, middle, step, **how)
+
+    def statistics(self, batch: Batch, centers: Array) -> tuple[Array, Array]:
+        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
+        shared = self.grouping, self.noise.step
+        if isinstance(batch, PartitionedBatch):
+            found = batch.added_up(cells, batch.place.share(shared), centers)
+        else:
+            found = cells(batch, shared, centers)
+        total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
+        return total[..., :-1], total[..., -1]
 
 
 def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.markup import paragraph
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
@@ -31,9 +30,9 @@ STEPS = 2**20
 BLOCK = 65_536
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """An error that was measured privately.
+    """An error that was measured privately; it prints.
 
     Attributes
     ----------
@@ -57,13 +56,10 @@ class Evaluation:
         """The promise, or a warning, in one line."""
         return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         low, high = self.interval
         between = f"but for the noise, on these very records: between {low:.4g} and {high:.4g}"
         return f"error {self.error:.4g} on {self.records} records ({between}); {self.status}"
-
-    def _repr_html_(self) -> str:
-        return paragraph("Evaluation", f", {self}", self.spent is None)
 
 
 @quietly
@@ -80,9 +76,7 @@ def evaluate(
     name: str = "evaluate",
     seed: int | None = None,
 ) -> Evaluation:
-    """Measure the error of a release on records that it was not fitted to.
-
-    Records that the release was fitted to give a private answer, too, but not the error on new ones.
+    """Measure the error of a release on records that it was not fitted to; of others, the answer is as private, but too low.
 
     Parameters
     ----------

@@ -28,7 +28,6 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
@@ -138,8 +137,10 @@ def solve_mixture(
     call.check(fit)
     call.pay(plan.whole(fit.certificate).event)
     batch = plan.others.validate(call.data, clip=clip, empty=True)
-    components = plan.components(batch, call.source)
-    found = call.run(fit, Checked(template.record, plan.labelled(components, batch)), call.source.next())
+    made = plan.places
+    components = made.released(batch, call.source) if isinstance(made, Clustering) else made
+    labelled = Checked(template.record, plan.labelled(components, batch))
+    found = call.run(fit, labelled, call.source.next())
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
     return Mixture(components, release, release.spent)
@@ -171,25 +172,25 @@ class Plan:
         known, count = template.record.combinations, len(choice.values)
         # The group of a record, from that of its other fields and from its component.
         self.groups = [[known.index({**own, component: m}) for m in choice.values] for own in self.others.combinations]
-        self.learnt: Clustering | None = None
+        self.places: Components | Clustering
+        self.rest = privacy
         if isinstance(clustering, Components):
-            self.fixed = fitting(clustering, grouping, count)
+            self.places = fitting(clustering, grouping, count)
         elif count == 1:  # the one centre for each class needs no data
             (middle, radius), classes = grouping.extent, grouping.classes
-            self.fixed = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
+            self.places = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
         else:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
-            self.learnt = grouping.planned(clustering, part, count)
-        self.rest = privacy if self.learnt is None else privacy.minus(self.learnt.privacy)
+            self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the clustering and the fit together."""
-        if self.learnt is None:
+        if isinstance(self.places, Components):
             return fit
-        noise = self.learnt.noise
+        noise = self.places.noise
         level = noise.composed / noise.scale * (1 + 1e-12)
         own = Gaussian(level) if noise.noise == "gaussian" else Pure(noise.epsilon)
-        steps = self.learnt.derivation, fit.derivation
+        steps = self.places.derivation, fit.derivation
         return replace(
             fit,
             privacy=self.privacy,
@@ -198,9 +199,6 @@ class Plan:
             assumptions=(*fit.assumptions, ASSUMED),
             event=None if fit.event is None else Composition((own, fit.event)),
         )
-
-    def components(self, batch: Batch, source: NoiseSource) -> Components:
-        return self.fixed if self.learnt is None else self.learnt.released(self.grouping, batch, source)
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
         """Return the records with a group that says their component, too."""

@@ -30,6 +30,7 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit, public_size, run
 from dpconvex.release.verify import Method, Proved
+from dpconvex.solvers.certify import Warm
 
 # A total this close to the promise, from below, is close enough; and so many promises are tried.
 CLOSE, TRIES = 0.998, 10
@@ -53,37 +54,29 @@ def sweep(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Iterator[Release]:
-    """Fit privately, again and again; each release has noise of its own.
+    """Fit privately, again and again; yield releases in order of templates, then promises, then draws, each with its own noise.
 
-    The data are checked once, and each fit starts from the last answer: that changes how long a fit takes, not how close to the
-    exact answer it is certified to be.  With `total`, all releases together keep one promise, and each gets as much of it as
-    accounting proves (`calibrate`).
+    The data are checked once, and each fit starts from the last answer, which changes how long it takes and nothing else.
+    Whoever stops in between, or interrupts, has every release that was yielded; a fit that was begun is paid for.
 
     Parameters
     ----------
     template : Template or sequence of Template
         For instance one learner with several regularizations.
-    data : mapping of str to array_like
-        For every template.
     privacies : Privacy or sequence of Privacy, optional
         The promise of each release by itself.
     total : Privacy, optional
-        The promise of all releases together, in place of `privacies`.
+        In place of `privacies`, the promise of all releases together, of which each gets as much as accounting proves
+        (`calibrate`).  It is charged to the budget in whole, before the first fit.
     draws : int
         Fits for each template and promise.
-    mechanism, backend, size, clip, budget, cover, whitening
-        As for `solve`.  A `total` is charged to the budget in whole, before the first fit.
+    data, mechanism, backend, size, clip, budget, cover, whitening
+        As for `solve`.
     seed : int, optional
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
     workers : int, optional
         Do so many fits at a time, in threads of this process (docs/performance.md).  Each fit then starts from zero, so with a
         seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
-
-    Yields
-    ------
-    Release
-        In order of templates, then promises, then draws.  Whoever stops in between, or interrupts, has every release that was
-        yielded, complete, and nothing of the others; a fit that was begun is paid for, and so is all of a `total`.
     """
     if (privacies is None) == (total is None):
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
@@ -113,8 +106,6 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
 
     Those of one learner share checked data and, one after the other, a solver.
     """
-    from dpconvex.solvers.certify import Warm
-
     began = this_process()
 
     def check_size(found: Proved, data: Any) -> None:
@@ -155,14 +146,10 @@ class Shared:
 
     Attributes
     ----------
-    each : Privacy
-        The promise of one release by itself; it is what `solve` takes.
-    total : Total
-        What they cost together, at the delta of the whole, and by which rule that is proved.
-    event : Event
-        What they are together, for the ledger of a `Budget`.
-    mechanism : Mechanism or None
-        What `solve` takes too; None where it is the default for each release.
+    each, mechanism : Privacy and Mechanism or None
+        What `solve` takes for one release; the mechanism is None where it is the default.
+    total, event : Total and Event
+        What they cost together, at the delta of the whole, and by which rule; and what they are for a `Budget`.
     """
 
     each: Privacy
@@ -203,17 +190,15 @@ def calibrate(
 
     Parameters
     ----------
-    template : Template or sequence of Template
-    privacy : Privacy
-        Of all releases together.
+    template, privacy
+        As for `sweep`, and its total.
     size, cover, whitening
         As for `verify`: each release whitens by a noisy second moment of its own.
     releases : int
         How often each template is fitted.
     mechanism : Mechanism, optional
-        By default what `verify` chooses for the promise of each release, by the size (docs/choosing.md).  Where that leaves it to
-        mechanisms that end near a minimiser, for all templates, the one with the smallest predicted excess risk of all releases
-        together: noise that is best for a single release need not be for many.
+        By default what `verify` chooses for each release; where that ends near a minimiser for all templates, the one with the
+        smallest predicted excess risk of all releases together.
     """
     learners = [template] if isinstance(template, Template) else list(template)
     return planned(learners, privacy, size, releases, Method(mechanism, cover, whitening))

@@ -49,15 +49,12 @@ class Tuning:
 
     Attributes
     ----------
-    choice : str
-        Name of the chosen candidate.
-    release : Release
-        The chosen candidate's fit.
+    choice, release : str and Release
+        Name of the chosen candidate, and its fit.
     spent : Privacy or None
-        What the whole cost: the fits, the choice and the release together.  None if a seed was given.
+        What the fits, the choice and the release cost together.  None if a seed was given.
     mistakes : int or None
-        From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be because the
-        lowest was chosen.  It is part of what was paid for.  None from `tune`.
+        From `tune_repeated`: the noisy count of the choice's mistakes, paid for too, and too low, for the lowest was chosen.
     """
 
     choice: str
@@ -109,10 +106,7 @@ def tune(
     Notes
     -----
     With m candidates there are m + 1 parts, and every record takes part in one fit or in the choice, so the whole costs what one
-    of them costs.  Under replace-one the parts are a public random split of the positions; under add-remove every record chooses
-    its part by itself, so that adding one does not move the others.
-
-    `tune_repeated` fits on all of the data instead, with about half of epsilon for each fit, however many candidates there are.
+    of them costs.  `tune_repeated` fits on all of the data, with about half of epsilon for each fit, however many candidates.
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
@@ -121,7 +115,6 @@ def tune(
     method = Method(mechanism, None, whitening)
     call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers)
     count, choice, plan = len(named) + 1, privacy, None
-    call.check()
     if split:
         share = whole_share(call, count)
         ways = [method.prove(template, privacy, share) for template in templates]
@@ -178,8 +171,7 @@ def tune_repeated(
     backend : str or object, optional
         As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
     repetitions : Repetitions, optional
-        The law of their number, whose mean is the expected work in fits, and how they are accounted for.  By default 10 on
-        average, with the logarithmic law.  A mean of one or two times the number of candidates is sensible.
+        The law of their number, by default logarithmic with mean 10; one or two times the number of candidates is sensible.
     candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
         As for `tune`.
 
@@ -237,10 +229,8 @@ def whole_share(call: Fit, count: int) -> int:
     return int(call.size // count)
 
 
-def parts(
-    size: int, count: int, share: int, adjacency: str, rng: np.random.Generator
-) -> NDArray[np.unsignedinteger[Any]]:
-    """Assign each record to a part, without looking at the records, shape (size,)."""
+def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Generator) -> NDArray[Any]:
+    """Assign each record to a part, without looking at the records, shape (size,); under add-remove each by itself."""
     small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
         return np.asarray(rng.integers(0, count, size=size)).astype(small)

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +107,8 @@ class Budget:
 
     @property
     def accounting(self) -> str:
-        """The rule by which spends add up; `rule` says what it is."""
+        """The rule by which spends add up."""
         return self._rule.name
-
-    @property
-    def rule(self) -> str:
-        """What that rule is."""
-        return self._rule.says
 
     @property
     def spent(self) -> Amount:
@@ -150,13 +144,11 @@ class Budget:
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(
-                f"Budget: a spend is a Privacy, a text, and an event, not {privacy!r}, {label!r}, {event!r}."
+                f"Budget: spend a Privacy, with a text and an event, not {privacy!r}, {label!r}, {event!r}."
             )
         if privacy.adjacency != self.privacy.adjacency:
-            raise TemplateError(
-                f"Budget: {label!r} is private under {privacy.adjacency}, but the budget counts in "
-                f"{self.privacy.adjacency}, and the two cannot be added up. Use one adjacency throughout."
-            )
+            both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
+            raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
         item = Entry(label, privacy, event)
         if self.path is None and self._process != this_process():
             raise DPConvexError(
@@ -167,12 +159,21 @@ class Budget:
         line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
         with self._alone():
             with self._opened() as descriptor:
-                self._check(item)
+                if not self._rule.fits([*self._seen, item]):
+                    raise self._exceeded(item)
                 if descriptor is not None and self.path is not None:
                     ledger.append(descriptor, line, self.path)
             # Of a file that nobody replaced meanwhile.
             self._content += line
             self._seen.append(item)
+
+    def _exceeded(self, item: Entry) -> BudgetExceeded:
+        asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._seen)
+        none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
+        return BudgetExceeded(
+            f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}, {sum_text(left)}{none} "
+            f"is left{self._rule.refusal(self._seen, item)}. Nothing was spent."
+        )
 
     def _alone(self) -> threading.Lock:
         """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""
@@ -190,10 +191,8 @@ class Budget:
     def __reduce__(self) -> tuple[Any, ...]:
         """Send a budget to another process as the name of its file."""
         if self.path is None:
-            raise TypeError(
-                "a budget without a file stays in its process: a copy could be spent once more. Give it a path, or "
-                "leave it out of what is copied (set_params(budget=None))."
-            )
+            alone = "a budget without a file stays in its process: a copy could be spent once more"
+            raise TypeError(f"{alone}. Give it a path, or leave it out of what is copied (set_params(budget=None)).")
         return Budget.open, (str(self.path),)
 
     def __repr__(self) -> str:
@@ -219,17 +218,9 @@ class Budget:
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
             *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
+            *(f"  - {item.label}: {item.privacy}; {item.known}" for item in found),
         ]
-        return "\n".join([*lines, *(f"  - {item.label}: {item.privacy}; {item.known}" for item in found)])
-
-    def _check(self, item: Entry) -> None:
-        if not self._rule.fits([*self._seen, item]):
-            asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._seen)
-            none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
-            raise BudgetExceeded(
-                f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}, {sum_text(left)}"
-                f"{none} is left{self._rule.refusal(self._seen, item)}. Nothing was spent."
-            )
+        return "\n".join(lines)
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
@@ -246,15 +237,11 @@ class Budget:
     def _take(self, content: bytes, path: Path) -> None:
         rule, entries = parsed(content, path)
         if rule.total != self.privacy:
-            raise TemplateError(
-                f"{path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
-                "keep another budget in a file of its own."
-            )
-        if self._asked is not None and rule.name != self._asked:
-            raise TemplateError(
-                f"{path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
-                "leave it out, or make another ledger for other people."
-            )
+            other = f"this ledger's total is {rule.total}, not {self.privacy}"
+            raise TemplateError(f"{path}: {other}. Open it with Budget.open(path), or make another file.")
+        if self._asked not in (None, rule.name):
+            other = f"this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed"
+            raise TemplateError(f"{path}: {other}: leave it out, or make another ledger for other people.")
         if entries[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{path}: spends that were in this ledger are gone; restore the file.")
         self._rule, self._seen, self._content = rule, entries, content
@@ -273,44 +260,25 @@ def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-@dataclass(frozen=True)
-class Head:
-    """The first line of a ledger: the total, and the rule by which spends add up."""
-
-    ledger: str
-    version: int
-    epsilon: float
-    delta: float
-    adjacency: str
-    accounting: str = Basic.name
-
-
-@dataclass(frozen=True)
-class Spend:
-    """A further line."""
-
-    label: str
-    epsilon: float
-    delta: float
-    event: Event | None = None
-
-
 def parsed(content: bytes, path: Path) -> tuple[Rule, list[Entry]]:
     """Return what a ledger says: its rule, with the total, and the spends, which must be within it."""
+    entries: list[Entry] = []
     first, *lines = ledger.lines_of(content, path)
     try:
-        head = built(Head, ledger.decoded(first))
-        if (head.ledger, head.version) != ("dpconvex", VERSION):
-            raise TemplateError(f"its format is version {head.version!r}; this program reads version {VERSION}")
-        rule = rule_of(head.accounting, Privacy(head.epsilon, head.delta, head.adjacency))
-    except (TemplateError, ValueError) as error:
+        head = built(dict[str, Any], ledger.decoded(first))
+        kind, version = head.pop("ledger", None), head.pop("version", None)
+        if (kind, version, type(version)) != ("dpconvex", VERSION, int):
+            raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
+        rule = rule_of(head.pop("accounting", Basic.name), Privacy.from_dict(head))
+    except ValueError as error:
         raise DPConvexError(f"{path}, line 1: not the ledger of a privacy budget ({error}).") from error
-    entries = []
     for position, line in enumerate(lines, start=2):
         try:
-            spend = built(Spend, ledger.decoded(line), {Event: event_of})
-            entries.append(Entry(spend.label, Privacy(spend.epsilon, spend.delta, head.adjacency), spend.event))
-        except (TemplateError, ValueError) as error:
+            spend = built(dict[str, Any], ledger.decoded(line))
+            promise = {name: spend.pop(name, None) for name in ("epsilon", "delta")}
+            fields = {**spend, "privacy": {**promise, "adjacency": rule.total.adjacency}}
+            entries.append(built(Entry, fields, {Event: event_of}))
+        except ValueError as error:
             raise DPConvexError(f"{path}, line {position}: not a spend of a label and a promise ({error}).") from error
     if not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")

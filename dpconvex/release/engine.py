@@ -137,20 +137,6 @@ class Baseline(Release):
     distance: float = np.inf
     gap: float | None = None
 
-    @property
-    def accuracy(self) -> str:
-        """How accurate the fit is, in words."""
-        near = f"within {self.distance:.2g} of the minimiser"
-        if self.gap is None:
-            return near
-        above = f"its mean objective is at most {self.gap:.2g} above the least (duality gap)"
-        return f"{above}, {near}" if np.isfinite(self.distance) else above
-
-    @property
-    def status(self) -> str:
-        """That nothing is promised, and the accuracy."""
-        return f"{super().status}; {self.accuracy}"
-
 
 @quietly
 def minimize(
@@ -178,8 +164,8 @@ def minimize(
     Returns
     -------
     Release
-        Not private.  `distance` and `gap` bound how far it is from the minimiser, and its mean objective above the least one;
-        `accuracy` says both in words.
+        Not private; its `status` says how accurate it is.  `distance` and `gap` bound how far it is from the minimiser, and its
+        mean objective above the least one.
 
     Examples
     --------
@@ -192,25 +178,30 @@ def minimize(
     if not (is_real(tolerance) and 0 < tolerance < 1e300):
         raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     check_template(template)
-    chosen, analysis = resolved(backend), analysed(template)
+    chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
     batch = template.record.validate(data, clip=clip, copy=False)
-    space, modulus = Space(template.variables), 0.0
+    space = Space(template.variables)
     feasible = FeasibleSet(space, template.constraints)
     if analysis is not None:
         space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
-        # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
-        if modulus > 0 and analysis.kink is None and feasible.obstacle is None:
-            try:
-                theta = DataEngine(analysis, batch, batch.size, chosen).minimise(modulus, tolerance)
-                return baseline(template, space, theta, tolerance)
-            except NotConverged:
-                if backend is not None:
-                    raise
-    in_one_place("the conic solver that this template needs", data)
-    anything = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
-    theta, gap = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
-    distance = float(np.sqrt(2 * gap / modulus)) if modulus > 0 else np.inf
-    return baseline(template, space, theta, distance, gap / batch.size)
+    theta, distance, gap, said = None, tolerance, None, ["no noise was added"]
+    # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
+    if analysis is not None and modulus > 0 and analysis.kink is None and feasible.obstacle is None:
+        try:
+            theta = DataEngine(analysis, batch, batch.size, chosen).minimise(modulus, tolerance)
+        except NotConverged:
+            if backend is not None:
+                raise
+    if theta is None:
+        in_one_place("the conic solver that this template needs", data)
+        anything = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
+        theta, total = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
+        distance, gap = float(np.sqrt(2 * total / modulus)) if modulus > 0 else np.inf, total / batch.size
+        said.append(f"its mean objective is at most {gap:.2g} above the least (duality gap)")
+    if np.isfinite(distance):
+        said.append(f"it is within {distance:.2g} of the minimiser")
+    proof: Any = {"not_private_because": "; ".join(said), "distance": distance, "gap": gap}
+    return Baseline(space.unpack(theta), **proof, **functions_of(template))
 
 
 def analysed(template: Template) -> Analysis | None:
@@ -221,8 +212,3 @@ def analysed(template: Template) -> Analysis | None:
         if not (all(map(is_convex, (*template.losses, template.regularizer))) and template.losses[0].variables):
             raise
         return None
-
-
-def baseline(template: Template, space: Space, theta: Array, distance: float, gap: float | None = None) -> Baseline:
-    found, functions = space.unpack(theta), functions_of(template)
-    return Baseline(found, not_private_because="no noise was added", **functions, distance=distance, gap=gap)

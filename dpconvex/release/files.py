@@ -6,7 +6,7 @@ import os
 import secrets
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +22,7 @@ from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
+from dpconvex.language.template import Template
 
 VERSION = 2
 
@@ -31,15 +32,15 @@ class Released:
 
     form: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]
-    certificate: Any
     spent: Privacy | None
     not_private_because: str
 
     def check_paid(self) -> None:
         typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
         if not typed or (self.spent is None) == (not self.not_private_because):
+            name = type(self).__name__
             raise TemplateError(
-                f"{type(self).__name__}: say either what Privacy was spent or why the release is not private (a text), not both."
+                f"{name}: say either what Privacy was spent or, as a text, why it is not private, not both."
             )
 
     @property
@@ -79,47 +80,77 @@ class Released:
         return buffer.getvalue()
 
     @classmethod
-    def _read(cls, content: bytes, name: object = "saved bytes") -> Self:
-        """Build from the bytes of a file, or raise `DPConvexError`."""
-        # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
-        try:
-            arrays = dict(members(content))
-            text = arrays.pop("header")
-            if text.shape != () or text.dtype.kind != "U":
-                raise ValueError("its header is no text")
-            fields = json.loads(str(text), object_pairs_hook=distinct)
-            if not isinstance(fields, dict) or fields.pop("format") != cls.form:
-                raise ValueError("it has another format")
-            version = fields.pop("version")
-            if version == VERSION:
-                return cls._of_fields(fields, arrays)
-        except Exception as error:
-            raise DPConvexError(
-                f"{name}: the file is damaged, or is not a {cls.form.partition(' ')[2]} that was saved by this program "
-                f"({type(error).__name__}: {error})."
-            ) from error
-        raise DPConvexError(
-            f"{name}: written in version {version!r} of the format, and this program reads version {VERSION}; "
-            "read it with the dpconvex that wrote it."
-        )
+    def load(cls, path: str | os.PathLike[str], template: Template | Callable[..., Template] | None = None) -> Self:
+        """Read a file that `save` wrote; damaged ones, and those of another template, are a `DPConvexError`.
+
+        Reading a file runs no code from it, so what needs functions, such as `predict`, needs its template again.
+
+        Parameters
+        ----------
+        path : str or path
+        template : Template or callable, optional
+            What it was released for, or, for a `Release`, a function of (name, **options) that returns that: `dpconvex.load`
+            declares a shipped problem anew.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dpconvex as dp
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dp.Release({"w": [0.5]}, not_private_because="no noise was added").save(folder + "/fit.npz")
+        ...     dp.Release.load(folder + "/fit.npz")
+        Release(w (1,); NOT PRIVATE: no noise was added)
+        """
+        return cls.from_bytes(content_of(path), template, path)
 
     @classmethod
-    def _of_fields(cls, fields: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
+    def from_bytes(
+        cls,
+        content: bytes,
+        template: Template | Callable[..., Template] | None = None,
+        name: object = "saved bytes",
+    ) -> Self:
+        """Read what `to_bytes` returned, as `load` does; errors call it by the name."""
+        readers: dict[Any, Callable[[Any], Any]] = {
+            Schema: Schema.from_dict,
+            Event: event_of,
+            Sequence[Hashable]: tuple,
+        }
+
         def taken(kind: str, place: Any) -> NDArray[Any]:
             array = arrays.pop(str(place))
             if array.dtype.kind != kind:
                 raise ValueError("an array has another type")
             return array
 
-        readers: dict[Any, Callable[[Any], Any]] = {Schema: Schema.from_dict, Event: event_of}
-        found: Self = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
-        if arrays or not set(fields) <= set(cls.kept):
-            raise ValueError("there are arrays or fields of nothing")
-        if found.certificate is not None:
-            str(found.certificate), found.certificate._repr_html_()
-            if found.spent not in (None, found.certificate.privacy):
-                raise ValueError(f"{found.spent} was spent, and its certificate is for {found.certificate.privacy}")
-        return found
+        # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+        try:
+            arrays = dict(members(content))
+            fields = json.loads(str(arrays.pop("header")), object_pairs_hook=distinct)
+            if fields.pop("format") != cls.form:
+                raise ValueError("it has another format")
+            version = fields.pop("version")
+            if version != VERSION:
+                raise ValueError(f"version {version!r} of the format, and this program reads version {VERSION}")
+            found = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
+            if arrays or not set(fields) <= set(cls.kept):
+                raise ValueError("there are arrays or fields of nothing")
+            certificate = getattr(found, "certificate", None)
+            if certificate is not None:
+                str(certificate), certificate._repr_html_()
+                if found.spent not in (None, certificate.privacy):
+                    raise ValueError(f"{found.spent} was spent, and its certificate is for {certificate.privacy}")
+        except Exception as error:
+            raise DPConvexError(
+                f"{name}: the file is damaged, or is not a {cls.form.partition(' ')[2]} that was saved by this version of "
+                f"dpconvex ({type(error).__name__}: {error})."
+            ) from error
+        whole: Self = found if template is None else found._with(template)
+        return whole
+
+    def _with(self, template: Any) -> Self:
+        """Return the same with what it takes from a template, which must fit it."""
+        raise TemplateError(f"{type(self).__name__}: it is read without a template.")
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

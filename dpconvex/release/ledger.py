@@ -51,9 +51,8 @@ def locked(path: Path) -> Iterator[int]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
-                raise DPConvexError(
-                    f"{path}: the ledger cannot be locked ({error.strerror}); keep it on a disk of this machine."
-                ) from error
+                why = f"the ledger cannot be locked ({error.strerror})"
+                raise DPConvexError(f"{path}: {why}; keep it on a disk of this machine.") from error
             if not is_at(descriptor, path):
                 continue
             yield descriptor
@@ -85,15 +84,13 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
             raise OSError(errno.ENOSPC, "the disk is full")
     except OSError as error:
         os.ftruncate(descriptor, size)
-        raise DPConvexError(
-            f"{path}: nothing could be recorded ({error.strerror}); what was written is undone; release nothing."
-        ) from error
+        why = f"nothing could be recorded ({error.strerror}), and what was written is undone"
+        raise DPConvexError(f"{path}: {why}; release nothing.") from error
     try:
         os.fsync(descriptor)
     except OSError as error:
-        raise DPConvexError(
-            f"{path}: a line is written but perhaps not on the disk ({error.strerror}); it counts, but release nothing."
-        ) from error
+        why = f"a line is written, but perhaps not on the disk ({error.strerror})"
+        raise DPConvexError(f"{path}: {why}; it counts, but release nothing.") from error
 
 
 def mend(descriptor: int, path: Path) -> str:

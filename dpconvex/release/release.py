@@ -6,10 +6,10 @@ No objective value, iteration count or timing: each of these would be a further 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +25,7 @@ from dpconvex.language.template import Predict, Template
 from dpconvex.language.validation import has_masked, numbers, trusted_rows
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.files import Released, content_of
+from dpconvex.release.files import Released
 from dpconvex.release.whitening import Whitening
 
 REMEDY = (
@@ -154,51 +154,7 @@ class Release(Released, Mapping[str, Array]):
             shape = features.shape
             raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        template: Template | Callable[..., Template] | None = None,
-        predict: Predict | None = None,
-    ) -> Release:
-        """Read a saved release.
-
-        Reading a file runs no code from it, so `predict` needs its template again.
-
-        Parameters
-        ----------
-        path : str or path
-            A file that `save` wrote; damaged ones, and those of another template, are a `DPConvexError`.
-        template : Template or callable, optional
-            The template whose parameters these are, or a function of (name, **options) that returns it: `dpconvex.load` declares
-            a shipped problem anew.
-        predict : callable, optional
-            ``predict(parameters, x)``, to be used instead of a template's.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Release({"w": [0.5]}, not_private_because="no noise was added").save(folder + "/fit.npz")
-        ...     Release.load(folder + "/fit.npz")
-        Release(w (1,); NOT PRIVATE: no noise was added)
-        """
-        return cls._read(content_of(path), path)._with(template, predict)
-
-    @classmethod
-    def from_bytes(
-        cls,
-        content: bytes,
-        template: Template | Callable[..., Template] | None = None,
-        predict: Predict | None = None,
-    ) -> Release:
-        """Read the bytes of a saved release; arguments and errors are those of `load`."""
-        return cls._read(content)._with(template, predict)
-
-    def _with(self, template: Template | Callable[..., Template] | None, predict: Predict | None) -> Release:
-        """Return the same release with a function to predict with, or those of a template that fits it."""
-        if template is None:
-            return replace(self, predictor=predict)
+    def _with(self, template: Any) -> Self:
         if callable(template):
             if self.source is None:
                 raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
@@ -207,18 +163,15 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
         known = plain(template.source)
         if self.source is not None and known is not None and known[0] != self.source[0]:
-            raise TemplateError(
-                f"Release: it is of the problem {self.source[0]!r}, and the template is of {known[0]!r}; pass "
-                "template=dpconvex.load."
-            )
+            both = f"it is of the problem {self.source[0]!r}, and the template is of {known[0]!r}"
+            raise TemplateError(f"Release: {both}; pass template=dpconvex.load.")
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
         if self.whitening is not None:
             self.whitening.check(template)
-        own = {"source": self.source or template.source, "predictor": predict or template.predict}
-        return replace(self, **functions_of(template) | own)
+        return replace(self, **functions_of(template) | {"source": self.source or template.source})
 
 
 def functions_of(template: Template) -> dict[str, Any]:
@@ -238,18 +191,14 @@ def finite(name: object, value: ArrayLike) -> Array:
     return frozen(array.astype(np.float64))
 
 
-def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, Any]] | None:
+def plain(source: Any) -> tuple[str, dict[str, Any]] | None:
     """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
-    if source is None:
-        return None
-    pair = source if isinstance(source, tuple | list) and len(source) == 2 else (None, None)
-    if not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
-        raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")
-    name, options = source
-    if not name.isidentifier():
-        return None  # a path, for instance
-    try:
-        text = json.dumps(dict(options), default=lambda value: np.asarray(value).tolist(), allow_nan=False)
-    except (TypeError, ValueError):
-        return None
-    return name, json.loads(text)
+    match source:
+        case None:
+            return None
+        case [str(name), {**options}]:
+            with suppress(TypeError, ValueError):
+                text = json.dumps(options, default=lambda value: np.asarray(value).tolist(), allow_nan=False)
+                return (name, json.loads(text)) if name.isidentifier() else None  # a path is none
+            return None
+    raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")

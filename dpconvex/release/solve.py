@@ -49,7 +49,7 @@ def solve(
     cover: Cover | None = None,
     whitening: Whitened = None,
 ) -> Release:
-    """Fit a template privately.
+    """Fit a template privately: the answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
 
     Parameters
     ----------
@@ -71,11 +71,6 @@ def solve(
     seed : int, optional
         For tests.  The release then says that it is not private.
 
-    Returns
-    -------
-    Release
-        The answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
-
     Raises
     ------
     NotPrivate, TemplateError, BudgetExceeded
@@ -84,7 +79,7 @@ def solve(
         If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
     """
     fit = Fit(data, privacy, [template], Method(mechanism, cover, whitening), backend, size, clip, budget, label, seed)
-    return fit.run(fit.proved_and_paid())
+    return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
 @quietly
@@ -102,7 +97,7 @@ def statistics(
     cover: Cover | None = None,
     whitening: Whitened = None,
 ) -> Statistics:
-    """Release what a quadratic loss takes from the data, once, for any number of fits.
+    """Release what a quadratic loss takes from the data, once: `Statistics.fit` then fits any template with the same loss.
 
     Parameters
     ----------
@@ -117,11 +112,6 @@ def statistics(
         directions than in others.
     data, size, clip, budget, label, seed, cover
         As for `solve`.
-
-    Returns
-    -------
-    Statistics
-        ``fit(template)`` fits any template with the same loss.
 
     Examples
     --------
@@ -191,8 +181,8 @@ class Fit:
         self.pay(found.certificate.event)
         return found
 
-    def run(self, fit: Proved, data: Any = None, source: NoiseSource | None = None) -> Release:
-        return run(fit, self.data if data is None else data, self.backend, source or self.source, self.clip)
+    def run(self, fit: Proved, data: Any, source: NoiseSource) -> Release:
+        return run(fit, data, self.backend, source, self.clip)
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None) -> int:
@@ -203,9 +193,8 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
     if privacy.adjacency == "replace-one":
         records = counted(data)
         if size not in (None, records):
-            raise TemplateError(
-                f"solve: size is {size}, but there are {records} records; replace-one takes it as exact."
-            )
+            said = f"size is {size}, but there are {records} records; replace-one takes it as exact"
+            raise TemplateError(f"solve: {said}.")
         return max(records, 1)
     if size is None:
         raise NotPrivate(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +19,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL
-from dpconvex.release.files import Released, content_of
+from dpconvex.release.files import Released
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
@@ -37,12 +37,10 @@ class Statistics(Released):
     ----------
     values : ndarray, shape (statistics,)
         Noisy sums over the records, on a fixed grid; `moments` says of what, `fields` of which records.
-    certificate, spent, not_private_because
-        As of a `Release`.
+    certificate, spent, not_private_because, whitening
+        As of a `Release`; the statistics are those of whitened records.
     template : Template or None
-        The template that the statistics were released for.
-    whitening : Whitening or None
-        What records were turned and weighted by first; the statistics are those of what it made of them.
+        What they were released for.
     """
 
     form = "dpconvex statistics"
@@ -84,21 +82,14 @@ class Statistics(Released):
     def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
         """Fit a template from the statistics; it costs nothing.
 
-        The noisy Q is projected on positive semidefinite matrices, and a ridge is added that is 0.7 times as large as the
-        largest eigenvalue of the noise on it, and half as large, in their own coordinates, where records were whitened first.
-
         Parameters
         ----------
         template : Template, optional
             By default, the one that the statistics were released for.  Another one is for the same record, with a loss whose Q
-            and q are linear in the same moments; regularizer and constraints are free.
+            and q are linear in the same moments, else a `TemplateError` is raised; regularizer and constraints are free.
         ridge : float, optional
-            What to add to Q, in sum form, instead.  Whitened records weigh 1 or less, and Q is theirs.
-
-        Raises
-        ------
-        TemplateError, NotConverged
-            If the template needs other statistics, or there is no single minimiser.
+            What to add to the noisy Q, in sum form, after it was projected on positive semidefinite matrices.  By default 0.7
+            times the largest eigenvalue of the noise on it; of whitened records, in their coordinates, half of that eigenvalue.
         """
         chosen = self.matching(template)
         if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
@@ -127,29 +118,16 @@ class Statistics(Released):
         """Return the template that a fit is for, or raise `TemplateError` if it is for other records."""
         chosen = self.template if template is None else template
         if not isinstance(chosen, Template):
-            raise TemplateError(
-                "fit: say which template to fit; saved statistics do not hold the one of their release."
-            )
+            raise TemplateError("fit: say which template to fit; saved statistics do not hold theirs.")
         if fields_of(chosen) != self.fields:
-            raise TemplateError(
-                f"fit: statistics are of records with {self.fields}, and the template declares {fields_of(chosen)}."
-            )
+            both = f"statistics are of records with {self.fields}, and the template declares {fields_of(chosen)}"
+            raise TemplateError(f"fit: {both}.")
         if self.whitening is not None:
             self.whitening.check(chosen)
         return chosen
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
-        """Read saved statistics, for `template` to be what `fit` fits; errors are those of `Release.load`."""
-        return cls._read(content_of(path), path)._for(template)
-
-    @classmethod
-    def from_bytes(cls, content: bytes, template: Template | None = None) -> Statistics:
-        """Read the bytes of saved statistics; arguments and errors are those of `load`."""
-        return cls._read(content)._for(template)
-
-    def _for(self, template: Template | None) -> Statistics:
-        return self if template is None else replace(self, template=self.matching(template))
+    def _with(self, template: Any) -> Self:
+        return replace(self, template=self.matching(template))
 
 
 def fields_of(template: Template) -> str:

@@ -30,6 +30,19 @@ def check_template(template: object) -> None:
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
 
 
+def form_of(template: Template) -> LossForm:
+    """Return the parts of a template, compared with its expressions; nothing is bounded yet."""
+    check_template(template)
+    return read(template)
+
+
+@once
+def read(template: Template, convex: bool = True) -> LossForm:
+    form = LossForm(template, convex)
+    check_translation(form)
+    return form
+
+
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     check_template(template)
@@ -39,27 +52,14 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
-            return analysed(template, str(error), convex=False)
+            return analysed(template, str(error), False)
         raise
 
 
 @once
 def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
-    """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
-    return Analysis(read(template, convex), unbounded=DPConvexError(why) if why else None)
-
-
-@once
-def read(template: Template, convex: bool) -> LossForm:
-    form = LossForm(template, convex)
-    check_translation(form)
-    return form
-
-
-def form_of(template: Template) -> LossForm:
-    """Return the parts of a template, compared with its expressions; nothing is bounded yet."""
-    check_template(template)
-    return read(template, True)
+    form = read(template) if convex else read(template, False)
+    return Analysis(form, unbounded=DPConvexError(why) if why else None)
 
 
 @quietly
@@ -81,10 +81,9 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default what has the lowest error on problems of that size (docs/choosing.md).  For a promise with delta:
-        `SufficientStatistics` of a quadratic loss; where there are few records for each parameter of a classifier, gradient
-        descent on clipped gradients, which ends at no minimiser, as the certificate says.  Else, and for every pure promise, the
-        one whose foreseen excess risk is smallest among those that can be proved private.
+        By default what has the lowest error on problems of that size (docs/choosing.md).  With delta: `SufficientStatistics` of
+        a quadratic loss; where there are few records for each parameter of a classifier, gradient descent on clipped gradients,
+        which ends at no minimiser.  Else what has the smallest foreseen excess risk among all that can be proved private.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
     whitening : PrivateWhitening, bool or "auto", optional
@@ -165,15 +164,17 @@ def certified(
             with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
                 return certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
         raise
-    feasible = analysis.form.feasible
+    feasible, stages = analysis.form.feasible, None
     if feasible.obstacle is not None:
         raise NotConverged(f"{feasible.obstacle}.")
     with computable(privacy):
-        stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
-        if stages is None and isinstance(mechanism, Automatic):
+        if first is not None:
+            stages = first.plan(cover, mechanism, analysis, privacy, size)
+            certificate = stages.whole()
+        elif isinstance(mechanism, Automatic):
             certificate = mechanism.covered(cover, analysis, privacy, size)
         else:
-            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
+            certificate = cover.certify(mechanism, analysis, privacy, size)
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)

@@ -57,9 +57,8 @@ class Whitening:
         """Refuse a template whose records have no such field."""
         declared = getattr(template.record.continuous.get(self.field), "shape", None)
         if declared != (len(self.matrix),):
-            raise TemplateError(
-                f"Whitening: it is for {self.field!r}, {len(self.matrix)} features, and the template declares {declared}."
-            )
+            own = f"{self.field!r} of {len(self.matrix)} features"
+            raise TemplateError(f"Whitening: it is for {own}, and the template declares {declared}.")
 
     def __call__(self, column: Any) -> Array:
         """Whiten records, shape (n, d), dense, sparse or in pieces."""
