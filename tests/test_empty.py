@@ -39,7 +39,7 @@ def test_columns_with_nothing_in_them_are_fitted(kind: str) -> None:
     for labels in (y, y.tolist(), y.astype(object)):
         release = dp.solve(LEARNER, {"x": x, "y": labels}, PROTECTED, size=40)
         assert 0 <= dp.evaluate(LEARNER, release, {"x": x, "y": labels}, PROTECTED).error <= 1
-        assert dp.cluster(LEARNER, {"x": x, "y": labels}, PROTECTED).count == 2
+        assert dp.cluster(LEARNER, {"x": x, "y": labels}, PROTECTED).centers.shape[1] == 2
     for mechanism, backend in product(MECHANISMS, ("first-order", "conic")):
         release = dp.solve(LEARNER, {"x": x, "y": y}, DELTA, mechanism, backend, size=40)
         assert release.certificate is not None

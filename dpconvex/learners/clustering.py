@@ -48,17 +48,12 @@ class Components(Released):
         Finite, at most twice the radius away from the middle of the domain.  They are rounded to the grid.
     classes : sequence, optional
         The declared labels, in the order of the first axis; none if there is one clustering of all records.
-    radius : float
+    radius, middle : float, and float or array_like of shape (d,)
         Public bound on the distance of a record's features from the middle of the domain.
-    middle : float or array_like, shape (d,)
     step : float
         Grid step that records and centres are rounded to, a power of two; 0 picks between 2^-17 and 2^-16 of the radius.
-    noise, derivation : ClusteringNoise and Derivation, optional
-        How they were learnt, and why that was private; None if they were declared.
-    spent : Privacy, optional
-        What they cost; None if they were declared, or are not private.
-    not_private_because : str
-        Why they are not, such as "drawn with a seed".
+    noise, derivation, spent, not_private_because : optional
+        How they were learnt, why that was private, and what it cost or why it was not; none of it for declared centres.
 
     Examples
     --------
@@ -114,11 +109,6 @@ class Components(Released):
         self.__dict__.update(classes=classes, step=step)
 
     @property
-    def count(self) -> int:
-        """K: number of centres for each class."""
-        return int(self.centers.shape[1])
-
-    @property
     def declared(self) -> bool:
         """Whether the centres were declared without data, and cost nothing."""
         return self.noise is None
@@ -138,12 +128,7 @@ class Components(Released):
     def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> NDArray[np.int64]:
         """Return the component of each record, shape (n,): the index of the nearest centre of its class, exactly.
 
-        Parameters
-        ----------
-        x : array_like, shape (n, d)
-            Features within the declared domain.
-        y : array_like, shape (n,), optional
-            Labels; needed if the centres have classes.
+        `x` holds features within the declared domain, shape (n, d), and `y` labels, shape (n,), if the centres have classes.
         """
         values, d = np.asarray(numbers("x", x), dtype=float), self.centers.shape[2]
         if not values.ndim or math.prod(values.shape[1:]) != d or not np.isfinite(values).all():
@@ -182,27 +167,19 @@ def cluster(
     label: str = "cluster",
     seed: int | None = None,
 ) -> Components:
-    """Cluster the records of every class privately.
+    """Cluster the records of every class privately; a fit that uses the labels costs its own promise on top.
 
     Parameters
     ----------
     record : Record or Template
         Declares the domains of the fields.
-    data : mapping of str to array_like
-        Fields other than the two below are not looked at.
-    privacy : Privacy
     components : int
         K: number of centres for each class.
     clustering : NoisyKMeans, optional
     features, group : str
         The field that is clustered, and the one whose values are the classes; None for one clustering of all records.
-    clip, budget, label, seed
-        As for `solve`.
-
-    Returns
-    -------
-    Components
-        A release.  A fit that uses its labels costs its own promise on top; `solve_mixture` does both under one.
+    data, privacy, clip, budget, label, seed
+        As for `solve`; other fields of the data are not looked at.
     """
     check_privacy("cluster", privacy)
     whole = record.record if isinstance(record, Template) else record

@@ -27,7 +27,7 @@ HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coefficients:
-    """Estimates of a linear regression, and how far they can be from the truth; it prints.
+    """Estimates of a linear regression, and how far they can be from the truth; it prints as a table.
 
     Attributes
     ----------
@@ -56,21 +56,18 @@ class Coefficients:
         parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
 
-    def _texts(self) -> tuple[list[tuple[str, ...]], str]:
-        rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]
-        return rows, f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+    @property
+    def _foot(self) -> str:
+        return f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
 
     def __repr__(self) -> str:
-        return f"Coefficients({len(self.names)}, confidence {self.confidence:g})"
-
-    def __str__(self) -> str:
-        rows, foot = self._texts()
-        wide = max(len(row[0]) for row in [HEAD, *rows])
-        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in [HEAD, *rows]), foot])
+        rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
+        wide = max(len(row[0]) for row in rows)
+        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), self._foot])
 
     def _repr_html_(self) -> str:
-        rows, foot = self._texts()
-        return aligned(HEAD, rows, numbers=range(1, 6)) + paragraph("", foot)
+        rows = [(name, *map(str, values)) for name, *values in self.rows()]
+        return aligned(HEAD, rows, numbers=range(1, 6)) + paragraph("", self._foot)
 
 
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
@@ -83,16 +80,11 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     Parameters
     ----------
     statistics : Statistics
-        Released with ``SufficientStatistics(residuals=True)``.
+        Released with ``SufficientStatistics(residuals=True)``.  Noise that is too large for intervals is refused.
     template : Template, optional
         By default, the one that they were released for.  Its loss is the squared residual of one response, times a number.
     confidence : float
         Of each interval by itself.
-
-    Raises
-    ------
-    TemplateError, NotConverged
-        If the statistics leave the residuals out, there are several responses, or the noise is too large.
     """
     if not (is_real(confidence) and 0 < confidence < 1):
         raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")

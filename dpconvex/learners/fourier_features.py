@@ -31,10 +31,8 @@ class RandomFourierFeatures:
 
     Parameters
     ----------
-    features : int
-        Number of coordinates of a record.
-    components : int
-        Number D of random frequencies.
+    features, components : int
+        Number of coordinates of a record, and number D of random frequencies.
     kernel : {"gaussian", "laplace", "cauchy"}
         ``exp(-gamma ||d||_2^2)``, ``exp(-gamma ||d||_1)`` or ``prod 1/(1 + (gamma d_j)^2)`` of the difference d.
     gamma : float
@@ -102,8 +100,7 @@ class RandomFourierFeatures:
     def transform(self, x: ArrayLike) -> Array:
         """Map records, array_like or a SciPy sparse matrix of shape (n, features), to features, shape (n, dim).
 
-        The features of a record depend on that record alone, to the last bit: not on how many others came with it, nor on how
-        they are stored.
+        Those of a record depend on it alone, to the last bit: not on how many others came with it, nor on how they are stored.
         """
         # A matrix product would not do: its libraries add in another order for each shape.
         shape = (self.features,)

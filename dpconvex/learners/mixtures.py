@@ -42,10 +42,8 @@ class Mixture:
 
     Attributes
     ----------
-    components : Components
-        The centres that gave the labels.
-    release : Release
-        The fit; its certificate is that of the whole.
+    components, release : Components and Release
+        The centres that gave the labels, and the fit, whose certificate is that of the whole.
     spent : Privacy or None
         What both cost together.  None if a seed was given.
     """
@@ -105,18 +103,13 @@ def solve_mixture(
     ----------
     template : Template
         Its record has a field for the component, which the data do not have.
-    data : mapping of str to array_like
-        One entry for each of the other fields.
-    privacy : Privacy
-        The promise of the whole.
     clustering : NoisyKMeans or Components, optional
         How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the promise.
     share : float
-        Fraction of epsilon and delta that pays for the clustering, in (0, 1).  With a single component there is nothing to
-        learn, and nothing is paid.
+        Fraction of epsilon and delta that pays for the clustering, in (0, 1); a single component costs nothing.
     features, group, component : str
         The fields that are clustered, that hold the class (None for none) and that get the component.
-    mechanism, backend, size, clip, budget, label, seed, cover, whitening
+    data, privacy, mechanism, backend, size, clip, budget, label, seed, cover, whitening
         Of the fit, as for `solve`; components are learnt from original records.
 
     Examples

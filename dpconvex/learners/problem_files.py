@@ -61,9 +61,8 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     except DPConvexError:
         raise
     except Exception as error:  # what a problem cannot do with its options is an error of whoever gave them
-        listed = shorten(", ".join(f"{name} = {value!r}" for name, value in options.items()))
-        told = f"{file.stem} cannot be declared with {listed}: {type(error).__name__}: {error}."
-        raise TemplateError(told) from error
+        told = f"cannot be declared with {shorten(str(options))}: {type(error).__name__}: {error}"
+        raise TemplateError(f"{file.stem} {told}.") from error
     if not isinstance(template, Template):
         raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
     if template.source is None:
@@ -88,9 +87,9 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         return file
     known = shipped()
     if text not in known:
+        shown = f"{suggestion(text, known)}. Shipped are: {', '.join(known) or 'none'}"
         raise TemplateError(
-            f"load: there is no problem {text!r}{suggestion(text, known)}. Shipped are: {', '.join(known) or 'none'}. "
-            "To load a file of your own, give its path, ending in .py."
+            f"load: there is no problem {text!r}{shown}. Of your own file, give its path, ending in .py."
         )
     return known[text]
 

@@ -95,7 +95,7 @@ def sweep(
     else:
         plan = planned(templates, total, call.size, draws, method)
         event, order = plan.event, list(plan.fits)
-    for learner in templates:
+    for learner in templates[1:]:
         learner.record.check_form(call.data, empty=call.protected)
     call.check(*order[::draws])
     return fits(order, call, event, warm=workers is None and backend in (None, "first-order"))
@@ -112,8 +112,7 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
         public_size(found.template, data, found.certificate.privacy, found.certificate.size)
 
     if event is not None:
-        for found in order:
-            check_size(found, call.data)
+        check_size(order[0], call.data)
         call.pay(event)
 
     @quietly

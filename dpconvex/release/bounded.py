@@ -23,24 +23,18 @@ from dpconvex.release.release import Release
 def verify_bounded(
     problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, *, solver: str | None = None
 ) -> BoundCertificate:
-    """Prove that a problem can be solved privately for all values of its private bounds, without any.
+    """Prove that a problem can be solved privately for all values of its private bounds, or raise `NotPrivate` and say why not.
 
     Parameters
     ----------
     problem : cvxpy.Problem
-        Convex by CVXPY's rules; public but for the bounds.
+        Convex by CVXPY's rules; public but for the bounds.  With all of them at their minimum it must have an answer.
     bounds : sequence of PrivateBound
-        Those that its constraints mention.  They share the promise equally.
+        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the promise.
     privacy : Privacy
         With a delta: noise that never exceeds a bound needs one.
     solver : str, optional
         As for ``problem.solve``.
-
-    Raises
-    ------
-    NotPrivate, TemplateError
-        If the promise has no delta; if a bound stands in the objective, in an equation, or where lowering it might allow more; or
-        if the problem has no answer with all bounds at their minimum.
     """
     return proved(problem, bounds, privacy, solver)[1]
 
@@ -58,6 +52,9 @@ def solve_bounded(
 ) -> Release:
     """Solve a problem whose private bounds are tightened by noise, so that its answer keeps the true ones.
 
+    The release holds the variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so
+    that further problems with the same bounds can be solved at no cost.
+
     Parameters
     ----------
     values : mapping of PrivateBound to array_like
@@ -66,12 +63,6 @@ def solve_bounded(
         As for `verify_bounded`.
     budget, label, seed
         As for `solve`.
-
-    Returns
-    -------
-    Release
-        The variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so that further
-        problems with the same bounds can be solved at no cost.
 
     Examples
     --------
@@ -130,7 +121,6 @@ def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
     found = np.array(numbers(bound.name, value), dtype=float)
     if found.shape != bound.shape or not np.isfinite(found).all():
         raise DomainError(f"{bound.name}: expected {bound.shape} finite numbers.")
-    if (found < bound.minimum).any():
-        place = np.argwhere(found < bound.minimum)[0].tolist()
+    for place in np.argwhere(found < bound.minimum).tolist():
         raise DomainError(f"{bound.name}: the value at {place} lies below the declared minimum; nothing is released.")
     return found

@@ -33,9 +33,7 @@ INSIDE = 1 - 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    """The public map from records to whitened ones, ``z = radius A x / ||A x||``.
-
-    With a least length L, it is ``z = radius A x / max(L, ||A x||)``, and records have weights ``L / max(L, ||A x||)``.
+    """The public map from records to whitened ones, ``z = radius A x / max(L, ||A x||)``, with weights ``L / max(L, ||A x||)``.
 
     A, the `matrix`, shape (d, d), is scaled and rounded to a grid; `least` is L, 0 if records have no weights.
     """
@@ -130,6 +128,5 @@ def whitened(batch: Batch, whitening: Whitening) -> Batch:
     if isinstance(column, Pieces) or (not whitening.least and (isinstance(column, np.ndarray) or sp.issparse(column))):
         with one_blas_thread():
             turned, weights = whitening(column), whitening.weights(column) if whitening.least else None
-    return Batch(
-        {**batch.fields, whitening.field: turned} | ({WEIGHTS: weights} if whitening.least else {}), batch.group
-    )
+    further = {WEIGHTS: weights} if whitening.least else {}
+    return Batch({**batch.fields, whitening.field: turned, **further}, batch.group)

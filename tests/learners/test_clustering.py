@@ -77,11 +77,15 @@ def test_every_record_goes_to_the_nearest_centre_of_its_class() -> None:
     "places", [dp.Components(CENTERS, classes=("a", "b")), drawn_places()], ids=["declared", "learnt"]
 )
 def test_saved_centres_are_the_same(places: dp.Components, tmp_path: Path) -> None:
-    places.save(tmp_path / "places.json")
-    again = dp.Components.load(tmp_path / "places.json")
-    assert again.to_dict() == places.to_dict()
-    assert (again.spent, again.noise) == (places.spent, places.noise)
-    assert list(tmp_path.iterdir()) == [tmp_path / "places.json"]
+    places.save(tmp_path / "places.npz")
+    again = dp.Components.load(tmp_path / "places.npz")
+    assert again.to_bytes() == places.to_bytes()
+    assert (str(again), again.spent, again.noise) == (str(places), places.spent, places.noise)
+    np.testing.assert_array_equal(again.centers, places.centers)
+    with pytest.raises(dp.TemplateError, match="cannot hold the classes"):
+        dp.Components(CENTERS, classes=((1, 2), "b")).to_bytes()
+    with pytest.raises(dp.TemplateError, match="without a template"):
+        dp.Components.load(tmp_path / "places.npz", dp.load("logistic_regression", features=2))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case: str) -> Non
     assert not fit.private
     v.value = fit["w"]
     assert mean.value <= reference.value + 1e-9
-    assert fit.accuracy in fit.status
+    assert "above the least" in fit.status if fit.distance > 1e-6 else "of the minimiser" in fit.status
     assert fit.gap is None or fit.gap < 1e-7
     assert fit.distance < 1e-3 or case in ("logistic, lasso", "nothing added", "exponential")
 

@@ -168,7 +168,7 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
         (SPEND, "ledger of a privacy budget"),
         (HEADER.replace("1,", "2,", 1), "version 2"),
         (HEADER.replace("1.0", "NaN"), "epsilon"),
-        (HEADER.replace("1,", "true,", 1), "version must be int"),
+        (HEADER.replace("1,", "true,", 1), "version True"),
         (HEADER.replace('"delta"', '"epsilon": 2.0, "delta"'), "line 1.*twice"),
         (HEADER + SPEND.replace('"delta"', '"epsilon": 0.1, "delta"'), "line 2.*twice"),
         (HEADER + "not json\n" + SPEND, "line 2"),
