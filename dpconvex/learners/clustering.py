@@ -294,7 +294,7 @@ def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array
     return total.reshape(classes, count, features + 1)
 
 
-def in_steps(records: Array, middle: Array, step: float) -> Array:
+def in_steps(records: Array, middle: Array | float, step: float) -> Array:
     """Round records towards the middle of their domain, to whole steps of the grid, each by itself; shape (n, d)."""
     return np.asarray(np.trunc((records - middle) / step))
 
