@@ -212,4 +212,7 @@ def displacement(certificate: Certificate, probability: float) -> Moved:
     cover = certificate.cover
     assert cover is not None
     still = cover.distance + math.sqrt(cover.dimension) * cover.step / 2
-    return still + cover.longest(probability), still + cover.size
+    # Its norm by that of each coordinate; the discrete Gaussian law is sub-Gaussian.
+    logarithm = math.log(2 * cover.dimension / probability)
+    each = cover.scale * (math.sqrt(2 * logarithm) if cover.is_gaussian else logarithm)
+    return still + math.sqrt(cover.dimension) * cover.step * each, still + cover.size

@@ -11,10 +11,9 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.expression import Expression
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import once
-from dpconvex.errors import TemplateError
+from dpconvex.errors import NotPrivate, TemplateError
 
 # How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
 # the constant that it is compared with, a leaf that follows a target in units of its range.  More with more records.
@@ -125,21 +124,18 @@ def best_added(
     return float(math.exp(chosen) - regular)
 
 
-def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
-    """Say in which variables the regularizer has modulus 0, and why (reason, place, remedy)."""
+def check_strong_convexity(analysis: Analysis, added: float | None) -> None:
+    """Refuse a regularizer of modulus 0, and say in which variables and why, unless a quadratic is added."""
+    if analysis.modulus > 0 or added:
+        return
     regularizer = analysis.form.template.regularizer
     moduli = zip(analysis.form.space.blocks, analysis.block_moduli, strict=True)
     flat = [name for name, modulus in moduli if modulus <= 0] or list(analysis.form.space.blocks)
     terms = " + ".join(f"1e-6 * cp.sum_squares({name})" for name in flat)
-    why = "its terms are affine, norms, or quadratic in some directions only"
-    if regularizer.is_constant:
-        why = "there is none"
-    return (
-        f"the regularizer is not strongly convex in {', '.join(flat)} (its modulus is 0: {why}), so the minimiser can move "
-        "without limit",
-        regularizer,
-        f"add {terms}, or another quadratic; traces and norms do not count",
-    )
+    kinds = "its terms are affine, norms, or quadratic in some directions only"
+    modulus = f"its modulus is 0: {'there is none' if regularizer.is_constant else kinds}"
+    why = f"the regularizer is not strongly convex in {', '.join(flat)} ({modulus}), so the minimiser can move without limit"
+    raise NotPrivate(why, regularizer, f"add {terms}, or another quadratic; traces and norms do not count")
 
 
 def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], positive: Sequence[str]) -> None:

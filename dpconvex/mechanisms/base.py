@@ -73,21 +73,16 @@ UNSEEN = "Nobody observes how long a fit takes, nor whether a fit failed."
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
     if privacy.pure:
-        raise NotPrivate(
-            f"{noise} keeps no promise with delta = 0",
-            f"delta = {privacy.delta:g}",
-            f"promise a small delta, or {otherwise}",
-        )
+        why, remedy = f"{noise} keeps no promise with delta = 0", f"promise a small delta, or {otherwise}"
+        raise NotPrivate(why, f"delta = {privacy.delta:g}", remedy)
 
 
 def record_steps(analysis: Analysis, adjacency: str) -> tuple[Derivation, Derivation]:
-    largest = "largest sum of a vertex from each gradient set"
-    gradient = Derivation(
-        "gradient bound", "", {"G": analysis.gradient_bound}, largest, (analysis.steepest.derivation,)
-    )
+    bound, largest = {"G": analysis.gradient_bound}, "largest sum of a vertex from each gradient set"
     why = "one gradient appears or disappears: G"
     if adjacency == "replace-one":
         why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
+    gradient = Derivation("gradient bound", "", bound, largest, (analysis.steepest.derivation,))
     return gradient, Derivation("sensitivity", "", {"G_adj": analysis.sensitivity(adjacency)}, why)
 
 
@@ -95,11 +90,8 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
     form = analysis.form
     dimensions = {"dimension": float(form.noise_dimension), "of": float(form.space.dim)}
     span = "span of the coefficients of A_z over all records and labels"
-    return (
-        analysis.regularizer[1],
-        Derivation("sensitive subspace", "", dimensions, span),
-        Derivation("feasible set", form.feasible.describe().replace("\n", "; "), {}, "closed and convex"),
-    )
+    feasible = Derivation("feasible set", form.feasible.describe().replace("\n", "; "), {}, "closed and convex")
+    return analysis.regularizer[1], Derivation("sensitive subspace", "", dimensions, span), feasible
 
 
 @once

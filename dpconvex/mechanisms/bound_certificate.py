@@ -71,11 +71,8 @@ class TruncatedLaplace:
 def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> TruncatedLaplace:
     """Calibrate the noise for values with an l1 sensitivity, in their unit."""
     if privacy.pure:
-        raise NotPrivate(
-            "noise that only lowers a bound keeps no promise with delta = 0: what is released may be impossible for neighbours",
-            f"delta = {privacy.delta:g}",
-            "promise a small delta",
-        )
+        why = "noise that only lowers a bound keeps no promise with delta = 0: what is released may be impossible for neighbours"
+        raise NotPrivate(why, f"delta = {privacy.delta:g}", "promise a small delta")
     step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
     # |floor(a) - floor(b)| < |a - b| + 1 in every entry, and the sum of integers below an integer is at most that less one.
     moved = math.ceil(Fraction(sensitivity) / Fraction(step)) + size - 1

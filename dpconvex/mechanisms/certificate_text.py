@@ -52,26 +52,28 @@ def tree(step: Derivation) -> str:
     return f"<ul><li>{head}{''.join(tree(child) for child in step.children)}</li></ul>"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The constants of two certificates, their ratios, and which of the two moves the answer less."""
 
-    names: tuple[str, ...]
-    constants: dict[str, tuple[float, float]]
-    verdict: str
+    first: Any
+    second: Any
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        pairs = self.constants.items()
-        return [(name, number(a), number(b), f"{b / a:.3f}" if a else "-") for name, (a, b) in pairs]
-
-    def __str__(self) -> str:
-        rows = [("constant", "first", "second", "ratio"), *self.rows()]
-        lines = [f"{name:<28}{a:>12}{b:>12}{ratio:>9}" for name, a, b, ratio in rows]
-        return "\n".join([f"first:  {self.names[0]}", f"second: {self.names[1]}", "", *lines, "", self.verdict])
-
-    def _repr_html_(self) -> str:
-        table = aligned(["constant", "first", "second", "ratio"], self.rows(), numbers=(1, 2, 3))
-        return table + paragraph("", self.verdict)
+    def __repr__(self) -> str:
+        lines = [f"{name + ':':<8}{one.mechanism}, {one.privacy}" for name, one in vars(self).items()]
+        lines += ["", f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"]
+        for name in COMPARED:
+            a, b = getattr(self.first, name), getattr(self.second, name)
+            ratio = f"{b / a:.3f}" if a else "-"
+            lines.append(f"{name.replace('_', ' '):<28}{number(a):>12}{number(b):>12}{ratio:>9}")
+        a, b = self.first.expected_shift, self.second.expected_shift
+        verdict = "Both perturb the answer equally."
+        if abs(a - b) > 1e-6 * max(a, b):
+            ratio = f"{max(a, b) / min(a, b):.3g}"
+            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less, by a factor of {ratio} (expected shift)."
+        if self.first.privacy != self.second.privacy:
+            verdict = "The promises differ, so the noise of the two does not compare directly."
+        return "\n".join([*lines, "", verdict])
 
 
 class Printed:
@@ -112,16 +114,8 @@ class CertificateText(Printed):
     """What a certificate of a learner says of itself, and beside another one."""
 
     def compare(self: Any, other: Any) -> Comparison:
-        """Put another certificate beside this one; print the result, or show it in a notebook."""
-        pairs = {name.replace("_", " "): (float(getattr(self, name)), float(getattr(other, name))) for name in COMPARED}
-        a, b = self.expected_shift, other.expected_shift
-        verdict = "Both perturb the answer equally."
-        if abs(a - b) > 1e-6 * max(a, b):
-            less = f"The {'first' if a < b else 'second'} perturbs the answer less, by a factor of"
-            verdict = f"{less} {max(a, b) / min(a, b):.3g} (expected shift)."
-        if self.privacy != other.privacy:
-            verdict = "The promises differ, so the noise of the two does not compare directly."
-        return Comparison(tuple(f"{one.mechanism}, {one.privacy}" for one in (self, other)), pairs, verdict)
+        """Put another certificate beside this one; the result prints as a table."""
+        return Comparison(self, other)
 
     def title(self: Any) -> tuple[str, ...]:
         return (self.mechanism, f"is private, {self.privacy}.", *(said for said in (self.proviso, self.answer) if said))

@@ -34,11 +34,9 @@ def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
     if sampling is None:
         return 1.0
     if privacy.adjacency != "add-remove":
-        raise NotPrivate(
-            "Poisson samples are accounted for where a record is added or removed, not where one is replaced",
-            f"sampling = {sampling:g}",
-            'promise adjacency="add-remove", or use all records at every step',
-        )
+        why = "Poisson samples are accounted for where a record is added or removed, not where one is replaced"
+        remedy = 'promise adjacency="add-remove", or use all records at every step'
+        raise NotPrivate(why, f"sampling = {sampling:g}", remedy)
     return max(math.floor(sampling / GRAIN), 1) * GRAIN
 
 
@@ -55,9 +53,8 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
     """Return the step, and the largest that whitened records may lead to; `noise` is that of all steps together."""
     most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
-    step, largest = (
-        min(most, capped(analysis, bound * records, records, d)) for d in (1.0, max(analysis.form.bases.count, 1))
-    )
+    directions = 1.0, max(analysis.form.bases.count, 1)
+    step, largest = (min(most, capped(analysis, bound * records, records, d)) for d in directions)
     return step, largest
 
 
@@ -90,23 +87,16 @@ def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
     slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
     if math.isfinite(slope) or form.feasible.bounded:
         return size * (constant + (bend.rest if smooth else stiff)), slope
-    raise NotPrivate(
-        "nothing bounds the curvature or the slope of the regularizer, so nothing bounds the iterates, and what rounding does "
-        f"to their gradients: {bend.reason}",
-        form.template.regularizer,
-        "smooth it, or bound the parameters",
-    )
+    why = "nothing bounds the regularizer's curvature or slope, nor so the iterates, and what rounding does to their gradients"
+    raise NotPrivate(f"{why}: {bend.reason}", form.template.regularizer, "smooth it, or bound the parameters")
 
 
 @once
 def slope_of_rest(form: LossForm, smooth: bool) -> float:
     """Bound the slope of what is not square in a regularizer; of its kinks alone, if the curvature of all else is bounded."""
     smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
-    steep = {
-        part: row
-        for part, row in linear_parts(form.template.regularizer).items()
-        if part not in smoothed and not part.is_affine and squares(part, row.toarray()[0]) is None
-    }
+    left = ((part, row) for part, row in linear_parts(form.template.regularizer).items() if part not in smoothed)
+    steep = {part: row for part, row in left if not part.is_affine and squares(part, row.toarray()[0]) is None}
     return slope_of(weighted_sum(steep), form) if steep else 0.0
 
 

@@ -164,10 +164,8 @@ class NoisyGradientDescent:
         radius = max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
         largest = math.hypot(steepest, math.sqrt(analysis.form.noise_dimension) * sigma)
         if self.step_size is None and not math.isfinite(largest):
-            raise TemplateError(
-                "NoisyGradientDescent: no bound on the regularizer's gradient over K is known, so there is no step size; give "
-                "one as `step_size`, in sum form."
-            )
+            why = "no bound on the regularizer's gradient over K is known, so there is no step size"
+            raise TemplateError(f"NoisyGradientDescent: {why}; give one as `step_size`, in sum form.")
         step = self.step_size if self.step_size is not None else radius / (largest * math.sqrt(steps))
         risk = radius**2 / (2 * step * steps) + step * largest**2 / 2
         settings = {"steps": float(steps), "step_size": float(step), "radius": float(radius)}
@@ -213,9 +211,8 @@ class NoisyGradientDescent:
             if found.noise_scale <= most:
                 moved = certificate.steps * certificate.largest_step * rounding
                 return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
-        raise TemplateError(
-            "NoisyGradientDescent: rounding in sums of so many gradients is larger than a gradient; give a larger `clip`."
-        )
+        why = "rounding in sums of so many gradients is larger than a gradient"
+        raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Descend; return the mean of all iterates, or with clipped gradients the last one; coordinates, shape (dim,)."""
@@ -248,11 +245,9 @@ def check_conditions(analysis: Analysis, privacy: Privacy, clips: bool) -> None:
     feasible, what = analysis.form.feasible, "noisy gradient descent"
     base.check_delta(privacy, what, "use ObjectivePerturbation or OutputPerturbation")
     if not feasible.bounded and not clips:
-        raise NotPrivate(
-            f"{what} needs bounded parameters: its steps and its risk scale with their size",
-            feasible.describe(),
-            "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds; or clip gradients",
-        )
+        why = f"{what} needs bounded parameters: its steps and its risk scale with their size"
+        remedy = "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds; or clip gradients"
+        raise NotPrivate(why, feasible.describe(), remedy)
     if feasible.obstacle is not None:
         raise NotPrivate(f"{what} needs a projection on the feasible set", feasible.describe(), feasible.obstacle)
 
@@ -263,18 +258,14 @@ def derive(
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
     if "sampling" in values:
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
+    if clip == math.inf:
+        name, source, steps = "noisy descent", SOURCE, base.record_steps(analysis, privacy.adjacency)
+    else:
+        name, source, why = "noisy descent, clipped", CLIPPED_SOURCE, f"clipped gradients: {WHY[privacy.adjacency]}"
+        clips = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
+        steps = clips, Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
     composed = Derivation("composition of all steps", "", values, how)
-    gradient, apart = (
-        base.record_steps(analysis, privacy.adjacency)
-        if clip == math.inf
-        else (
-            Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip"),
-            Derivation("sensitivity", "", {"G_adj": sensitivity}, f"clipped gradients: {WHY[privacy.adjacency]}"),
-        )
-    )
-    name, source = ("noisy descent", SOURCE) if clip == math.inf else ("noisy descent, clipped", CLIPPED_SOURCE)
-    children = (gradient, apart, composed, *base.public_steps(analysis))
-    return Derivation(name, "", privacy.claims, source, children)
+    return Derivation(name, "", privacy.claims, source, (*steps, composed, *base.public_steps(analysis)))
 
 
 def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:

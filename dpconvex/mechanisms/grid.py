@@ -65,11 +65,9 @@ class IntegerNoise:
         level = integer_level(self.sensitivity, self.scale)
         return float(gaussian_delta(self.epsilon, level)) + grid_loss(self.epsilon) <= self.delta
 
-    def longest(self, probability: float) -> float:
-        """Bound the norm but for a probability, by that of each coordinate; the discrete Gaussian law is sub-Gaussian."""
-        logarithm = math.log(2 * self.dimension / probability)
-        each = self.scale * (math.sqrt(2 * logarithm) if self.is_gaussian else logarithm)
-        return math.sqrt(self.dimension) * self.step * each
+    def check(self) -> None:
+        if not self.holds:
+            raise DPConvexError("cover: the noise does not keep its share of the promise; nothing is released.")
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,7 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
     theta = np.asarray(theta, dtype=float)
     if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
         raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")
-    if not noise.holds:
-        raise DPConvexError("cover: the noise does not keep its share of the promise; nothing is released.")
+    noise.check()
     # Dividing by a power of two is exact, so the only rounding is the one to the grid.
     with np.errstate(over="ignore"):
         steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)

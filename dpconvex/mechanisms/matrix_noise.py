@@ -71,12 +71,11 @@ def best_structure(analysis: Analysis) -> RankOne:
     """Return the layout in which the noise is smallest."""
     found = rank_one_structures(analysis)
     if not found:
-        raise NotPrivate(
-            "matrix-shaped noise needs every gradient to be a matrix of rank one, weights of the classes times features of the "
-            "record, and that is not seen here",
-            analysis.form.template.losses[0],
-            "write all scores as one matrix times one vector of features, or use noise='gamma'",
+        why = (
+            "matrix-shaped noise needs every gradient to be a matrix of rank one, weights of the classes times features"
         )
+        remedy = "write all scores as one matrix times one vector of features, or use noise='gamma'"
+        raise NotPrivate(f"{why} of the record, and that is not seen here", analysis.form.template.losses[0], remedy)
     return min(found, key=lambda structure: structure.square)
 
 

@@ -7,7 +7,6 @@ A record is in one cell, so all cells together have the sensitivity of one recor
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +99,8 @@ class NoisyKMeans:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds is not None:
-            check_whole("NoisyKMeans: rounds", self.rounds, 2)
+        if self.rounds is not None and not is_whole(self.rounds, 2):
+            raise TemplateError(f"NoisyKMeans: rounds must be an integer, 2 or above, not {self.rounds!r}.")
 
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
@@ -110,12 +109,11 @@ class NoisyKMeans:
 
         There are `components` centres for each class, and `radius` is a public bound on the norm of features.
         """
-        for name, value in {"classes": classes, "components": components, "features": features}.items():
-            check_whole(f"clustering: the number of {name}", value, 1)
+        centres = f"clustering: {classes} x {components} centres of {features} features"
+        if not all(is_whole(number, 1) for number in (classes, components, features)):
+            raise TemplateError(f"{centres} are none; all three numbers must be integers, 1 or above.")
         if classes * components * features > LARGEST:
-            raise TemplateError(
-                f"clustering: {classes} x {components} centres of {features} features are too many to hold."
-            )
+            raise TemplateError(f"{centres} are too many to hold.")
         if not 1e-100 < radius < 1e100:
             raise TemplateError(f"clustering: the radius must lie between 1e-100 and 1e100, not {radius!r}.")
         rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
@@ -125,7 +123,7 @@ class NoisyKMeans:
             once = (block_sensitivity if law == "gamma" else euclidean_sensitivity)(privacy.adjacency, radius, weight)
             whole = SPHERICAL[law].composed(once, rounds) * SLACK
             scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
-            step = 2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale)))
+            step = grid_step(radius, scale)
             return ClusteringNoise(law, privacy.epsilon, privacy.delta, *shape, weight, once, scale, step)
 
         balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
@@ -134,11 +132,11 @@ class NoisyKMeans:
             other = noise("gaussian", balanced if privacy.adjacency == "add-remove" else float(radius))
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
-            raise NotPrivate(
-                f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} times the radius",
-                f"epsilon = {privacy.epsilon:g}",
-                "promise more, or give the clustering a larger share",
+            why = (
+                f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} times the radius"
             )
+            remedy = "promise more, or give the clustering a larger share"
+            raise NotPrivate(why, f"epsilon = {privacy.epsilon:g}", remedy)
         return chosen
 
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
@@ -198,9 +196,9 @@ def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generato
     return np.array(blocks).reshape(*cells, size)
 
 
-def grid_step(radius: float) -> float:
-    """Return the step of the grid for records within a radius, where no noise has to be hidden."""
-    return float(2.0 ** math.floor(math.log2(FINE * radius)))
+def grid_step(radius: float, scale: float = 0.0) -> float:
+    """Return the step of the grid for records within a radius, under noise of a scale."""
+    return float(2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale))))
 
 
 def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
@@ -227,8 +225,3 @@ def start_directions(components: int, features: int) -> Array:
         distance = np.min([np.linalg.norm(ball - ball[k], axis=1) for k in taken], axis=0)
         taken.append(int(np.argmax(distance)))
     return np.asarray(ball[taken])
-
-
-def check_whole(what: str, value: Any, least: int) -> None:
-    if not is_whole(value, least):
-        raise TemplateError(f"{what} must be an integer, {least} or above, not {value!r}.")

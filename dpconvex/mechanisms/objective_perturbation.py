@@ -65,11 +65,9 @@ class ObjectivePerturbation:
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         kink = analysis.kink
         if kink is not None:
-            raise NotPrivate(
-                f"objective perturbation needs a differentiable loss: {kink.reason}", kink.expression, kink.remedy
-            )
-        if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*quadratic.not_strongly_convex(analysis))
+            why = f"objective perturbation needs a differentiable loss: {kink.reason}"
+            raise NotPrivate(why, kink.expression, kink.remedy)
+        quadratic.check_strong_convexity(analysis, self.added)
         law = LAWS[self.noise](analysis, privacy)
         added = self.added if self.added is not None else self._choose(law, analysis, privacy.epsilon, size)
         mu = analysis.strong_convexity(size, added)
@@ -101,10 +99,8 @@ class ObjectivePerturbation:
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Draw the noise and minimise the perturbed objective; returns coordinates, shape (dim,)."""
-        noise = LAWS[self.noise].draw(analysis, certificate.noise_scale, rng)
-        return engine.minimise(
-            certificate.strong_convexity, certificate.tolerance, linear=noise, added=certificate.added
-        )
+        noise, mu = LAWS[self.noise].draw(analysis, certificate.noise_scale, rng), certificate.strong_convexity
+        return engine.minimise(mu, certificate.tolerance, linear=noise, added=certificate.added)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         return LAWS[self.noise].bound(certificate, probability)
@@ -145,14 +141,10 @@ class ObjectivePerturbation:
 
 def proof_steps(analysis: Analysis, adjacency: str, mu: float, found: Calibration) -> tuple[Derivation, ...]:
     gradient, sensitivity = base.record_steps(analysis, adjacency)
-    steepest, worst = gradient.children[0], analysis.log_det(mu)[1].derivation
-    curvature = Derivation(
-        "curvature of one record",
-        "",
-        {"J": found.jacobian, "at mu": mu},
-        f"sup log det(I + H/mu); {found.how}",
-        (worst,) if worst is not steepest else (),
-    )
+    worst = analysis.log_det(mu)[1].derivation
+    below = (worst,) if worst is not gradient.children[0] else ()
+    values, how = {"J": found.jacobian, "at mu": mu}, f"sup log det(I + H/mu); {found.how}"
+    curvature = Derivation("curvature of one record", "", values, how, below)
     return gradient, sensitivity, curvature, *base.public_steps(analysis)
 
 

@@ -41,20 +41,16 @@ class OutputPerturbation:
         risk, which uses public numbers only.
     reference_norm : float or None
         A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
-    smoothing : float or None
-        Half the length of the interval on which kinks are rounded off, in units of the kinked atom's argument.  None picks a
-        small fraction of what the noise does to the argument.
     """
 
     noise: str = "gamma"
     added: float | None = None
     reference_norm: float | None = None
-    smoothing: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
             raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
-        quadratic.check_options("OutputPerturbation", self, ("added",), ("reference_norm", "smoothing"))
+        quadratic.check_options("OutputPerturbation", self, ("added",), ("reference_norm",))
 
     @property
     def name(self) -> str:
@@ -68,19 +64,17 @@ class OutputPerturbation:
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         if self.noise == "gaussian":
             base.check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
-        if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*quadratic.not_strongly_convex(analysis))
+        quadratic.check_strong_convexity(analysis, self.added)
         p, regular, added = analysis.form.space.dim, size * analysis.modulus, self.added
         risk = partial(self._risk, analysis, privacy, size)
         if added is None:
             noise = math.sqrt(self._square(analysis, privacy, 1.0))
-            added = quadratic.best_added(
-                risk, regular, quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
-            )
+            guess = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
+            added = quadratic.best_added(risk, regular, guess)
         radius, mu = quadratic.reference_radius(analysis, self.reference_norm), regular + added
         width, smooth = 0.0, analysis
         if analysis.kink is not None:
-            width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu)
+            width = self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
         sensitivity = smooth.sensitivity(privacy.adjacency)
         reach = sensitivity / mu * (1 + 1e-12)
@@ -110,12 +104,8 @@ class OutputPerturbation:
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
         """Minimise and add noise; returns coordinates, shape (dim,), which the release brings into K at last."""
-        theta = engine.minimise(
-            certificate.strong_convexity,
-            certificate.tolerance,
-            added=certificate.added,
-            smoothing=certificate.smoothing,
-        )
+        mu, tolerance = certificate.strong_convexity, certificate.tolerance
+        theta = engine.minimise(mu, tolerance, added=certificate.added, smoothing=certificate.smoothing)
         return theta + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
@@ -154,11 +144,8 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     """Return the constants of the template with its kinks rounded off."""
     found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
     if found.kink is not None:
-        raise NotPrivate(
-            f"a kink is left after rounding off: {found.kink.reason}",
-            found.kink.expression,
-            "use NoisyGradientDescent, which needs no smoothness",
-        )
+        why, remedy = "a kink is left after rounding off", "use NoisyGradientDescent, which needs no smoothness"
+        raise NotPrivate(f"{why}: {found.kink.reason}", found.kink.expression, remedy)
     return found
 
 
@@ -174,7 +161,5 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Der
 def advise(analysis: Analysis, width: float) -> tuple[str, ...]:
     if analysis.kink is None:
         return ()
-    return (
-        f"The loss has kinks ({analysis.kink.reason}); they are rounded off over {2 * width:.3g} of its argument, much less than "
-        "the noise moves it.",
-    )
+    off = f"they are rounded off over {2 * width:.3g} of its argument, much less than the noise moves it"
+    return (f"The loss has kinks ({analysis.kink.reason}); {off}.",)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -78,12 +80,8 @@ class PrivateWhitening:
         name, ball = field_of(analysis.form.template.record, self.field)
         if isinstance(mechanism, SufficientStatistics):
             mechanism = on_whitened(mechanism, analysis.form, name)
-
-        def second(part: Privacy) -> Certificate:
-            return cover.certify(mechanism, analysis, part, size)
-
-        found = self._together(cover, second, privacy, name, ball)
-        return found if found is not None else self._apart(second, privacy, name, ball)
+        second = partial(cover.certify, mechanism, analysis, size=size)
+        return self._together(cover, second, privacy, name, ball) or self._apart(second, privacy, name, ball)
 
     def _together(
         self, cover: Cover, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball
@@ -110,22 +108,20 @@ class PrivateWhitening:
         both = math.hypot(first, own)
         if not first > 0 or not gaussian_delta(epsilon, both) <= delta:
             return None
-        noise = calibrated(name, ball, privacy.adjacency, first)
-        share = first**2 / (first**2 + own**2)
-        return Stages(privacy, replace(noise, epsilon=left(privacy.epsilon, most), share=share, composed=both), fit)
+        share, paid = first**2 / (first**2 + own**2), left(privacy.epsilon, most)
+        noise = calibrated(name, ball, privacy.adjacency, first, epsilon=paid, share=share, composed=both)
+        return Stages(privacy, noise, fit)
 
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
         part = Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
         fit = second(privacy.minus(part))
         first = level(*for_both(part, 0.0, 0.0)) / SLACK
         if not first > 0:
-            raise NotPrivate(
-                "private whitening: what noise on the integers loses is no part of so small a delta",
-                f"delta = {privacy.delta:g}",
-                "promise a larger delta or a smaller epsilon, or leave whitening out",
-            )
-        noise = calibrated(name, ball, privacy.adjacency, first)
-        return Stages(privacy, replace(noise, epsilon=part.epsilon, delta=part.delta, share=self.share), fit)
+            why = "private whitening: what noise on the integers loses is no part of so small a delta"
+            remedy = "promise a larger delta or a smaller epsilon, or leave whitening out"
+            raise NotPrivate(why, f"delta = {privacy.delta:g}", remedy)
+        paid = {"epsilon": part.epsilon, "delta": part.delta, "share": self.share}
+        return Stages(privacy, calibrated(name, ball, privacy.adjacency, first, **paid), fit)
 
 
 @dataclass(frozen=True)
@@ -179,10 +175,9 @@ def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
         raise TemplateError(
             f"PrivateWhitening: name one of the record's Euclidean balls as `field`, not {name!r}; there are {list(balls)}."
         )
-    if balls[name].dim > MOST_FEATURES:
-        raise TemplateError(
-            f"PrivateWhitening: {balls[name].dim} features are more than the {MOST_FEATURES} that it can do."
-        )
+    dim = balls[name].dim
+    if dim > MOST_FEATURES:
+        raise TemplateError(f"PrivateWhitening: {dim} features are more than the {MOST_FEATURES} that it can do.")
     return name, balls[name]
 
 
@@ -191,20 +186,11 @@ def level(epsilon: float, delta: float) -> float:
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
 
 
-def calibrated(name: str, ball: Ball, adjacency: str, first: float) -> WhiteningNoise:
+def calibrated(name: str, ball: Ball, adjacency: str, first: float, **paid: float) -> WhiteningNoise:
     reach = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
-    noise = WhiteningNoise(
-        epsilon=0.0,
-        delta=0.0,
-        level=first,
-        share=0.0,
-        composed=0.0,
-        sensitivity=reach,
-        sigma=reach / first,
-        field=name,
-        features=int(ball.dim),
-        radius=float(ball.radius),
-    )
+    facts: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "share", "composed"), 0.0) | paid
+    facts |= {"field": name, "features": int(ball.dim), "radius": float(ball.radius)}
+    noise = WhiteningNoise(level=first, sensitivity=reach, sigma=reach / first, **facts)
     # Off the diagonal sums have the smaller deviation, and count twice.
     if not integer_level(reach * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * SLACK:
         raise NotPrivate("the whitening's noise is too small for its grid", f"sigma = {noise.sigma:g}", "promise less")

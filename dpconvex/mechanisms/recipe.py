@@ -6,7 +6,6 @@ minimisers where ``n mu / p`` is small: that is measured, not proved (docs/choos
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,7 +28,6 @@ from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
-from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
@@ -81,11 +79,10 @@ def ways(
             return [(SufficientStatistics.usual(privacy), first)]
         return [(mechanism or clipped_steps(analysed()), first)]
     assert mechanism is not None
-    pays = auto and ordinary
-    if pays and isinstance(mechanism, SufficientStatistics):
-        pays = stands_out(form(), privacy, size)
-    elif pays:
-        pays = worth_whitening(analysed(), privacy, size)
+    if not (auto and ordinary):
+        return [(mechanism, None)]
+    statistics = isinstance(mechanism, SufficientStatistics)
+    pays = stands_out(form(), privacy, size) if statistics else worth_whitening(analysed(), privacy, size)
     return [(mechanism, first), (mechanism, None)] if pays else [(mechanism, None)]
 
 
@@ -99,9 +96,9 @@ def best_for_size(
             statistics = SufficientStatistics.usual(privacy)
             return [(statistics, first if stands_out(form(), privacy, size) else None), (statistics, None)]
         analysis = analysed()
-        if worth_whitening(analysis, privacy, size):
-            return [(clipped_steps(analysis), first)]
-        return [(clipped_steps(analysis), None)] if worth_clipping(analysis, privacy, size) else []
+        whitens = worth_whitening(analysis, privacy, size)
+        clips = whitens or worth_clipping(analysis, privacy, size)
+        return [(clipped_steps(analysis), first if whitens else None)] if clips else []
     except (DPConvexError, OverflowError):
         return []
 
@@ -187,10 +184,10 @@ def turns_freely(form: LossForm) -> bool:
 
 def predicts_alike(template: Template, dim: int) -> bool:
     """Say whether what predicts is linear in records too, and maps none of them first: it gets whitened ones."""
-    parameters = {variable.name: np.ones(variable.shape) for variable in template.variables}
-    records = np.linspace(-1.0, 1.0, 3 * dim).reshape(3, dim)
     if template.decision is None:
         return False
+    parameters = {variable.name: np.ones(variable.shape) for variable in template.variables}
+    records = np.linspace(-1.0, 1.0, 3 * dim).reshape(3, dim)
     try:
         once, twice = (np.asarray(template.decision(parameters, k * records)) for k in (1.0, 2.0))
     except (DPConvexError, TypeError, ValueError, LookupError, ArithmeticError):
@@ -227,17 +224,16 @@ class Automatic:
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         certificates: list[Certificate] = []
-        refusal: NotPrivate | None = None
+        refusals: list[NotPrivate] = []
         for mechanism in self.candidates(analysis, not privacy.pure):
             try:
                 certificates.append(mechanism.certify(analysis, privacy, size))
             except NotPrivate as error:
-                refusal = refusal or error
+                refusals.append(error)
             except TemplateError:
                 continue  # no step size can be proposed
         if not certificates:
-            assert refusal is not None
-            raise refusal
+            raise refusals[0]
         best = certificates[0]
         for certificate in certificates[1:]:
             if foreseen(certificate) < CLEARLY * foreseen(best):
@@ -246,16 +242,9 @@ class Automatic:
         said = f"Compared by the excess risk that is foreseen, where a clear gain decides: {compared}."
         return replace(best, advice=(*best.advice, said))
 
-    def covered(self, cover: Cover, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Certify the best with its residual noise; where that is the larger one, what has the least of both.
-
-        What needs a delta that the promise has not got refuses by itself.
-        """
-        best = cover.certify(self, analysis, privacy, size)
-        for mechanism in self.candidates(analysis, delta=True) if best.is_drowned else ():
-            with suppress(NotPrivate, TemplateError):
-                best = min(best, cover.certify(mechanism, analysis, privacy, size), key=all_noise)
-        return best
+    def others(self, analysis: Analysis, certificate: Certificate) -> list[Candidate]:
+        """Return what was not chosen; what needs a delta that the promise has not got refuses by itself."""
+        return [m for m in self.candidates(analysis, delta=True) if m != self.chosen(certificate)]
 
     def chosen(self, certificate: Certificate) -> Candidate:
         if not certificate.minimises:
@@ -272,10 +261,6 @@ def has_sides(analysis: Analysis) -> bool:
     """Say whether gradients may be matrices of several rows and columns: those along one row, for all labels, are none."""
     symmetric = any(block.symmetric for block in analysis.form.space.blocks.values())
     return symmetric or int(np.linalg.matrix_rank(np.concatenate(analysis.gram.rows))) > 1
-
-
-def all_noise(certificate: Certificate) -> float:
-    return certificate.expected_shift + (0.0 if certificate.cover is None else certificate.cover.size)
 
 
 def foreseen(certificate: Certificate) -> float:

@@ -5,6 +5,7 @@ tau and the grid are fixed before any data are read; under add-remove tau rests 
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,7 +78,18 @@ class Cover:
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise."""
+        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise.
+
+        Where that is the larger one, an automatic choice is what has the least of both.
+        """
+        best = self._certify(mechanism, analysis, privacy, size)
+        others = getattr(mechanism, "others", None)
+        for other in others(analysis, best) if best.is_drowned and callable(others) else ():
+            with suppress(NotPrivate, TemplateError):
+                best = min(best, self._certify(other, analysis, privacy, size), key=all_noise)
+        return best
+
+    def _certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         rest, spent = self.split(privacy)
         bare = mechanism.certify(analysis, rest, size)
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
@@ -86,9 +98,7 @@ class Cover:
             records += math.ceil(MARGINS * margin(counting))
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
         tail = (2 if counting else 1) * tail_of(privacy.epsilon)
-        found, noise = hidden(mechanism, analysis, bare, own, tail, records, asked=self.tolerance)
-        noise = replace(noise, counting=counting)
-        steps = (found.derivation, *residual_steps(noise))
+        found, noise, steps = hidden(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
         whole = replace(
             found,
             privacy=privacy,
@@ -98,6 +108,10 @@ class Cover:
             event=released_event(bare, noise),
         )
         return replace(whole, advice=(*whole.advice, DROWNED)) if whole.is_drowned else whole
+
+
+def all_noise(certificate: Certificate) -> float:
+    return certificate.expected_shift + (0.0 if certificate.cover is None else certificate.cover.size)
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -110,14 +124,12 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     bare = replace(certificate, derivation=certificate.derivation.children[0])
     tail = (2 if cover.counting else 1) * tail_of(certificate.epsilon)
     try:
-        larger, noise = hidden(mechanism, analysis, bare, spent, tail, records, more=True)
+        larger, noise, steps = hidden(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
-        raise DomainError(
-            "there are far more records than the nominal number, and no noise for so many is known; nothing is released. Pass a "
-            f"larger nominal number as `size`. ({error})"
-        ) from error
-    noise = replace(noise, counting=cover.counting)
-    steps = (larger.derivation, *residual_steps(noise))
+        why = (
+            "there are far more records than the nominal number, and no noise for so many is known; nothing is released"
+        )
+        raise DomainError(f"{why}. Pass a larger nominal number as `size`. ({error})") from error
     return replace(larger, cover=noise, derivation=replace(certificate.derivation, children=steps))
 
 
@@ -126,11 +138,12 @@ def hidden(
     analysis: Analysis,
     bare: Certificate,
     spent: Privacy,
+    counting: float,
     tail: float,
     records: float,
     more: bool = False,
     asked: float | None = None,
-) -> tuple[Certificate, IntegerNoise]:
+) -> tuple[Certificate, IntegerNoise, tuple[Derivation, ...]]:
     """Choose tolerance and residual noise for at most so many records, `more` than they were chosen for, from public numbers."""
     chosen = getattr(mechanism, "chosen", None)
     mechanism = chosen(bare) if callable(chosen) else mechanism
@@ -146,18 +159,16 @@ def hidden(
         usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / unit
         tolerance = asked if asked is not None else max(least, usual)
         if tolerance < least:
-            raise TemplateError(
-                f"a tolerance of {tolerance:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
-                "Leave it out, or regularize more."
-            )
+            why = f"cannot be certified for all data: double precision allows {least:.3g} here"
+            raise TemplateError(f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
         bare = replace(bare, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
-        raise TemplateError(
-            "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
-        )
+        raise TemplateError("a Cover for sufficient statistics takes no tolerance: rounding alone is covered.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
-    return bare, replace(calibrate_residual_noise(spent, distance, count, cap, tail), records=records)
+    noise = calibrate_residual_noise(spent, distance, count, cap, tail)
+    noise = replace(noise, records=records, counting=counting)
+    return bare, noise, (bare.derivation, *residual_steps(noise))
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
@@ -266,8 +277,7 @@ def confirm(certificate: Certificate) -> None:
     cover = certificate.cover
     if cover is None:
         return
-    if not cover.holds:
-        raise DPConvexError("cover: the calibrated noise does not keep its share of the promise; nothing is released.")
+    cover.check()
     measurement(cover.noise, cover.scale)
     if cover.counting:
         measurement(LAPLACE, laplace_count(cover.counting).scale)

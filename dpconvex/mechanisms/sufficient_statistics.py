@@ -101,11 +101,8 @@ class SufficientStatistics:
             check_delta(privacy, "Gaussian noise on statistics", "use noise='gamma'")
         moments, bases = self.moments(form, privacy.adjacency), quadratic_loss(form).bases
         if not 0 < moments.count <= LARGEST:
-            raise NotPrivate(
-                f"the loss takes {moments.count:,} numbers from the data, and 1 to {LARGEST:,} can be released",
-                form.template.losses[0],
-                "use fewer features, or another mechanism",
-            )
+            why = f"the loss takes {moments.count:,} numbers from the data, and 1 to {LARGEST:,} can be released"
+            raise NotPrivate(why, form.template.losses[0], "use fewer features, or another mechanism")
         length = length_bound(moments, bases)
         apart = difference_bound(moments, bases) if privacy.adjacency == "replace-one" else length
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, apart)

@@ -164,17 +164,12 @@ def certified(
             with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
                 return certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
         raise
-    feasible, stages = analysis.form.feasible, None
+    feasible = analysis.form.feasible
     if feasible.obstacle is not None:
         raise NotConverged(f"{feasible.obstacle}.")
     with computable(privacy):
-        if first is not None:
-            stages = first.plan(cover, mechanism, analysis, privacy, size)
-            certificate = stages.whole()
-        elif isinstance(mechanism, Automatic):
-            certificate = mechanism.covered(cover, analysis, privacy, size)
-        else:
-            certificate = cover.certify(mechanism, analysis, privacy, size)
+        stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
+        certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)

@@ -88,7 +88,7 @@ def test_the_runs_of_a_search_count_that_probability_each() -> None:
 
 CASES: dict[Any, list[dict[str, Any]]] = {
     dp.NoisyKMeans: [{"rounds": 1}, {"rounds": 2.5}, {"rounds": True}],
-    dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"smoothing": math.nan}],
+    dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"reference_norm": math.nan}],
     dp.ObjectivePerturbation: [{"noise": "laplace"}, {"added": -1.0}, {"reference_norm": True}],
     dp.PrivateWhitening: [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}],
     dp.Cover: [{"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}],
