@@ -1,4 +1,4 @@
-"""Rules for atoms, each alone: never below what is observed, and rarely far above."""
+"""Rules for atoms, each alone: never below what is observed, and rarely far above; and rounded kinks."""
 
 from typing import Any
 
@@ -6,9 +6,12 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
-from derivatives import analyse, certified, compare
+from derivatives import analyse, certified, compare, form_of
 
 import dpconvex as dp
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.atoms.powers import huber
@@ -17,10 +20,8 @@ from dpconvex.core.expression import Variable
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
 
-w = cp.Variable(2, name="w")
-v = cp.Variable(name="v")
-W = cp.Variable((3, 2), name="W")
-S = cp.Variable((2, 2), symmetric=True, name="S")
+w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
+W, S = cp.Variable((3, 2), name="W"), cp.Variable((2, 2), symmetric=True, name="S")
 
 # Of one number: the argument is c + v s with s in [-1, 1]; without constraints on v it ranges over the whole line, and the grid
 # is dense near 0 and reaches far out.  A domain is the centre, the points, and whether the parameter is bounded.
@@ -32,8 +33,8 @@ BOUNDED: Domain = (0.5, np.linspace(-1.5, 1.5, 301)[:, None], True)
 POSITIVE: Domain = (1.25, np.linspace(-0.75, 0.75, 301)[:, None], True)
 
 OF_NUMBERS: dict[str, tuple[Any, Domain]] = {
-    "logistic": (lambda m: cp.logistic(m), FREE),
-    "logistic, bounded": (lambda m: cp.logistic(m), BOUNDED),
+    "logistic": (cp.logistic, FREE),
+    "logistic, bounded": (cp.logistic, BOUNDED),
     "logistic, far from 0": (lambda m: cp.logistic(m + 3), POSITIVE),
     "huber": (lambda m: cp.huber(m, 0.7), FREE),
     "huber, bounded": (lambda m: cp.huber(m, 0.7), BOUNDED),
@@ -42,18 +43,18 @@ OF_NUMBERS: dict[str, tuple[Any, Domain]] = {
     "huber of pos": (lambda m: cp.huber(cp.pos(m), 0.7), FREE),
     "huber hinge": (lambda m: dp.huber_hinge(1 - m, 0.5), FREE),
     "huber hinge, bounded": (lambda m: dp.huber_hinge(1 - m, 0.5), BOUNDED),
-    "pos": (lambda m: cp.pos(m), FREE),
-    "pos of a positive number": (lambda m: cp.pos(m), POSITIVE),
+    "pos": (cp.pos, FREE),
+    "pos of a positive number": (cp.pos, POSITIVE),
     "maximum with a constant": (lambda m: cp.maximum(m, 0.5), BOUNDED),
     "maximum of multiples": (lambda m: cp.maximum(m, -2 * m, 0.1), BOUNDED),
     "minus a minimum": (lambda m: -cp.minimum(m, 1 - m), BOUNDED),
-    "abs": (lambda m: cp.abs(m), FREE),
+    "abs": (cp.abs, FREE),
     "abs of a negative number": (lambda m: cp.abs(-m), POSITIVE),
-    "exp": (lambda m: cp.exp(m), BOUNDED),
+    "exp": (cp.exp, BOUNDED),
     "exp, decreasing": (lambda m: cp.exp(-m), BOUNDED),
     "minus log": (lambda m: -cp.log(m), POSITIVE),
     "minus entr": (lambda m: -cp.entr(m), POSITIVE),
-    "square": (lambda m: cp.square(m), BOUNDED),
+    "square": (cp.square, BOUNDED),
     "square of pos": (lambda m: cp.square(cp.pos(m)), BOUNDED),
     "power 4": (lambda m: cp.power(m, 4), BOUNDED),
     "power 6": (lambda m: cp.power(m, 6), BOUNDED),
@@ -91,8 +92,7 @@ ANYWHERE = np.concatenate([scale * RNG.normal(size=(300, 6)) for scale in (0.1, 
 PAIRS = np.array([[*point, level] for point in DISC for level in (0.5, 0.75, 1.0, 2.0)])
 BALL = [cp.norm(w, 2) <= 1]
 CYLINDER = [*BALL, v >= 0.5, v <= 2]
-A = np.array([[2.0, 1.0], [1.0, 1.0]])
-centre = np.eye(3) - 1 / 3
+A, HINGES, centre = np.array([[2.0, 1.0], [1.0, 1.0]]), np.array([1.0, -0.5]), np.eye(3) - 1 / 3
 
 OF_ENTRIES: dict[str, tuple[Any, list[cp.Constraint], np.ndarray]] = {
     "log-sum-exp": (lambda x: cp.log_sum_exp(W @ x), [], ANYWHERE),
@@ -113,84 +113,56 @@ OF_ENTRIES: dict[str, tuple[Any, list[cp.Constraint], np.ndarray]] = {
     "norm1.5": (lambda x: cp.norm(W @ x, 1.5), [], ANYWHERE),
     "sum of squares": (lambda x: cp.sum_squares(cp.hstack([w @ x, w[0]])), BALL, DISC),
     "sum of squares of differences": (lambda x: cp.sum_squares(w - x), BALL, DISC),
-    "sum of squares of convex terms": (
-        lambda x: cp.sum_squares(cp.hstack([cp.logistic(w @ x), cp.logistic(w[0])])),
-        BALL,
-        DISC,
-    ),
+    "sum of squares of convex terms": (lambda x: cp.sum_squares(cp.logistic(cp.hstack([w @ x, w[0]]))), BALL, DISC),
     "sum of squared hinges over a parameter": (lambda x: cp.quad_over_lin(cp.pos(1 - w @ x), v), CYLINDER, PAIRS),
     "square over a constant": (lambda x: cp.quad_over_lin(w @ x, 4.0), BALL, DISC),
     "squares over a constant": (lambda x: cp.quad_over_lin(w - x, 4.0), BALL, DISC),
     "square over a parameter": (lambda x: cp.quad_over_lin(w @ x, v), CYLINDER, PAIRS),
     "quad_form": (lambda x: cp.quad_form(w - x, A), BALL, DISC),
-    "quad_form of one entry": (
-        lambda x: cp.quad_form(cp.reshape(w @ x, (1,), order="F"), np.array([[3.0]])),
-        BALL,
-        DISC,
-    ),
+    "quad_form of one entry": (lambda x: cp.quad_form(cp.hstack([w @ x]), np.array([[3.0]])), BALL, DISC),
     "kl_div": (lambda x: cp.kl_div(1.5 + w @ x, v), CYLINDER, PAIRS),
     "kl_div of constants": (lambda x: cp.kl_div(1.5 + w @ x, 1.0) + cp.kl_div(2.0, v), CYLINDER, PAIRS),
     "rel_entr": (lambda x: cp.rel_entr(1.5 + w @ x, v), CYLINDER, PAIRS),
+    # Bounds that are up to three times what is observed: of each entry by itself, or of two parameters instead of one.
+    "loose: squared hinges": (lambda x: cp.sum_squares(cp.pos(HINGES - cp.multiply(2 * w, x))), BALL, DISC),
+    "loose: log det": (lambda x: -cp.log_det(np.eye(2) * 4 + cp.diag(w) + 0.25 * cp.diag(x)), BALL, DISC),
+    "loose: norm3": (lambda x: cp.norm(cp.hstack([w @ x, 1.0]), 3), BALL, DISC),
 }
 # The bound on the difference of two gradients forgets that both are taken at the same parameters; squares suffer most.
 TIGHTNESS = {"replacement": 0.2}
+LEAST = dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"replacement": 0.05}
 
 
-# Bounds that are up to three times what is observed: of each entry by itself, or of two parameters instead of one.
-LOOSE: dict[str, tuple[Any, list[cp.Constraint], np.ndarray]] = {
-    "sum of squared hinges": (
-        lambda x: cp.sum_squares(cp.pos(np.array([1.0, -0.5]) - cp.multiply(2 * w, x))),
-        BALL,
-        DISC,
-    ),
-    "minus log det": (lambda x: -cp.log_det(np.eye(2) * 4 + cp.diag(w) + 0.25 * cp.diag(x)), BALL, DISC),
-    "norm3 away from zero": (lambda x: cp.norm(cp.hstack([w @ x, 1.0]), 3), BALL, DISC),
-}
-
-
-@pytest.mark.parametrize("name", [*OF_ENTRIES, *LOOSE])
+@pytest.mark.parametrize("name", OF_ENTRIES)
 def test_atoms_of_entries_are_sound_and_tight(name):
-    loss, constraints, points = {**OF_ENTRIES, **LOOSE}[name]
-    analysis = analyse(loss, constraints, x=Ball(2))
-    least = dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"replacement": 0.05}
-    ratios = compare(analysis, RECORDS, points[:, : analysis.form.space.dim], least if name in LOOSE else TIGHTNESS)
+    loss, constraints, points = OF_ENTRIES[name]
+    analysis, loose = analyse(loss, constraints, x=Ball(2)), name.startswith("loose")
+    ratios = compare(analysis, RECORDS, points[:, : analysis.form.space.dim], LEAST if loose else TIGHTNESS)
     assert (analysis.kink is None) == ("trace" in ratios)
 
 
-def test_log_sum_exp_is_as_long_as_its_longest_leaf_and_softmax_sqrt_2():
-    found = certified(analyse(lambda x: cp.log_sum_exp(W @ x), x=Ball(2)))
-    assert found["gradient"] == pytest.approx(1.0)
-    assert found["eigenvalue"] == pytest.approx(0.5)
-    assert found["trace"] == pytest.approx(1 - 1 / 3)
-    for loss in (OF_ENTRIES["softmax"][0], OF_ENTRIES["softmax as margins"][0]):
-        found = certified(analyse(loss, x=Ball(2)))
-        assert found["gradient"] == pytest.approx(np.sqrt(2))
-        assert found["eigenvalue"] == pytest.approx(0.5)
-        assert found["trace"] == pytest.approx(1 - 1 / 3)
-        assert found["log det"] <= 2 * np.log1p(1 / 3) + 1e-9
+@pytest.mark.parametrize(("name", "length"), [("log-sum-exp", 1), ("softmax", 2**0.5), ("softmax as margins", 2**0.5)])
+def test_log_sum_exp_is_as_long_as_its_longest_leaf_and_softmax_sqrt_2(name, length):
+    found = certified(analyse(OF_ENTRIES[name][0], x=Ball(2)))
+    assert [found[key] for key in ("gradient", "eigenvalue", "trace")] == pytest.approx([length, 0.5, 1 - 1 / 3])
+    assert found["log det"] <= 2 * np.log1p(1 / 3) + 1e-9
     labelled = analyse(lambda x, y: cp.log_sum_exp(centre @ W @ x) - (centre[y] @ W) @ x, x=Ball(2), y=Choice(range(3)))
     assert labelled.replacement_bound == pytest.approx(2 * np.sqrt(2))
 
 
 def test_a_kink_inside_stays_unless_its_outer_function_is_flat_there():
-    smooth = [
-        lambda x: cp.huber(cp.pos(w @ x), 1.0),
-        lambda x: cp.huber(cp.maximum(0, w @ x), 1.0),
-        lambda x: 2 * cp.huber(cp.pos(cp.logistic(w @ x) - 1), 1.0) + w[0],
-    ]
-    kinked = [
-        lambda x: cp.huber(cp.maximum(w @ x, 0.1), 1.0),
-        lambda x: cp.logistic(cp.pos(w @ x)),
-        lambda x: cp.huber(cp.pos(w @ x) + 0.1, 1.0),
-        lambda x: cp.huber(cp.pos(cp.abs(w @ x) - 0.5), 1.0),
-        lambda x: cp.huber(cp.maximum(cp.pos(w @ x), 0.5), 1.0),
-        lambda x: cp.exp(-w[0]) + cp.power(cp.pos(w @ x) + 1, 1.5),
-    ]
-    ball = [cp.norm(w, 2) <= 1]
-    for loss in smooth:
-        assert analyse(loss, ball, x=Ball(2)).kink is None
-    for loss in kinked:
-        assert analyse(loss, ball, x=Ball(2)).kink is not None
+    for kinked, loss in [
+        (False, lambda x: cp.huber(cp.pos(w @ x), 1.0)),
+        (False, lambda x: cp.huber(cp.maximum(0, w @ x), 1.0)),
+        (False, lambda x: 2 * cp.huber(cp.pos(cp.logistic(w @ x) - 1), 1.0) + w[0]),
+        (True, lambda x: cp.huber(cp.maximum(w @ x, 0.1), 1.0)),
+        (True, lambda x: cp.logistic(cp.pos(w @ x))),
+        (True, lambda x: cp.huber(cp.pos(w @ x) + 0.1, 1.0)),
+        (True, lambda x: cp.huber(cp.pos(cp.abs(w @ x) - 0.5), 1.0)),
+        (True, lambda x: cp.huber(cp.maximum(cp.pos(w @ x), 0.5), 1.0)),
+        (True, lambda x: cp.exp(-w[0]) + cp.power(cp.pos(w @ x) + 1, 1.5)),
+    ]:
+        assert (analyse(loss, BALL, x=Ball(2)).kink is not None) == kinked
 
 
 def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_range():
@@ -211,17 +183,13 @@ def test_spectral_norms(atom):
     """Gradients of spectral functions, by differences along random directions."""
     analysis = analyse(lambda x: atom(S + cp.diag(x)), x=Ball(2))
     assert analysis.kink is not None
-    form, rng = analysis.form, np.random.default_rng(0)
-    expression = form.template.losses[0]
-    steepest = 0.0
+    form, rng, steepest = analysis.form, np.random.default_rng(0), 0.0
     for _ in range(200):
         x = CIRCLE[rng.integers(len(CIRCLE))]
         theta, direction = rng.normal(size=(2, form.space.dim))
-        direction /= np.linalg.norm(direction)
-        values = [
-            float(evaluate(expression, {"x": x, **form.space.unpack(theta + step * direction)}))
-            for step in (-1e-6, 1e-6)
-        ]
+        step = 1e-6 * direction / np.linalg.norm(direction)
+        ends = [form.space.unpack(theta + sign * step) for sign in (-1, 1)]
+        values = [float(evaluate(form.template.losses[0], {"x": x, **end})) for end in ends]
         steepest = max(steepest, abs(values[1] - values[0]) / 2e-6)
     bound = analysis.gradient_bound
     assert 0.5 * bound <= steepest <= bound * (1 + 1e-6)
@@ -241,18 +209,8 @@ REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
     "a power of a curved term": (lambda x: cp.power(cp.norm(x) * cp.logistic(v), 1.5), [], "power 1.5", "logistic(v)"),
     "relative entropy": (lambda x: cp.kl_div(w @ x, v), CYLINDER, "keeps away from zero", ""),
     "matrix of the record": (lambda x: cp.quad_form(w, cp.psd_wrap(cp.outer(x, x))), BALL, "depends on the record", ""),
-    "norm of convex terms": (
-        lambda x: cp.norm(cp.hstack([cp.logistic(w @ x), 1.0])),
-        [],
-        "not affine in the param",
-        "",
-    ),
-    "log-sum-exp of norms": (
-        lambda x: cp.log_sum_exp(cp.hstack([cp.norm(w - x), cp.norm(w + x)])),
-        [],
-        "not a small polytope",
-        "",
-    ),
+    "norm of convex": (lambda x: cp.norm(cp.hstack([cp.logistic(w @ x), 1.0])), [], "not affine in the param", ""),
+    "norms": (lambda x: cp.log_sum_exp(cp.hstack([cp.norm(w - x), cp.norm(w + x)])), [], "not a small polytope", ""),
     "not symmetric": (lambda x: cp.lambda_max(cp.vstack([w, x])), BALL, "not symmetric for every record", ""),
     "stack of matrices": (lambda x: cp.sum(np.ones((4, 3, 3)) @ cp.logistic(W)), [], "products of shapes", ""),
 }
@@ -275,3 +233,32 @@ def test_a_bound_near_zero_is_not_trusted_beyond_its_rounding():
         with pytest.raises(NotPrivate, match="zero"):
             analyse(loss, [v >= 0, v <= 1000 - 1e-12], s=Box(-1.0, 1.0))
         assert analyse(loss, [v >= 0, v <= 999], s=Box(-1.0, 1.0)).gradient_bound == pytest.approx(1.0)
+
+
+# Rounded kinks: convex, close, as steep as the kinked loss, and smooth.
+
+MATRIX, z = np.random.default_rng(0).normal(size=(4, 3)), cp.Variable(3, name="z")
+KINKED = {
+    "hinge": lambda w: cp.pos(1 - w[0]),
+    "absolute values": lambda w: cp.sum(cp.abs(MATRIX @ w)),
+    "norm_inf": lambda w: cp.norm_inf(MATRIX @ w),
+    "max": lambda w: cp.max(MATRIX @ w),
+    "norm": lambda w: cp.norm(MATRIX @ w),
+    "3-norm": lambda w: cp.norm(MATRIX @ w, 3),
+    "largest of each row": lambda w: cp.sum(cp.max(cp.reshape(MATRIX @ w, (2, 2), order="F"), axis=1)),
+    "absolute values along an axis": lambda w: cp.max(cp.norm1(cp.vstack([w, 2 * w]), axis=1)),
+    "sum of the largest": lambda w: cp.sum_largest(MATRIX @ w, 2),
+    "maximum": lambda w: cp.maximum(w[0], w[1], 0.5),
+    "hinge of log-sum-exp": lambda w: 2 * cp.pos(1 + cp.log_sum_exp(MATRIX @ w)),
+}
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_rounded_kinks_have_no_kink_and_no_larger_slope(name):
+    form = form_of(lambda x: KINKED[name](z * x), (), cp.sum_squares(z), x=Box(-1.0, 1.0))
+    before, after = Analysis(form), Analysis(LossForm(smooth_template(form.template, 0.05)))
+    assert before.kink is not None
+    assert after.kink is None
+    assert after.gradient_bound <= before.gradient_bound * (1 + 1e-9)
+    assert after.replacement_bound <= before.replacement_bound * (1 + 1e-9)
+    assert after.form.noise_dimension == before.form.noise_dimension

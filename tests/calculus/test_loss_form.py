@@ -1,82 +1,188 @@
-"""Splitting a template: its leaves, and what is refused because it is not public, not convex or not there."""
+"""What a template becomes: its leaves, its labels, the subspace that records are seen in, and what is refused."""
 
 import cvxpy as cp
 import numpy as np
 import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
+from derivatives import form_of
+from hypothesis import given, strategies as st
 
+import dpconvex as dp
+from dpconvex.calculus import loss_form
+from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.calculus.sensitive_subspace import joined, sensitive_parts
 from dpconvex.core.from_cvxpy import read
-from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.errors import NotPrivate
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
+from dpconvex.core.polynomial import Polynomial
 
-RECORD = Record(x=Ball(2), s=Box(0.0, 1.0), y=Choice([-1, 1]))
-w = cp.Variable(2, name="w")
-v = cp.Variable(name="v")
-
-
-def loss(x, s, y):
-    return s * cp.logistic(-y * (w @ x))
+RECORD = dp.Record(x=dp.Ball(2), s=dp.Box(0.0, 1.0), y=dp.Choice([-1, 1]))
+FIELDS = RECORD.parameters
+w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
 
 
 def test_leaves_are_the_largest_affine_parts():
-    x = RECORD.parameters["x"]
-    margin = 1 - w @ x
-    fields = RECORD.parameters.values()
+    fields, margin = FIELDS.values(), 1 - w @ FIELDS["x"]
     expression = read(cp.huber(cp.maximum(margin, 0), 1) + cp.logistic(v) + cp.square(margin) + w[0], fields)
     assert affine_leaves(expression) == [read(part, fields) for part in (margin, v, w[0])]
-    assert affine_leaves(read(cp.exp(x), fields)) == []
+    assert affine_leaves(read(cp.exp(FIELDS["x"]), fields)) == []
     assert affine_leaves(read(margin, fields)) == [read(margin, fields)]
 
 
-# What tests/test_refusals.py has no place for.
-REFUSALS = {
-    "regularizer mentions a field": (
-        lambda: Template(RECORD, loss, RECORD.parameters["s"] * cp.sum_squares(w)),
-        "the regularizer mentions a field of the record",
-        "s * ",
-    ),
-    "factor of unknown sign": (
-        lambda: Template(RECORD, lambda x, s, y: x[0] * cp.logistic(w @ x)),
-        "a factor that can change sign multiplies a curved term",
-        "x[0] * logistic(w @ x)",
-    ),
-    "wrong for one label only": (
-        lambda: Template(RECORD, lambda x, s, y: y * cp.logistic(w @ x)),
-        "for {'y': -1} is not convex",
-        "-1 * logistic(w @ x)",
-    ),
-    "a sign asserted in the regularizer": (
-        lambda: Template(RECORD, loss, cp.square(nonneg_wrap(cp.norm(w) - 5)) + cp.sum_squares(w)),
-        "the regularizer is not convex",
-        "square(norm(w) - 5)",
-    ),
-    "definiteness asserted in a constraint": (
-        lambda: Template(RECORD, loss, 0, [cp.quad_form(w, cp.psd_wrap(np.diag([1.0, -1.0]))) <= 1]),
-        "negative eigenvalue",
-        "psd_wrap",
-    ),
-    "cancelling leaves": (
-        lambda: Template(RECORD, lambda x, s, y: cp.square(w @ x - x @ w)),
-        "the loss does not change with any variable",
-        "w @ x",
-    ),
-}
+def harmless(x, s, y):
+    return s * cp.logistic(-y * (w @ x))
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-def test_refusals_say_what_where_and_what_to_do(case):
-    build, reason, where = REFUSALS[case]
-    with pytest.raises(NotPrivate) as caught:
-        LossForm(build())
+# What tests/test_refusals.py has no place for: loss, regularizer, constraint, what is said, and of what.
+INDEFINITE = cp.psd_wrap(np.diag([1.0, -1.0]))
+FLIPPED = "a factor that can change sign multiplies a curved term"
+REFUSALS = [
+    (harmless, FIELDS["s"] * cp.sum_squares(w), None, "the regularizer mentions a field of the record", "s * "),
+    (lambda x, s, y: x[0] * cp.logistic(w @ x), 0, None, FLIPPED, "x[0] * logistic(w @ x)"),
+    (lambda x, s, y: y * cp.logistic(w @ x), 0, None, "for {'y': -1} is not convex", "-1 * logistic(w @ x)"),
+    (harmless, cp.square(nonneg_wrap(cp.norm(w) - 5)), None, "the regularizer is not convex", "square(norm(w) - 5)"),
+    (harmless, 0, lambda: cp.quad_form(w, INDEFINITE) <= 1, "negative eigenvalue", "psd_wrap"),
+    (lambda x, s, y: cp.square(w @ x - x @ w), 0, None, "the loss does not change with any variable", "w @ x"),
+]
+
+
+@pytest.mark.parametrize(("loss", "regularizer", "constraint", "reason", "where"), REFUSALS)
+def test_refusals_say_what_where_and_what_to_do(loss, regularizer, constraint, reason, where):
+    with pytest.raises(dp.NotPrivate) as caught:
+        LossForm(dp.Template(RECORD, loss, regularizer, [constraint()] if constraint else []))
     assert reason in caught.value.reason
     assert where in caught.value.expression
     assert caught.value.remedy
 
 
 def test_a_symbol_of_another_record_is_not_taken_for_a_field_of_the_same_name():
-    other = Record(x=Ball(2, radius=100.0))
-    with pytest.raises(NotPrivate, match="'x', which is not a field of this record"):
-        LossForm(Template(RECORD, lambda x, s, y: cp.logistic(w @ other.parameters["x"])))
+    other = dp.Record(x=dp.Ball(2, radius=100.0)).parameters["x"]
+    with pytest.raises(dp.NotPrivate, match="'x', which is not a field of this record"):
+        LossForm(dp.Template(RECORD, lambda x, s, y: cp.logistic(w @ other)))
+
+
+# Labels: two stand for all that are interchangeable, with constants as if all were examined, and none is taken for another.
+
+CLASSES = 36
+
+
+def of_classes(loss, *constraints, **fields):
+    W, b = cp.Variable((3, CLASSES), name="W"), cp.Variable(CLASSES, name="b")
+    record = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(range(CLASSES)), **fields)
+    public = cp.sum_squares(W) + cp.sum_squares(b)
+    return dp.Template(record, lambda **f: loss(W, b, **f), public, [c(W, b) for c in constraints])
+
+
+def softmax(W, b, x, y):
+    scores = x @ W + b
+    return cp.log_sum_exp(scores) - scores[y]
+
+
+def two_kinds(W, b, x, y, group):
+    own, ones = x @ W[:, y], np.ones(CLASSES)
+    if group:
+        return cp.logistic(cp.max(x @ W) - own)
+    return 0.5 * cp.sum(cp.pos(1 + cp.multiply(2.0, x @ W) + cp.multiply(ones, b) - 2 * own - b[y]))
+
+
+LIKE = {
+    "softmax": of_classes(softmax),
+    "two kinds": of_classes(two_kinds, group=dp.Choice([0, 1])),
+    "rows": of_classes(lambda W, b, x, y: cp.log_sum_exp(W.T @ x) - W.T[y] @ x),
+}
+UNLIKE = {
+    "weights of labels": of_classes(lambda W, b, x, y: (1 + y / 10) * softmax(W, b, x, y)),
+    "priors": of_classes(lambda W, b, x, y: softmax(W, b + np.arange(CLASSES), x, y)),
+    "neighbouring columns": of_classes(lambda W, b, x, y: cp.logistic(x @ (W[:, y] - W[:, (y + 1) % CLASSES]))),
+    "the first column": of_classes(lambda W, b, x, y: cp.logistic(x @ (W[:, 0] - W[:, y]))),
+    "half of the columns": of_classes(lambda W, b, x, y: cp.log_sum_exp(x @ W[:, ::2]) - x @ W[:, y]),
+    # Two labels would show two of its entries only.
+    "an entry of one's own": of_classes(lambda W, b, x, y: softmax(W, 0, x, y) + cp.huber(b[y]) / 50),
+    "a bounded column": of_classes(softmax, lambda W, b: b[0] <= 1),
+}
+
+
+def constants(analysis):
+    found = [analysis.gradient_bound, analysis.replacement_bound, analysis.form.noise_dimension]
+    if analysis.kink is None:
+        mu = analysis.strong_convexity(100, 0.0)
+        costs = [analysis.perturbation_cost(0.3, mu, adjacency)[0] for adjacency in ("replace-one", "add-remove")]
+        found += [analysis.hessian_bound, analysis.log_det(mu)[0], *costs]
+    return found
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_constants_are_those_of_all_labels(name, monkeypatch):
+    short = LossForm(LIKE[name])
+    assert short.exchange is not None
+    assert len(short.losses) <= 4
+    monkeypatch.setattr(loss_form, "FEW", 10**6)
+    whole = LossForm(LIKE[name])
+    assert whole.exchange is None
+    assert constants(Analysis(short)) == pytest.approx(constants(Analysis(whole)), rel=1e-12)
+    assert abs(whole.basis - short.basis @ (short.basis.T @ whole.basis)).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_other_labels_are_examined_one_by_one(name):
+    form = LossForm(UNLIKE[name])
+    assert form.exchange is None
+    assert len(form.losses) == CLASSES
+
+
+# The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known.
+
+
+def jacobian(leaf, scalars, dim):
+    """Rows of A_z at one record, shape (entries, dim)."""
+    part = leaf.part(with_theta=True)
+    matrix = np.zeros((leaf.size, dim))
+    np.add.at(matrix, (part.entry, part.coordinate), part.coefficient * np.append(scalars, 1.0)[part.monomial].prod(1))
+    return matrix
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_subspace_of_random_leaves(seed):
+    rng = np.random.default_rng(seed)
+    dim, count, leaves = int(rng.integers(1, 12)), 4, []
+    for _ in range(rng.integers(1, 4)):
+        size, terms = int(rng.integers(1, 4)), int(rng.integers(0, 12))
+        monomial = np.sort(rng.integers(-1, count, size=(terms, 2)), axis=1)
+        coefficient = rng.integers(-2, 3, size=terms) * 10.0 ** rng.integers(-1, 2, size=terms)
+        coordinate = rng.integers(-1, dim, size=terms)
+        leaves.append(Polynomial((size,), rng.integers(0, size, terms), coordinate, monomial, coefficient).collected())
+    basis = joined(sensitive_parts(leaves, dim), dim).toarray()
+    found = basis.shape[1]
+    assert basis.T @ basis == pytest.approx(np.eye(found), abs=1e-12)
+    units = []
+    for rows in (
+        jacobian(leaf, rng.uniform(-2, 2, count), dim) for leaf in leaves for _ in range(max(10, 3 * dim + 3))
+    ):
+        assert np.abs(rows - rows @ basis @ basis.T).max() <= 1e-9 * (1e-300 + np.abs(rows).max())
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        units.append(rows / np.where(length > 0, length, 1.0))
+    # Generic records span the subspace: it is no larger than what they see.
+    assert np.linalg.matrix_rank(np.concatenate(units), tol=1e-8) <= found <= dim
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])
+def test_a_feature_is_never_dropped_because_it_is_small(size):
+    """Beside one of size 1, whether by its coefficient or by its bounds, alone or mixed with it."""
+    a, b, c = cp.Variable(3, name="a")
+    unit, small = dp.Ball(2), dp.Box([-1.0, -size], [1.0, size])
+    for domain, least, leaves in [
+        (unit, 2, lambda x: (a * x[0] + size * b * x[0], a * x[0])),
+        (unit, 2, lambda x: ((a + size * b) * x[0], (a - size * b) * x[0])),
+        (unit, 3, lambda x: (a * x[0] + size * b * x[0], a * x[0] + size * c * x[1])),
+        (unit, 2, lambda x: ((a + size * b + size * c) * x[0], (a + size * b) * x[1])),
+        (unit, 2, lambda x: ((a + 0.1 * b) * x[0], (a + (0.1 + 1e-10) * b) * x[0])),
+        (small, 3, lambda x: (a * x[0] + b * x[1], a * x[0] + size * c * x[1])),
+    ]:
+        assert form_of(lambda x: sum(map(cp.logistic, leaves(x))), x=domain).noise_dimension >= least  # noqa: B023
+
+
+def test_a_small_feature_that_is_multiplied_later_is_covered():
+    """Terms of size 1 cancel, and what is left of them is the feature of size 1e-17, times 1e17."""
+    form = form_of(
+        lambda x: cp.abs(1e17 * (w[0] * x[0] + 1e-17 * w[1] * x[0])) - 1e17 * w[0] * x[0], x=dp.Box([0], [1])
+    )
+    assert form.noise_dimension == 2

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atom import ATOMS, Atom
 from dpconvex.core.declared_atoms import Atom as Declaration
+from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression, Field, Shape, Variable
 
 SHAPES: list[Shape] = [(), (3,), (2, 3), (3, 3), (1, 3), (0,), (2, 2, 2)]
@@ -40,12 +41,14 @@ class Case:
         """Return the atom of leaves."""
         return self.atom(*self.leaves(kind), **self.options)
 
+    def at(self, point: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Value of the atom."""
+        return evaluate(self.expression(), dict(zip(self.leaves(), point, strict=True)))
+
     def point(self, rng: np.random.Generator) -> list[NDArray[np.float64]]:
         """Draw arguments inside the domain, away from kinks and from zero."""
-        return [
-            draw(shape, domain, rng)
-            for shape, domain in zip(self.shapes, self.atom.domain(self.expression()), strict=True)
-        ]
+        domains = self.atom.domain(self.expression())
+        return [draw(shape, domain, rng) for shape, domain in zip(self.shapes, domains, strict=True)]
 
 
 def draw(shape: Shape, domain: str | None, rng: np.random.Generator) -> NDArray[np.float64]:

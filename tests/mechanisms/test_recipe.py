@@ -1,9 +1,7 @@
-"""The recipe and the automatic choice: what the options stand for, where it whitens, what was compared."""
+"""The recipe, private whitening and the automatic choice: what options stand for, what each stage costs, what was compared."""
 
-from __future__ import annotations
-
+import math
 from dataclasses import replace
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,32 +10,38 @@ import pytest
 import dpconvex as dp
 from dpconvex.mechanisms.private_whitening import level
 from dpconvex.mechanisms.recipe import CLEARLY, ENOUGH, ENOUGH_UNWHITENED, Automatic, foreseen
+from dpconvex.noise.profiles import gaussian_delta
 from dpconvex.release.verify import Method, analyse
 
+ADJACENCIES = ("replace-one", "add-remove")
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
+PURE, APPROXIMATE = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
 LOGISTIC = dp.load("logistic_regression", features=4)
+RIDGE = dp.load("logistic_regression", features=3, regularization=0.1)
+DESCENT, FIRST = dp.NoisyGradientDescent(clip=0.3), dp.PrivateWhitening(0.2)
+LABELLED = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
 
 
-def test_what_the_options_stand_for() -> None:
-    assert Method(None, whitening=False).way(LOGISTIC, PROMISE, 100) == (Automatic(), None)
-    usual, auto = (Method(None, whitening=how).way(LOGISTIC, PROMISE, 100) for how in (None, "auto"))
-    assert usual == auto
-    own, first = dp.NoisyGradientDescent(clip=0.1), dp.PrivateWhitening(0.2)
-    for off in (None, False):
-        assert Method(own, whitening=off).way(LOGISTIC, PROMISE, 100) == (own, None)
-    assert Method(own, whitening=first).way(LOGISTIC, PROMISE, 100) == (own, first)
-    assert Method(own, whitening=True).way(LOGISTIC, PROMISE, 100) == (own, dp.PrivateWhitening())
-    steps, found = Method(None, whitening=True).way(LOGISTIC, PROMISE, 100)
+def way(template, mechanism=None, whitening=None, size=100):
+    return Method(mechanism, whitening=whitening).way(template, PROMISE, size)
+
+
+def test_what_the_options_stand_for():
+    assert way(LOGISTIC, whitening=False) == (Automatic(), None)
+    assert way(LOGISTIC) == way(LOGISTIC, whitening="auto")
+    for given, first in ((None, None), (False, None), (FIRST, FIRST), (True, dp.PrivateWhitening())):
+        assert way(LOGISTIC, DESCENT, given) == (DESCENT, first)
+    steps, found = way(LOGISTIC, whitening=True)
     assert isinstance(steps, dp.NoisyGradientDescent)
     assert steps.clip == pytest.approx(0.25)  # of a gradient bound of 1
     assert found == dp.PrivateWhitening()
-    wrong: Any
     for wrong in ("yes", 1, 0.09, dp.PrivateWhitening):
         with pytest.raises(dp.TemplateError, match="whitening must be"):
             dp.verify(LOGISTIC, PROMISE, 100, whitening=wrong)
 
 
-def test_few_records_are_whitened_and_many_are_not() -> None:
+def test_few_records_are_whitened_and_many_are_not():
     enough = ENOUGH * 4 / level(1.0, 1e-5)
     for size, whitened in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
         certificate = dp.verify(LOGISTIC, PROMISE, size, whitening="auto")
@@ -47,146 +51,162 @@ def test_few_records_are_whitened_and_many_are_not() -> None:
         assert len(told) == whitened
         assert ("no distance to a minimiser is claimed" in str(certificate)) is whitened
         rest = tuple(text for text in certificate.advice if text not in told)
-        assert (replace(certificate, advice=rest) == dp.verify(LOGISTIC, PROMISE, size, whitening=whitened)) is True
+        assert replace(certificate, advice=rest) == dp.verify(LOGISTIC, PROMISE, size, whitening=whitened)
 
 
-def biased(decision: bool = True) -> dp.Template:
-    w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
-    return dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ w + b)),
-        decision=(lambda p, x: x @ p["w"] + p["b"]) if decision else None,
-    )
+def wishes(variable=w, weights=(1.0, 1.0), constraints=(), offset=0.0, decision=lambda p, x: x @ p["w"]):
+    public = 1e-6 * cp.sum_squares(cp.multiply(np.array(weights), variable))
+    loss = lambda x, y: cp.logistic(-y * (x @ variable + offset))  # noqa: E731
+    return dp.Template(LABELLED, loss, public, list(constraints), decision=decision)
 
 
-def wishes(weights: Any = (1.0, 1.0), constrained: bool = False, **attributes: Any) -> dp.Template:
-    w = cp.Variable(2, name="w", **attributes)
-    return dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ w)),
-        1e-6 * cp.sum_squares(cp.multiply(np.array(weights), w)),
-        [cp.sum(w) <= 1] if constrained else [],
-        decision=lambda p, x: x @ p["w"],
-    )
+CONSTRAINED = wishes(constraints=[cp.sum(w) <= 1])
+SPOILT = [
+    wishes(
+        offset=b, decision=lambda p, x: x @ p["w"] + p["b"]
+    ),  # a constant means nothing next to records of one length
+    wishes(offset=b, decision=None),
+    dp.load("kernel_svm", features=4, components=2),  # predicts from features that are not mapped yet
+    *(dp.load(name, features=4) for name in ("huber_regression", "large_margin_gaussian", "hinge_svm")),
+    dp.load("elastic_net_logistic", features=4),  # few features, of those that were declared
+    wishes(cp.Variable(2, name="w", nonneg=True)),
+    CONSTRAINED,
+    wishes(weights=(1.0, 2.0)),
+]
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        biased(),  # a constant of its own means nothing next to records of one length
-        biased(decision=False),
-        dp.load("kernel_svm", features=4, components=2),  # predicts from features that are not mapped yet
-        dp.load("huber_regression", features=4),
-        dp.load("large_margin_gaussian", features=2),
-        dp.load("hinge_svm", features=4),
-        dp.load("elastic_net_logistic", features=4),  # few features, of those that were declared
-        wishes(nonneg=True),
-        wishes(constrained=True),
-        wishes(weights=[1.0, 2.0]),
-    ],
-)
-def test_auto_leaves_out_what_whitening_would_spoil(template: dp.Template) -> None:
-    assert Method(None, whitening="auto").way(template, PROMISE, 2000) == (Automatic(), None)
+@pytest.mark.parametrize("template", SPOILT)
+def test_auto_leaves_out_what_whitening_would_spoil(template):
+    assert way(template, whitening="auto", size=2000) == (Automatic(), None)
 
 
-def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil() -> None:
+def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil():
     enough = ENOUGH_UNWHITENED * 2 / level(1.0, 1e-5)
     for size, clipped in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
-        chosen, first = Method(None, whitening=None).way(wishes(constrained=True), PROMISE, size)
+        chosen, first = way(CONSTRAINED, size=size)
         assert first is None
         assert isinstance(chosen, dp.NoisyGradientDescent) is clipped
-    many = dp.load("large_margin_gaussian", features=10, classes=4)
-    certificate = dp.verify(many, PROMISE, 500)
+    certificate = dp.verify(dp.load("large_margin_gaussian", features=10, classes=4), PROMISE, 500)
     assert "clip" in certificate.settings
     assert certificate.whitening is None
     assert certificate.answer
     sparse = dp.load("elastic_net_logistic", features=40)  # a minimiser is sparse, and steps end nowhere sparse
-    assert Method(None, whitening=None).way(sparse, PROMISE, 20) == (Automatic(), None)
+    assert way(sparse, size=20) == (Automatic(), None)
 
 
-def test_quadratic_losses_release_their_statistics() -> None:
-    ridge = dp.load("ridge_regression", features=4)
-    for adjacency in ("add-remove", "replace-one"):
-        privacy = dp.Privacy(1.0, 1e-5, adjacency)
+def test_quadratic_losses_release_their_statistics():
+    ridge, wide = (dp.load("ridge_regression", features=features) for features in (4, 400))
+    for privacy in (PROMISE, dp.Privacy(1.0, 1e-5)):
         certificate = dp.verify(ridge, privacy, 1000)
         assert certificate.perturbed == "statistics"
         assert certificate.advice[-1].startswith("Chosen because the loss is quadratic")
         assert dp.verify(ridge, privacy, 1000, whitening=False).perturbed == "objective"
-    assert dp.verify(ridge, dp.Privacy(1.0), 1000).perturbed == "objective"  # pure noise pays for every statistic
-    wide = dp.load("ridge_regression", features=400)
+    assert dp.verify(ridge, PURE, 1000).perturbed == "objective"  # pure noise pays for every statistic
     assert dp.verify(wide, PROMISE, 1000).perturbed == "objective"
 
 
-def test_a_pure_promise_is_never_whitened_by_itself() -> None:
-    assert dp.verify(LOGISTIC, dp.Privacy(1.0), 100, whitening="auto") == dp.verify(LOGISTIC, dp.Privacy(1.0), 100)
+def test_a_pure_promise_is_never_whitened_by_itself():
+    assert dp.verify(LOGISTIC, PURE, 100, whitening="auto") == dp.verify(LOGISTIC, PURE, 100)
     with pytest.raises(dp.NotPrivate, match="delta = 0"):
-        dp.verify(LOGISTIC, dp.Privacy(1.0), 100, whitening=True)
+        dp.verify(LOGISTIC, PURE, 100, whitening=True)
+
+
+# Private whitening: exact composition of both stages, and what is refused.
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("share", [0.05, 0.5])
+@pytest.mark.parametrize("mechanism", [DESCENT, dp.OutputPerturbation("gaussian")])
+def test_two_gaussian_stages_are_one(mechanism, share, adjacency):
+    promise = dp.Privacy(0.8, 1e-6, adjacency)
+    found = dp.verify(RIDGE, promise, 500, mechanism, whitening=dp.PrivateWhitening(share))
+    cover, first = found.cover, (math.sqrt(2) if adjacency == "replace-one" else 1.0) / found.whitening.sigma
+    unit = math.sqrt(found.settings["steps"]) if mechanism is DESCENT else 1 / found.strong_convexity
+    second = found.sensitivity * unit / found.noise_scale
+    assert first**2 / (first**2 + second**2) == pytest.approx(share, rel=1e-3)
+    left = promise.epsilon - cover.epsilon - cover.counting
+    spent = float(gaussian_delta(left, math.hypot(first, second)))
+    assert 0.98 * promise.delta <= spent + cover.delta <= promise.delta
+    assert sum(part for part, _ in found.shares()) == pytest.approx(promise.epsilon, rel=1e-9)
+    assert dp.Certificate.from_dict(found.to_dict()) == found
+    assert "one Gaussian mechanism" in str(found)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_other_mechanisms_divide_the_promise(adjacency):
+    promise = dp.Privacy(1.0, 1e-5, adjacency)
+    for mechanism in (dp.ObjectivePerturbation("gaussian"), dp.ObjectivePerturbation("gamma")):
+        found = dp.verify(RIDGE, promise, 500, mechanism, whitening=FIRST)
+        assert (found.whitening.epsilon, found.whitening.delta) == (0.2, pytest.approx(2e-6))
+        assert float(gaussian_delta(0.2, found.whitening.level)) <= 2e-6
+        assert sum(part for part, _ in found.shares()) == pytest.approx(1.0, rel=1e-6)
+        rest = dp.verify(RIDGE, dp.Privacy(0.8, 8e-6, adjacency), 500, mechanism)
+        assert found.noise_scale == pytest.approx(rest.noise_scale, rel=1e-6)
+
+
+def test_what_whitening_cannot_do_is_refused():
+    box = dp.Template(dp.Record(x=dp.Box([0, 0], [1, 1])), lambda x: cp.logistic(x @ w), cp.sum_squares(w))
+    for template, first in ((box, dp.PrivateWhitening()), (LOGISTIC, dp.PrivateWhitening(field="y"))):
+        with pytest.raises(dp.TemplateError, match="Euclidean balls"):
+            dp.verify(template, PROMISE, 100, DESCENT if template is LOGISTIC else None, whitening=first)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_in_a_ledger_of_gaussian_shifts_whitening_costs_what_it_is(adjacency):
+    found = dp.verify(LOGISTIC, dp.Privacy(1.0, 1e-6, adjacency), 2000, whitening=True)
+    composed = found.whitening.composed
+    assert composed <= found.event.level()[0] <= 1.005 * composed  # the residual noise, too
+
+
+# The automatic choice
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta"), [(0.03, 1e-12), (1e-4, 1e-14), (0.1, 1e-18), (1.0, 1e-60), (300.0, 1e-30)]
 )
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_the_default_falls_back_to_what_can_be_proved(epsilon: float, delta: float, adjacency: dp.Adjacency) -> None:
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_the_default_falls_back_to_what_can_be_proved(epsilon, delta, adjacency):
     template = dp.load("logistic_regression", features=3)
     assert dp.verify(template, dp.Privacy(epsilon, delta, adjacency), 1000).noise_scale > 0
 
 
-PURE, APPROXIMATE = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
-
-
-def bounded_hinge(regularization: float) -> dp.Template:
-    w = cp.Variable(2, name="w")
-    return dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.pos(1 - y * (x @ w)),
-        regularization * cp.sum_squares(w),
-        [cp.norm(w) <= 3],
-    )
-
-
 @pytest.mark.parametrize("privacy", [PURE, APPROXIMATE])
 @pytest.mark.parametrize("problem", ["logistic_regression", "softmax_regression", "large_margin_gaussian", "hinge_svm"])
-def test_nothing_that_was_compared_is_clearly_better(problem: str, privacy: dp.Privacy) -> None:
+def test_nothing_that_was_compared_is_clearly_better(problem, privacy):
     analysis = analyse(dp.load(problem, features=3))
-    chosen = Automatic().certify(analysis, privacy, 300)
-    risks = {}
+    chosen, risks = Automatic().certify(analysis, privacy, 300), {}
     for mechanism in Automatic().candidates(analysis, not privacy.pure):
         certificate = mechanism.certify(analysis, privacy, 300)
-        assert certificate.predicted_risk is not None
         assert foreseen(certificate) == (50 if certificate.perturbed == "output" else 1) * certificate.predicted_risk
         risks[certificate.mechanism] = foreseen(certificate)
+        assert f"{certificate.mechanism} {foreseen(certificate):.4g}" in chosen.advice[-1]
     assert len(risks) >= (1 if privacy.pure else 3)
     assert risks[chosen.mechanism] == foreseen(chosen)
     assert CLEARLY * risks[chosen.mechanism] <= min(risks.values())
-    for name, risk in risks.items():
-        assert f"{name} {risk:.4g}" in chosen.advice[-1]
 
 
-def test_a_kink_takes_another_mechanism() -> None:
-    assert dp.verify(bounded_hinge(0.1), PURE, 300).perturbed == "output"
-    assert dp.verify(bounded_hinge(0.1), APPROXIMATE, 300).perturbed in ("output", "gradients")
-    assert dp.verify(bounded_hinge(0.0), APPROXIMATE, 300).perturbed == "gradients"
+def test_a_kink_takes_another_mechanism_and_if_all_are_refused_the_first_refusal_is_told():
+    def hinge(regularization):
+        return dp.Template(
+            LABELLED, lambda x, y: cp.pos(1 - y * (x @ w)), regularization * cp.sum_squares(w), [cp.norm(w) <= 3]
+        )
 
-
-def test_if_all_are_refused_the_first_refusal_is_told() -> None:
-    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
-        dp.verify(bounded_hinge(0.0), PURE, 300)
-    w = cp.Variable(2, name="w")
+    assert dp.verify(hinge(0.1), PURE, 300).perturbed == "output"
+    assert dp.verify(hinge(0.1), APPROXIMATE, 300).perturbed in ("output", "gradients")
+    assert dp.verify(hinge(0.0), APPROXIMATE, 300).perturbed == "gradients"
     flat = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w))
-    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
-        dp.verify(flat, APPROXIMATE, 300)
+    for template, promise in ((hinge(0.0), PURE), (flat, APPROXIMATE)):
+        with pytest.raises(dp.NotPrivate, match="not strongly convex"):
+            dp.verify(template, promise, 300)
 
 
-def test_residual_noise_counts_where_it_is_the_larger_one() -> None:
+def test_residual_noise_counts_where_it_is_the_larger_one():
     """Where an exponential bends over all that noise on the objective may reach, noise on the answer needs far less."""
-    w = cp.Variable(3, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ w)),
-        1e-3 * cp.sum_squares(w) + 1e-4 * cp.exp(0.3 * w[0]),
-    )
-    chosen, named = (dp.verify(template, dp.Privacy(1.0), 2000, m) for m in (None, dp.ObjectivePerturbation()))
+    z = cp.Variable(3, name="z")
+    public = 1e-3 * cp.sum_squares(z) + 1e-4 * cp.exp(0.3 * z[0])
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ z)), public)
+    chosen, named = (dp.verify(template, PURE, 2000, m) for m in (None, dp.ObjectivePerturbation()))
     assert named.is_drowned
     assert "residual noise is larger" in named.advice[-1]
     assert not chosen.is_drowned
