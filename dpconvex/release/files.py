@@ -105,10 +105,7 @@ class Released:
 
     @classmethod
     def from_bytes(
-        cls,
-        content: bytes,
-        template: Template | Callable[..., Template] | None = None,
-        name: object = "saved bytes",
+        cls, content: bytes, template: Template | Callable[..., Template] | None = None, name: object = "saved bytes"
     ) -> Self:
         """Read what `to_bytes` returned, as `load` does; errors call it by the name."""
         readers: dict[Any, Callable[[Any], Any]] = {

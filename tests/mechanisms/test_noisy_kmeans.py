@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.learners.clustering import Grouping
+from dpconvex.learners import clustering
 from dpconvex.mechanisms import noisy_kmeans
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, block_sensitivity, euclidean_sensitivity
 from dpconvex.noise.samplers import seeded_generator
@@ -36,8 +36,9 @@ def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
     """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
     batch, step = record.validate({"x": x, "y": y}), noisy_kmeans.grid_step(radius)
-    sums, counts = Grouping(record, "x", "y").statistics(batch, step, np.rint(centers / step))
-    return np.concatenate([sums * step, counts[..., None]], axis=-1)
+    found = clustering.cells(batch, (clustering.Grouping(record, "x", "y"), step), np.rint(centers / step))
+    found[..., :-1] *= step
+    return found
 
 
 def inside(size: int, features: int, radius: float, rng: np.random.Generator) -> Array:
