@@ -42,10 +42,6 @@ class Row:
 Condition = Row | Block | Expression
 
 
-class Empty(Exception):
-    """A condition holds nowhere."""
-
-
 def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
     """Return pieces on disjoint coordinates, pieces that contain K, and groups of coordinates on which K is none of the former.
 
@@ -56,23 +52,26 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices
         for k in range(len(offset)):
             row = sp.csr_array(matrix[[k]])
             items.append(Row(row.indices.astype(np.int64), sign * row.data, -sign * float(offset[k]), sign > 0))
-    places = [coordinates_of(item, region) for item in items]
+    touches = sp.csr_array((len(items), region.dim))
+    if items:
+        places = [coordinates_of(item, region) for item in items]
+        ends = np.cumsum([0, *map(len, places)])
+        touches = sp.csr_array((np.ones(ends[-1]), np.concatenate(places), ends), shape=touches.shape)
+    count, label = connected_components(touches @ touches.T, directed=False)
+    left = np.isfinite(region.lower) | np.isfinite(region.upper)
     parts: list[Piece] = []
     around: list[Piece] = []
     others: list[Indices] = []
-    left = np.isfinite(region.lower) | np.isfinite(region.upper)
-    for group in connected(places, region.dim):
-        members, here = [items[k] for k in group], np.unique(np.concatenate([places[k] for k in group]))
+    for group in range(count):
+        here = np.unique(touches[label == group].indices).astype(np.int64)
+        members = [items[k] for k in np.flatnonzero(label == group)]
         left[here] = False
-        try:
-            piece = joint(members, here, region)
-            if piece is not None:
-                parts.append(piece)
-            else:
-                others.append(here)
-                around.extend(piece for item in members for piece in alone(item, region))
-        except Empty:
-            raise region.contradiction() from None
+        piece = joint(members, here, region)
+        if piece is not None:
+            parts.append(piece)
+        else:
+            others.append(here)
+            around.extend(piece for item in members for piece in alone(item, region))
     if left.any():
         parts.append(Interval(np.flatnonzero(left), region.lower[left], region.upper[left]))
     return parts, [Interval(np.arange(region.dim), region.lower, region.upper), *parts, *around], others
@@ -83,17 +82,7 @@ def coordinates_of(item: Condition, region: Region) -> Indices:
         return item.coordinates
     if isinstance(item, Block):
         return np.unique(item.matrix.indices).astype(np.int64)
-    blocks = [region.space.block_of(variable) for variable in item.variables]
-    return np.unique(np.concatenate([np.arange(b.start, b.start + b.dim) for b in blocks]))
-
-
-def connected(places: list[Indices], dim: int) -> list[list[int]]:
-    if not places:
-        return []
-    owner = np.repeat(np.arange(len(places)), [len(place) for place in places])
-    touches = sp.csr_array((np.ones(len(owner)), (owner, np.concatenate(places))), shape=(len(places), dim))
-    _, labels = connected_components(touches @ touches.T, directed=False)
-    return [np.flatnonzero(labels == k).tolist() for k in dict.fromkeys(labels.tolist())]
+    return np.concatenate([np.arange(region.dim)[region.space.block_of(v).slice] for v in item.variables])
 
 
 def joint(members: list[Condition], here: Indices, region: Region) -> Piece | None:
@@ -140,22 +129,17 @@ def ball(matrix: sp.csr_array, radius: float, offset: Array) -> NormBall | None:
     center = -np.asarray(matrix[:, columns].T @ offset) / square
     missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
     missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
-    if missed > radius:
-        raise Empty
-    return NormBall(columns, center, float(np.sqrt((radius**2 - missed**2) / square)))
+    return NormBall(columns, center, float(np.sqrt((radius**2 - missed**2) / square))) if missed <= radius else None
 
 
 def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | None:
     """Read a weighted l1 ball if every entry depends on one coordinate, measured from one center."""
     count = np.diff(matrix.indptr)
-    if (count > 1).any():
-        return None
     left = radius - float(np.abs(offset[count == 0]).sum())
-    if left < 0:
-        raise Empty
+    if (count > 1).any() or left < 0:
+        return None
     coordinates, place = np.unique(matrix.indices, return_inverse=True)
-    centers = -offset[count == 1] / matrix.data
-    center = np.zeros(len(coordinates))
+    centers, center = -offset[count == 1] / matrix.data, np.zeros(len(coordinates))
     center[place] = centers
     if (center[place] != centers).any():
         return None
@@ -166,16 +150,12 @@ def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | No
 def nuclear_ball(root: Expression, region: Region) -> Spectral | None:
     """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
     (part, factors), *others = sorted(linear_parts(root).items(), key=lambda pair: pair[0].is_constant)
-    if part.atom is not NORM_NUC or root.size > 1 or not all(other.is_constant for other, _ in others):
-        return None
-    inner = part.args[0]
-    if not inner.is_affine or min(inner.shape) == 1:
+    inner = part.args[0] if part.atom is NORM_NUC and root.size == 1 else None
+    if inner is None or not inner.is_affine or min(inner.shape) == 1 or not all(one.is_constant for one, _ in others):
         return None
     radius = -sum(float((row @ affine_map(other, region.space)[1])[0]) for other, row in others) / factors.data[0]
-    if radius < 0:
-        raise Empty
     found = plain_matrix(affine_map(inner, region.space), inner.shape)
-    if found is None:
+    if found is None or radius < 0:
         return None
     coordinates, scale, shift, is_symmetric = found
     ends = np.full(min(inner.shape), radius / abs(scale))
@@ -219,30 +199,24 @@ def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
 
 def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
     """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
-    places = [one for block in blocks for one in [symmetric((block.matrix, block.offset))] if one is not None]
-    if len(places) < len(blocks) or any(not np.array_equal(one[0], places[0][0]) for one in places):
-        return None
-    coordinates, _, about = places[0]
-    one = np.eye(len(about))
-    middle = about if len(places) == 1 and (about != about[0, 0] * one).any() else 0 * one
+    places = [symmetric((block.matrix, block.offset)) for block in blocks]
     low, high = -np.inf, np.inf
-    for _, scale, shift in places:
-        level = float((shift - middle)[0, 0])
-        if not (close(shift, middle + level * one) | (shift == middle + level * one)).all():
+    for place in places:
+        if place is None or places[0] is None or not np.array_equal(place[0], places[0][0]):
+            return None
+        coordinates, scale, shift = place
+        level, one = float(shift[0, 0]), np.eye(len(shift))
+        if not (close(shift, level * one) | (shift == level * one)).all():
             return None
         low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
-    if low > high:
-        raise Empty
-    side = len(one)
-    ends = np.full(side, low), np.full(side, high)
-    spectrum: Piece | None = Interval(np.arange(side), *ends)
+    ends = np.full(len(one), low), np.full(len(one), high)
+    spectrum: Piece | None = Interval(np.arange(len(one)), *ends) if low <= high else None
     if rows:
         (row, *others), diagonal = rows, np.sort(coordinates[svec(one) > 0])
-        is_trace = np.array_equal(row.coordinates, diagonal) and (row.normal == row.normal[0]).all()
-        if others or not is_trace or middle.any():
+        if others or not np.array_equal(row.coordinates, diagonal) or (row.normal != row.normal[0]).any():
             return None
-        spectrum = simplex(Row(np.arange(side), row.normal, row.level, row.tight), *ends)
-    return None if spectrum is None else Spectral(coordinates, middle, spectrum, True)
+        spectrum = simplex(Row(np.arange(len(one)), row.normal, row.level, row.tight), *ends)
+    return None if spectrum is None else Spectral(coordinates, 0 * one, spectrum, True)
 
 
 def slab(rows: list[Row], here: Indices) -> Slab | None:
@@ -255,9 +229,8 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
         keep = singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT
         level = (left[:, keep].T @ value) / singular[keep]
         scale = np.linalg.norm(matrix) * np.linalg.norm(level) + np.linalg.norm(value)
-        if np.linalg.norm(matrix @ (right[keep].T @ level) - value) > 1e-12 * len(here) * scale:
-            raise Empty
-        return Slab(here, right[keep], level, level)
+        missed = float(np.linalg.norm(matrix @ (right[keep].T @ level) - value))
+        return Slab(here, right[keep], level, level) if missed <= 1e-12 * len(here) * scale else None
     length = np.linalg.norm(matrix, axis=1)
     unit = matrix[0] / length[0]
     side = np.sign(matrix @ unit)
@@ -265,9 +238,7 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
         return None
     high = (value / length)[side > 0].min(initial=np.inf)
     low = (-value / length)[side < 0].max(initial=-np.inf)
-    if low > high:
-        raise Empty
-    return Slab(here, unit[None], np.array([low]), np.array([high]))
+    return Slab(here, unit[None], np.array([low]), np.array([high])) if low <= high else None
 
 
 def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[AxisHull]:

@@ -25,7 +25,6 @@ def close(a: Array, b: Array) -> NDArray[np.bool_]:
 
 
 def finite_norm(lower: Array, upper: Array) -> float:
-    """The norm of ends of intervals, without the infinite ones."""
     ends = np.abs([lower, upper])
     return float(np.linalg.norm(np.where(np.isfinite(ends), ends, 0.0)))
 
@@ -52,7 +51,7 @@ class Piece:
     @property
     def rounding(self) -> tuple[float, float]:
         """Numbers c and s: a computed projection is within ``c UNIT (||x|| + s)`` of the exact one."""
-        return 0.0, 0.0
+        return 8.0 * (len(self.coordinates) + 4), self.norm_bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +66,10 @@ class Interval(Piece):
 
     def bounds(self) -> tuple[Array, Array]:
         return self.lower, self.upper
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        return 0.0, finite_norm(self.lower, self.upper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +91,6 @@ class NormBall(Piece):
     def norm_bound(self) -> float:
         return float(np.linalg.norm(self.center)) + self.radius
 
-    @property
-    def rounding(self) -> tuple[float, float]:
-        return 8.0, float(np.linalg.norm(self.center))
-
 
 @dataclass(frozen=True, eq=False)
 class Slab(Piece):
@@ -107,7 +106,6 @@ class Slab(Piece):
 
     @property
     def rounding(self) -> tuple[float, float]:
-        # Of two products with the basis, and of the basis itself, which decompositions make less exact.
         return 8.0 * (len(self.coordinates) + 4), finite_norm(self.lower, self.upper)
 
 
@@ -159,7 +157,6 @@ class AxisHull(Piece):
 
     @property
     def rounding(self) -> tuple[float, float]:
-        # Of the sums that make the amount, which a unit of length in the answer weighs least.
         farthest = float(np.abs([self.low, self.high]).max(initial=0.0))
         return 8.0 * (len(self.coordinates) + 4), float(np.linalg.norm(self.anchor)) + farthest
 
@@ -211,14 +208,9 @@ def svec(matrix: Array) -> Array:
     return np.asarray(matrix[..., row, column] * weight)
 
 
-def side_of(vector: Array) -> int:
-    """Side of the symmetric matrices of some coordinates."""
-    return int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
-
-
 def smat(vector: Array) -> Array:
     """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
-    side = side_of(vector)
+    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
     row, column, weight = triangle(side)
     entries = vector / weight
     matrix = np.empty((*vector.shape[:-1], side, side), dtype=entries.dtype)
@@ -283,12 +275,9 @@ class Spectral(Piece):
     @property
     def rounding(self) -> tuple[float, float]:
         # Backward error of the decomposition, with room for the reassembly, and the error on the spectrum.
-        shift, side = float(np.linalg.norm(self.shift)), max(self.shift.shape)
-        if isinstance(self.inner, Interval):
-            return 4.0 * side, shift + side * finite_norm(self.inner.lower, self.inner.upper)
-        count, size = self.inner.rounding
+        side, (count, size) = max(self.shift.shape), self.inner.rounding
         still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
-        return 16.0 * side + count, 2 * shift + still + size
+        return 16.0 * side + count, 2 * float(np.linalg.norm(self.shift)) + still + side * size
 
 
 def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:

@@ -38,11 +38,14 @@ STEEP = (LOG, REL_ENTR)
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||theta[k-th group]||`` of disjoint groups; absolute values are groups of one."""
+    """The function ``sum_k weights_k ||theta[k-th group]||`` of disjoint groups; absolute values are groups of one.
 
-    support: Indices  # shape (m,): coordinates in a group
-    labels: Indices  # shape (m,): which group each is in
-    weights: Array  # shape (k,)
+    `support` are all coordinates in a group, `labels` says which group each is in.
+    """
+
+    support: Indices
+    labels: Indices
+    weights: Array
 
     @property
     def singles(self) -> bool:
@@ -55,14 +58,12 @@ class Groups:
         return float(self.weights @ self._lengths(theta))
 
     def proximal(self, theta: Array, step: float) -> Array:
-        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x: shorten each group."""
         point, length = theta.copy(), self._lengths(theta)
         share = np.maximum(length - step * self.weights, 0.0) / np.where(length > 0, length, 1.0)
         point[self.support] *= share[self.labels]
         return point
 
     def error(self, norm: float, step: float) -> float:
-        """Bound how far a computed proximal point of coordinates of a norm can be from the exact one."""
         terms = int(np.bincount(self.labels).max()) + 25
         return 8.0 * terms * UNIT * (norm + step * float(np.linalg.norm(self.weights)))
 
@@ -81,13 +82,11 @@ class Nuclear:
         return self.weight * float(np.linalg.norm(matrix, "nuc"))
 
     def _ball(self, step: float) -> Spectral:
-        """Matrices about the shift without a singular value above the weight, times a step."""
         ends = np.full(min(self.shift.shape), step * self.weight)
         return Spectral(self.support, self.shift, Interval(np.arange(len(ends)), -ends, ends), self.is_symmetric)
 
     def proximal(self, theta: Array, step: float) -> Array:
-        """Take off what lies in the ball (J.-J. Moreau, Bull. Soc. Math. France 1965)."""
-        point, ball = theta.copy(), self._ball(step)
+        point, ball = theta.copy(), self._ball(step)  # J.-J. Moreau, Bull. Soc. Math. France 1965
         point[self.support] += ball.center - ball.project(theta[self.support])
         return point
 
@@ -194,7 +193,8 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
             taken[term.support] = True
             found.append(term)
     used = np.flatnonzero(weights)
-    return [*([Groups(used, np.arange(len(used)), weights[used])] if len(used) else []), *found], left
+    singles = [Groups(used, np.arange(len(used)), weights[used])] if len(used) else []
+    return [*singles, *found], left
 
 
 def fits(term: Term, feasible: FeasibleSet) -> bool:
@@ -209,7 +209,6 @@ def fits(term: Term, feasible: FeasibleSet) -> bool:
         and term.is_symmetric
         and set(near[0].coordinates) == set(term.support)
         and not term.shift.any()
-        and bool((near[0].shift == near[0].shift[0, 0] * np.eye(len(near[0].shift))).all())
     )
 
 
@@ -236,7 +235,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     balls = [ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
     found = [one for one in balls if one is not None]
     support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for one in found)])
-    if len(found) < len(balls) or len(set(support.tolist())) < len(support):
+    if not found or len(found) < len(balls) or len(set(support.tolist())) < len(support):
         return None
     labels = np.repeat(np.arange(len(found)), [len(one.coordinates) for one in found])
     return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]))
@@ -261,17 +260,13 @@ def is_reached(part: Expression) -> bool:
         return False
     inner = [node for node in postorder(part.args) if not node.is_affine]
     kinked = any(node.atom is NORM or has_kinks(node) for node in inner)
-    return not kinked or all(is_piecewise_linear(node) for node in (*inner, part))
-
-
-def is_piecewise_linear(node: Expression) -> bool:
-    return node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL
+    atoms = [node.atom for node in (*inner, part) if node.atom is not None]
+    return not kinked or all(atom.affine == "linear" or atom in POLYHEDRAL for atom in atoms)
 
 
 def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
     """Put heights above weighted entries of terms; None if one is not convex, or what results cannot be handled."""
-    terms: list[Expression] = []
-    costs: list[Array] = []
+    terms, costs = [], []
     for part, row in parts.items():
         weights = row.toarray()[0]
         if is_concave(part) and not is_convex(part):
