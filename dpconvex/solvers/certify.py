@@ -14,7 +14,7 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certificates import Certified
 from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.solvers import models, proximal, smooth
+from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -90,8 +90,8 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         return smooth.descend(composite, best, tolerance, max_steps)
     if best.distance_bound > tolerance:
         best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
-    if best.distance_bound > tolerance and composite.problem.batch.size >= models.MANY:
-        best = models.descend(composite, best, tolerance, max_steps)
+    if best.distance_bound > tolerance and composite.problem.batch.size >= proximal.MANY:
+        best = proximal.by_models(composite, best, tolerance, max_steps)
     return best if best.distance_bound <= tolerance else proximal.descend(composite, best, tolerance, max_steps)
 
 

@@ -18,7 +18,7 @@ from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.release.solve import solve as fit
-from dpconvex.solvers import models
+from dpconvex.solvers import proximal
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.distance import Composite, at_point, step
@@ -93,7 +93,7 @@ def test_models_of_many_records_end_at_the_same_answer_in_fewer_passes(
 ) -> None:
     problem, found = PROBLEMS[name](), []
     for many in (10**9, 1):
-        monkeypatch.setattr(models, "MANY", many)
+        monkeypatch.setattr(proximal, "MANY", many)
         found.append(certify(problem, np.zeros(problem.space.dim), 1e-6))
     plain, modelled = found
     assert np.linalg.norm(plain.theta - modelled.theta) <= plain.distance_bound + modelled.distance_bound
