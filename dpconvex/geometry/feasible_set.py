@@ -72,17 +72,13 @@ class FeasibleSet:
         return *self._around, *reached
 
     @cached_property
-    def _limits(self) -> tuple[Array, Array]:
-        return bounds_of(self._known, self.space.dim)
-
-    @property
     def lower(self) -> Array:
         """Bounds below for each coordinate, shape (dim,), possibly infinite."""
-        return self._limits[0]
+        return bounds_of(self._known, self.space.dim)[0]
 
-    @property
+    @cached_property
     def upper(self) -> Array:
-        return self._limits[1]
+        return bounds_of(self._known, self.space.dim)[1]
 
     @property
     def hulls(self) -> tuple[AxisHull, ...]:
@@ -147,22 +143,16 @@ class FeasibleSet:
         if not self.has_projection:
             near = self.region.conic.minimise(np.eye(len(y)), -y)
             return self.region.bring_in(y if near is None else near).astype(float)
-        for group in self._alike:
-            coordinates = np.stack([piece.coordinates for piece in group])
-            y[coordinates] = Spectral.project_all(group, y[coordinates])
-        for piece in self.pieces:
-            if not isinstance(piece, Spectral):
-                y[piece.coordinates] = piece.project(y[piece.coordinates])
-        return y
-
-    @cached_property
-    def _alike(self) -> list[list[Spectral]]:
-        """Matrices of one shape: one call of the eigensolver serves all."""
-        found: dict[tuple[object, ...], list[Spectral]] = {}
+        matrices: dict[tuple[object, ...], list[Spectral]] = {}  # of one shape: one call of the eigensolver serves all
         for piece in self.pieces:
             if isinstance(piece, Spectral):
-                found.setdefault((piece.shift.shape, piece.symmetric), []).append(piece)
-        return list(found.values())
+                matrices.setdefault((piece.shift.shape, piece.symmetric), []).append(piece)
+            else:
+                y[piece.coordinates] = piece.project(y[piece.coordinates])
+        for group in matrices.values():
+            coordinates = np.stack([piece.coordinates for piece in group])
+            y[coordinates] = Spectral.project_all(group, y[coordinates])
+        return y
 
     def some_point(self, theta: Array) -> Array:
         """Return a point of K near some coordinates, not the nearest one where that takes long."""
@@ -172,14 +162,10 @@ class FeasibleSet:
 
     def error(self, norm: float) -> float:
         """Bound on the distance between the computed and the exact projection of any point of at most this norm."""
-        counts = [piece.rounding[0] for piece in self.pieces]
-        still = float(
-            np.linalg.norm([count * piece.rounding[1] for count, piece in zip(counts, self.pieces, strict=True)])
-        )
-        return UNIT * (max([0.0, *counts]) * norm + still)
+        counts, sizes = np.array([(0.0, 0.0), *(piece.rounding for piece in self.pieces)]).T
+        return UNIT * float(counts.max() * norm + np.linalg.norm(counts * sizes))
 
     def describe(self) -> str:
-        """Say what K is, in a line for each declared constraint."""
         if self.is_space:
             return "all of space"
         lines = list(dict.fromkeys(self.region.told))

@@ -23,11 +23,9 @@ BUILT_IN = {"conic": Conic, "first-order": FirstOrder}
 
 
 class Backend(Protocol):
-    """What every backend offers."""
+    """What every backend offers: a solution certified to the tolerance, or `NotConverged`."""
 
-    def solve(self, problem: Problem, tolerance: float) -> Solution:
-        """Return a solution certified to the tolerance, or raise `NotConverged`."""
-        ...
+    def solve(self, problem: Problem, tolerance: float) -> Solution: ...
 
 
 def resolve_backend(backend: str | Backend | None) -> Backend:

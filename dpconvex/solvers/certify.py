@@ -45,27 +45,22 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     """Take steps, and turns with interior points, which find what steps do not far out, along the edge of K."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
-    if best.distance_bound > tolerance:
-        lowest = floor(composite, best)
-        rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
-        turns = 0 if rounded or max_steps < MANY or problem.feasible.obstacle is not None else ROUNDS
-        for _ in range(turns):
-            found = PerturbedObjective(problem).minimised(best.theta, tolerance)
-            if found.distance <= tolerance:
-                return Solution(found.point, found.distance, composite.evaluations)
-            closer = polish(composite, found.point, tolerance, max_steps)
-            best = min(best, closer, key=lambda iterate: iterate.distance_bound)
-            if best.distance_bound <= tolerance:
-                break
-        else:
-            raise too_far(
-                best.distance_bound,
-                tolerance,
-                f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
-                if lowest > tolerance
-                else f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth what has kinks.",
-            )
-    return Solution(best.theta, best.distance_bound, composite.evaluations)
+    lowest = floor(composite, best)
+    rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
+    for _ in range(0 if rounded or max_steps < MANY else ROUNDS):
+        if best.distance_bound <= tolerance:
+            break
+        found = PerturbedObjective(problem).minimised(best.theta, tolerance)
+        if found.distance <= tolerance:
+            return Solution(found.point, found.distance, composite.evaluations)
+        closer = polish(composite, found.point, tolerance, max_steps)
+        best = min(best, closer, key=lambda iterate: iterate.distance_bound)
+    if best.distance_bound <= tolerance:
+        return Solution(best.theta, best.distance_bound, composite.evaluations)
+    remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth what has kinks."
+    if lowest > tolerance:
+        remedy = f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
+    raise too_far(best.distance_bound, tolerance, remedy)
 
 
 def too_far(distance: float, tolerance: float, remedy: str) -> NotConverged:
@@ -99,12 +94,11 @@ class PerturbedObjective:
     """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
 
     def __init__(self, problem: Problem) -> None:
-        self.composite = Composite(problem, projected=False)
+        self.composite = Composite(problem)
         self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 
     def minimised(self, start: Array, tolerance: float) -> Certified:
-        """Minimise over the inequalities of K."""
         if self.epigraph is None:
             return minimum(self, self.composite.problem.feasible.region, start, tolerance)
         lifted = np.concatenate([start, self.epigraph.heights(start)])
@@ -113,25 +107,21 @@ class PerturbedObjective:
         return replace(found, point=found.point[: len(start)])
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Both at a point."""
         theta, heights = np.split(x, [self.composite.dim])
         value, gradient = self.composite.smooth(theta)
         return value + float(self.costs @ heights), np.concatenate([gradient, self.costs])
 
     def hessian(self, x: Array) -> Array:
-        """Return the Hessian, 0 along heights."""
         dim = self.composite.dim
         found = self.composite.hessian(x[:dim])
         found = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
         return np.pad(found, (0, len(self.costs)))
 
     def gradient_error(self, x: Array, gradient: Array) -> float:
-        """Bound what rounding does to a gradient."""
         dim = self.composite.dim
         return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
 
     def lowered(self, x: Array) -> Array:
-        """Return a point with heights next to the terms below them, where they are higher."""
         if self.epigraph is None:
             return x
         theta, heights = np.split(x, [self.composite.dim])
@@ -151,7 +141,6 @@ class FirstOrder:
             raise TemplateError(f"FirstOrder: max_steps must be a positive integer, not {self.max_steps!r}.")
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
-        """Return a solution certified to the tolerance, or raise `NotConverged`."""
         return certify(problem, np.zeros(problem.space.dim), tolerance, self.max_steps)
 
 
@@ -162,7 +151,6 @@ class Warm:
         self.last: NDArray[np.float64] | None = None
 
     def solve(self, problem: Problem, tolerance: float) -> Solution:
-        """Return a solution certified to the tolerance, or raise `NotConverged`."""
         start = self.last if self.last is not None else np.zeros(problem.space.dim)
         solution = certify(problem, start, tolerance)
         self.last = solution.theta

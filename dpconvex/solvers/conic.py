@@ -73,7 +73,6 @@ class Conic:
         object.__setattr__(self, "options", tuple(sorted(options.items())))
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
-        """Return a solution certified to the tolerance, or raise `NotConverged`."""
         try:
             start = self.point(problem)
         except (SolverFailed, MissingRule):
@@ -136,13 +135,10 @@ def least(problem: Problem) -> tuple[Array, float]:
         data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, "accept_unknown": True})
     except (cp.SolverError, ValueError) as error:
         raise NotConverged(f"the solver failed: {error}. Check that the constraints can be satisfied.") from error
-    if program.status in (cp.UNBOUNDED, cp.INFEASIBLE):
-        raise NotConverged(
-            "the objective has no least value: it decreases without end, or nothing satisfies the constraints. Add a "
-            "regularizer, or bound the parameters."
-            if program.status == cp.UNBOUNDED
-            else "nothing satisfies the constraints."
-        )
+    if program.status == cp.INFEASIBLE:
+        raise NotConverged("nothing satisfies the constraints.")
+    if program.status == cp.UNBOUNDED:
+        raise NotConverged("the objective decreases without end: add a regularizer, or bound the parameters.")
     theta = packed(problem, fresh, program)
     if problem.feasible.has_projection:
         theta = problem.feasible.project(theta)
@@ -153,9 +149,8 @@ def least(problem: Problem) -> tuple[Array, float]:
 def solver_gap(data: dict[str, Any], found: Any) -> float:
     """Return the gap between a primal and a dual answer.
 
-    With x and z of the solver's program ``min x'Px/2 + q'x, Ax + s = b, s in C``, convexity puts ``-b'z - x'Px/2 + r'x*`` below
-    the least value, where r = Px + q + A'z is what the dual misses; x* is taken to be no larger than twice x, which is the only
-    thing here that is not proved.
+    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C``, convexity puts ``-b'z - x'Px/2 + r'x*`` below the least value, where
+    r = Px + q + A'z; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
     """
     x, z = np.asarray(found.x), np.asarray(found.z)
     q, matrix, b = np.asarray(data["c"]), data["A"], np.asarray(data["b"])
@@ -171,11 +166,10 @@ def whole_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem
     except MissingRule:
         columns = {name: dense(column) for name, column in problem.batch.fields.items()}
         leaves: dict[Expression, Any] = {block.variable: fresh[name] for name, block in problem.space.blocks.items()}
-        losses = []
+        writer, losses = Writer(leaves), []
         for group, loss in enumerate(problem.template.losses):
             for row in problem.batch.rows(group):
                 record: dict[Expression, Any] = {f: cp.Constant(columns[f.name][row]) for f in loss.fields}
                 losses.append(Writer({**leaves, **record}).expression(loss))
-        writer = Writer(leaves)
         objective = cp.sum(cp.hstack(losses)) + problem.size * writer.expression(problem.template.regularizer)
         return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])

@@ -20,18 +20,13 @@ import numpy as np
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.summation import Lengths, public_norms
-from dpconvex.errors import NotConverged
 from dpconvex.solvers.problem import Problem
 
 
 class Composite:
     """Values, gradients and proximal steps of a problem; `evaluations` counts passes over the records."""
 
-    def __init__(self, problem: Problem, projected: bool = True) -> None:
-        if projected and not problem.feasible.has_projection:
-            raise NotConverged(
-                f"the answer cannot be certified, because {problem.feasible.reason}. Nothing is released."
-            )
+    def __init__(self, problem: Problem) -> None:
         self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0
         columns = () if problem.lengths else problem.batch.fields.values()  # partitions show none
         scalars = sum(math.prod(column.shape[1:]) for column in columns)
@@ -46,10 +41,10 @@ class Composite:
     def curvature(self) -> float:
         """Proved Lipschitz constant of the gradient of f where the problem's `bend` holds; infinite if there is none."""
         problem = self.problem
-        if not (np.isfinite(problem.hessian_bound) and np.isfinite(problem.bend.rest)):
+        if not np.isfinite(problem.hessian_bound + problem.bend.rest):
             return np.inf
-        public = self.stiffness + problem.added
-        return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
+        whole = problem.batch.size * problem.hessian_bound + self.stiffness + problem.added
+        return max(whole, problem.strong_convexity) * (1 + 1e-9)
 
     def curvature_at(self, theta: Array) -> float:
         """Return the same for the segment from a point of K to the minimiser."""
@@ -64,7 +59,6 @@ class Composite:
         return value, gradient
 
     def hessian(self, theta: Array) -> Array:
-        """The Hessian of f; counted as a pass over the records."""
         self.evaluations += 1
         return self.problem.hessian(theta)
 
@@ -81,11 +75,10 @@ class Composite:
         return self.problem.feasible.project(self.problem.kinks.proximal(theta, step * self.problem.size))
 
     def separable(self, theta: Array) -> float:
-        """The kinks in h (its indicator is left to the caller, who stays in K)."""
+        """The kinks in h."""
         return self.problem.size * self.problem.kinks.value(theta)
 
     def proximal_error(self, theta: Array, gradient: Array, lipschitz: float) -> float:
-        """Bound on the distance between the computed and the exact proximal-gradient step from a point."""
         start, step = theta - gradient / lipschitz, self.problem.size / lipschitz
         shrunk = float(np.linalg.norm(self.problem.kinks.proximal(start, step)))
         return self.problem.feasible.error(shrunk) + self.problem.kinks.error(float(np.linalg.norm(start)), step)
@@ -93,10 +86,9 @@ class Composite:
     def gradient_error(self, theta: Array, gradient: Array) -> float:
         """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
         problem = self.problem
-        data = problem.batch.size * problem.gradient_bound
         noise = 0.0 if problem.linear is None else float(np.linalg.norm(problem.linear))
-        radius = float(np.linalg.norm(theta))
-        whole = float(np.linalg.norm(gradient))
+        radius, whole = float(np.linalg.norm(theta)), float(np.linalg.norm(gradient))
+        data = problem.batch.size * problem.gradient_bound
         public = public_norms(data, noise, problem.added * radius, whole, self.stiffness * radius)
         bend = problem.hessian_bound if np.isfinite(problem.hessian_bound) else 0.0
         return self.lengths.gradient_error(problem.batch.size, problem.gradient_bound, bend, radius, public)
@@ -140,14 +132,13 @@ def step(composite: Composite, point: Array, value: float, gradient: Array, lips
     if not composite.is_smooth:
         bound += composite.proximal_error(point, gradient, lipschitz) * spread(composite, theta, lipschitz)
     plain = at_point(composite, theta, reached, slope, lipschitz)
-    return replace(plain, distance_bound=min(plain.distance_bound, bound if np.isfinite(bound) else np.inf))
+    return replace(plain, distance_bound=float(np.fmin(plain.distance_bound, bound)))
 
 
 def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
     """How far the certified distance of a step moves with its end: ``1 + (L + L_f)/mu``.
 
-    Every release has a proved L_f (`dpconvex.mechanisms.residual_noise` refuses what has none).  For other problems, which
-    promise nothing, it is estimated by L.
+    Releases have a proved L_f (`mechanisms.residual_noise` sees to it); for problems that promise nothing L estimates it.
     """
     curvature = composite.curvature_at(theta) if np.isfinite(composite.curvature) else lipschitz
     return 1 + (lipschitz + curvature) / composite.problem.strong_convexity

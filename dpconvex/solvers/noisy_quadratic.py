@@ -45,14 +45,14 @@ class NoisyQuadratic:
 
     @cached_property
     def hessian(self) -> sp.csr_array:
-        """Q, shape (dim, dim)."""
+        """Q."""
         squared, a, b = self.pairs
         half = sp.coo_array((self.coefficients[squared], (a, b)), shape=(self.loss.dim, self.loss.dim))
         return sp.csr_array(half + half.T)
 
     @cached_property
     def slope(self) -> Array:
-        """q, shape (dim,)."""
+        """q."""
         return -self._gradients(np.zeros(self.loss.dim)) @ self.coefficients
 
     @property
@@ -70,7 +70,7 @@ class NoisyQuadratic:
         return sp.csr_array(sp.coo_array((weight[kept], (row[kept], column[kept])), shape=shape))
 
     def gradient_map(self, theta: Array) -> sp.csr_array:
-        """Return the linear map from moments to the gradient at a point, shape (dim, moments): what noise on them does to it."""
+        """Return the linear map from moments to the gradient at a point: what noise on them does to it."""
         return sp.csr_array((self._gradients(theta) @ self.loss.onto(self.moments))[:, : self.moments.count])
 
     def value_map(self, theta: Array) -> Array:
@@ -121,15 +121,11 @@ class NoisyQuadratic:
 
     def convex(self, ridge: float | None, share: float = RIDGE) -> sp.csr_array:
         """Return Q, projected on positive semidefinite matrices, plus a ridge: by default a share of the noise's edge."""
-        found: dict[bytes, Array] = {}
         blocks = []
         for mine, block in self.parts:
-            key = block.tobytes()
-            if key not in found:
-                values, vectors = np.linalg.eigh(block)
-                found[key] = (vectors * np.maximum(values, 0.0)) @ vectors.T
+            values, vectors = np.linalg.eigh(block)
             more = share * self.edge(mine) if ridge is None else ridge
-            blocks.append(found[key] + more * np.eye(len(mine)))
+            blocks.append((vectors * (np.maximum(values, 0.0) + more)) @ vectors.T)
         back = np.argsort(np.concatenate([mine for mine, _ in self.parts]))
         return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]
 
@@ -149,17 +145,15 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
     theta = np.empty(form.space.dim)
     for mine in components(total):
         try:
-            factor = scipy.linalg.cho_factor(total[mine][:, mine].toarray())
+            theta[mine] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(total[mine][:, mine].toarray()), pull[mine])
         except np.linalg.LinAlgError as error:
             raise NotConverged(
                 "the noisy loss with this regularizer has no single minimiser; regularize more, or leave `ridge` out."
             ) from error
-        theta[mine] = scipy.linalg.cho_solve(factor, pull[mine])
     return theta
 
 
 def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
-    """Return the same by a conic solver."""
     scale = max(float(abs(hessian).max()), float(np.abs(slope).max()), 1e-300)
     roots = []
     for mine in components(hessian):

@@ -68,12 +68,10 @@ class Problem:
 
     @cached_property
     def loss(self) -> BatchedLoss:
-        """The sum of the losses and the regularizer as compiled functions."""
         return BatchedLoss(self.template, self.space, self.batch)
 
     @property
     def smooth_part(self) -> Expression:
-        """The regularizer without its kinks."""
         return split_kinks(self.feasible, self.template.regularizer)[0]
 
     @property
@@ -81,7 +79,7 @@ class Problem:
         return split_kinks(self.feasible, self.template.regularizer)[1]
 
     def value(self, theta: Array) -> float:
-        """F at `theta`, shape (dim,), K not checked."""
+        """F at a point, K not checked."""
         return self.value_and_gradient(theta)[0]
 
     def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
@@ -93,7 +91,6 @@ class Problem:
         return total, self.seen(gradient) + self.size * slope + self.added * theta + linear
 
     def seen(self, theta: Array) -> Array:
-        """Return what the losses see of parameters."""
         return theta if self.projector is None else self.projector(theta)
 
     def hessian(self, theta: Array, records: int | None = None) -> Array:
