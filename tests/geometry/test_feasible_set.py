@@ -10,7 +10,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.certificates import certified_distance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.feasible_set import FeasibleSet
@@ -20,7 +20,6 @@ from dpconvex.release.verify import analyse
 
 RNG = np.random.default_rng(7)
 X, W, T = cp.Variable(4, name="x"), cp.Variable(6, name="w"), cp.Variable(name="t")
-T3 = cp.Variable(3, name="z")
 M, S = cp.Variable((3, 4), name="M"), cp.Variable((3, 3), symmetric=True, name="S")
 P, Q = cp.Variable((3, 3), PSD=True, name="P"), cp.Variable((3, 3), PSD=True, name="Q")
 TALL, SKEW = RNG.normal(size=(8, 6)), RNG.normal(size=(3, 6))
@@ -182,50 +181,26 @@ def test_bounds_hold_whatever_the_multipliers_are(name: str) -> None:
                 assert all(half.row @ (y - point) <= half.gap + 1e-12 * (1 + np.abs(half.row).sum()) for y in members)
 
 
-@pytest.mark.parametrize(
-    ("constraints", "error", "message"),
-    [
-        ([cp.log_sum_exp(X) <= 1, X >= 3], TemplateError, "no point satisfies all constraints"),
-        ([cp.exp(X[0]) <= 1, X[0] >= 0], NotConverged, "hold strictly"),
-    ],
-)
-def test_a_set_without_a_point_inside_is_refused(constraints: Any, error: type[Exception], message: str) -> None:
-    region = set_of(([X], constraints)).region
-    with pytest.raises(error, match=message):
-        region.check()
+ATTRIBUTES: list[tuple[dict[str, Any], Any, Any]] = [
+    ({"nonneg": True}, [-1.0, 2.0], [0, 2]),
+    ({"neg": True}, [-1.0, 2.0], [-1, 0]),
+    ({"bounds": [-1.0, np.array([1.0, 2.0])]}, [-3.0, 3.0], [-1, 2]),
+    ({"NSD": True}, [[1.0, 0.0], [0.0, -2.0]], [[0, 0], [0, -2]]),
+    ({"PSD": True}, [[-1.0]], [[0]]),
+]
 
 
-def test_attributes() -> None:
-    built = [
-        cp.Variable(2, nonneg=True, name="a"),
-        cp.Variable(2, neg=True, name="b"),
-        cp.Variable(2, bounds=[-1.0, np.array([1.0, 2.0])], name="c"),
-        cp.Variable((2, 2), NSD=True, name="d"),
-        cp.Variable((1, 1), PSD=True, name="e"),
-    ]
-    feasible = set_of((built, []))
-    given = {
-        "a": [-1.0, 2.0],
-        "b": [-1.0, 2.0],
-        "c": [-3.0, 3.0],
-        "d": [[1.0, 0.0], [0.0, -2.0]],
-        "e": [[-1.0]],
-    }
-    expected = {"a": [0, 2], "b": [-1, 0], "c": [-1, 2], "d": [[0, 0], [0, -2]], "e": [[0]]}
-    values = feasible.space.unpack(feasible.project(feasible.space.pack(given)))
-    assert all(np.allclose(values[name], value, atol=1e-15) for name, value in expected.items())
+@pytest.mark.parametrize(("attributes", "given", "expected"), ATTRIBUTES, ids=str)
+def test_attributes(attributes: dict[str, Any], given: Any, expected: Any) -> None:
+    feasible = set_of(([cp.Variable(np.shape(given), name="a", **attributes)], []))
+    found = feasible.space.unpack(feasible.project(feasible.space.pack({"a": given})))["a"]
+    np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("constraints", "message"),
-    [
-        ([cp.norm(X, 2) >= 1], "not convex"),
-        ([cp.Parameter(4, name="limit") >= X], "field"),
-    ],
-)
-def test_bad_constraints_are_refused(constraints: list[cp.Constraint], message: str) -> None:
-    with pytest.raises(DPConvexError, match=message):
-        set_of(([X], constraints))
+def test_bad_constraints_are_refused() -> None:
+    for constraint, message in ((cp.norm(X, 2) >= 1, "not convex"), (cp.Parameter(4, name="limit") >= X, "field")):
+        with pytest.raises(DPConvexError, match=message):
+            set_of(([X], [constraint]))
 
 
 COST = np.array([1.0, 2.0, 0.5, 1.0])
@@ -241,7 +216,7 @@ WITHOUT_A_POINT = [
     [cp.norm(X) <= 1, X >= 1],
     [cp.norm(X) <= 1, cp.norm(X - 3) <= 1],
     [cp.norm(X, 3) <= 1, X >= 1],
-    [cp.exp(X[0]) <= 1, X >= 1],
+    [cp.log_sum_exp(X) <= 1, X >= 3],
     [X[0] - X[1] >= 1, X[1] - X[2] >= 1, X[2] - X[0] >= 1],
 ]
 
@@ -261,9 +236,9 @@ def test_constraints_without_a_common_point_are_refused_before_anything_is_paid(
 
 def test_without_a_point_inside_nothing_is_certified() -> None:
     stretch, apart = [1.0, 2.0, 3.0, 4.0], [2.0, 0.0, 0.0, 0.0]  # the two ellipsoids have one point in common
-    feasible = set_of(([X], [cp.norm(cp.multiply(stretch, X)) <= 1, cp.norm(cp.multiply(stretch, X - apart)) <= 1]))
-    assert feasible.obstacle is not None
-    assert "hold strictly" in feasible.obstacle
+    touching = [cp.norm(cp.multiply(stretch, X)) <= 1, cp.norm(cp.multiply(stretch, X - apart)) <= 1]
+    for constraints in (touching, [cp.exp(X[0]) <= 1, X[0] >= 0]):
+        assert "hold strictly" in str(set_of(([X], constraints)).obstacle)
 
 
 # The largest Frobenius norm that constraints allow, if that is known and found.
@@ -277,11 +252,9 @@ BOUNDED: dict[str, tuple[cp.Variable, list[cp.Constraint], float | None]] = {
         None,
     ),
     "ellipsoid": (W, [cp.norm(TALL @ W - 1) <= 2], None),
-    "quadratic form": (T3, [cp.quad_form(T3, CONE) <= 1], None),
     "p-norm above 2": (X, [cp.norm(X, 4) <= 1], 2.0),
     "p-norm below 2": (X, [cp.norm(X, 1.5) <= 1], 2.0),
     "l1 norm of differences": (X, [cp.norm1(cp.diff(X)) <= 1, cp.abs(X[0]) <= 1], None),
-    "trace is known": (P, [cp.trace(P) == 2], 2.0),
     "trace with a matrix": (P, [cp.trace(CONE @ P) <= 2], None),
     "correlations": (P, [cp.diag(P) == 1], 3.0),
     "spectral ball": (M, [cp.sigma_max(2 * M - 1) <= 2], None),
@@ -331,24 +304,19 @@ def test_free_coordinates_stay_unbounded() -> None:
 
 
 # Losses that need bounded leaves, and their exact gradient bounds.
-SIGNS = dp.Record(x=dp.Box(-np.ones(4), np.ones(4)))
-LOSSES: dict[str, tuple[dp.Record, Callable[..., cp.Expression], list[cp.Constraint], cp.Variable, float]] = {
-    "squares in an l1 ball": (SIGNS, lambda x: cp.square(x @ X), [cp.norm1(X) <= 2], X, 8.0),
-    "squares on a simplex": (SIGNS, lambda x: cp.square(x @ X), [X >= 0, cp.sum(X) == 1], X, 4.0),
-    "squares of matrices of bounded trace": (
-        dp.Record(x=dp.Ball(3)),
-        lambda x: cp.square(x @ P @ x),
-        [cp.trace(P) <= 2],
-        P,
-        4.0,
-    ),
-}
+SIGNS = dp.Box(-np.ones(4), np.ones(4))
+LOSSES: list[tuple[Any, Callable[..., Any], list[cp.Constraint], cp.Variable, float]] = [
+    (SIGNS, lambda x: cp.square(x @ X), [cp.norm1(X) <= 2], X, 8.0),
+    (SIGNS, lambda x: cp.square(x @ X), [X >= 0, cp.sum(X) == 1], X, 4.0),
+    (dp.Ball(3), lambda x: cp.square(x @ P @ x), [cp.trace(P) <= 2], P, 4.0),
+]
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_losses_are_bounded_over_bounded_sets(name: str) -> None:
-    record, loss, constraints, variable, bound = LOSSES[name]
-    analysis = analyse(dp.Template(record, loss, cp.sum_squares(variable), constraints))
+@pytest.mark.parametrize(("domain", "loss", "constraints", "variable", "bound"), LOSSES, ids=str)
+def test_losses_are_bounded_over_bounded_sets(
+    domain: Any, loss: Callable[..., Any], constraints: list[cp.Constraint], variable: cp.Variable, bound: float
+) -> None:
+    analysis = analyse(dp.Template(dp.Record(x=domain), loss, cp.sum_squares(variable), constraints))
     assert analysis.gradient_bound == pytest.approx(bound, rel=1e-6)
 
 
