@@ -25,7 +25,7 @@ RIDGE = 0.7
 
 @dataclass(frozen=True, eq=False)
 class NoisyQuadratic:
-    """The function ``theta' Q theta / 2 - <q, theta> + c`` that noisy moments make of a quadratic loss."""
+    """The function ``theta' Q theta / 2 - <q, theta> + c`` that noisy moments make of a quadratic loss: `hessian` Q, `slope` q."""
 
     loss: QuadraticLoss
     moments: Moments
@@ -45,14 +45,12 @@ class NoisyQuadratic:
 
     @cached_property
     def hessian(self) -> sp.csr_array:
-        """Q."""
         squared, a, b = self.pairs
         half = sp.coo_array((self.coefficients[squared], (a, b)), shape=(self.loss.dim, self.loss.dim))
         return sp.csr_array(half + half.T)
 
     @cached_property
     def slope(self) -> Array:
-        """q."""
         return -self._gradients(np.zeros(self.loss.dim)) @ self.coefficients
 
     @property
