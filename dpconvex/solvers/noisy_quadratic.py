@@ -25,7 +25,7 @@ RIDGE = 0.7
 
 @dataclass(frozen=True, eq=False)
 class NoisyQuadratic:
-    """The function ``theta' Q theta / 2 - <q, theta> + c`` that noisy moments make of a quadratic loss: `hessian` Q, `slope` q."""
+    """The function ``theta' Q theta / 2 - <q, theta> + c`` of noisy moments of a quadratic loss: `hessian` is Q, `slope` is q."""
 
     loss: QuadraticLoss
     moments: Moments
