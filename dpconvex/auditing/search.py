@@ -23,7 +23,7 @@ from dpconvex.core.expression import Field
 from dpconvex.core.parameter_space import entries_matrix
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
-from dpconvex.evaluation.programs import entry_rows, gradient, hessian_product, lowered
+from dpconvex.evaluation.programs import entry_rows, lowered
 
 Derivatives = tuple[Array, Array]
 # Whether there is a first record and a second; under add-remove, one is missing.
@@ -97,7 +97,7 @@ class Records:
                 every = {name: np.repeat(values[here], width, axis=0) for name, values in self.fields.items()}
                 every[SEED] = np.tile(np.eye(width), (len(here), 1))
                 entries, known = np.zeros((len(own.place), 1)), [every[name] for name in own.fields]
-                value, slope = gradient(own.program, own.constants, entries, known, len(every[SEED]))
+                value, slope = own.gradient(entries, known, len(every[SEED]))
                 matrix[here] = (slope.T @ losses.lift[own.place]).reshape(len(here), width, dim)
                 offset[here] = value.reshape(len(here), width)
         return matrix, offset
@@ -114,10 +114,10 @@ class Records:
                 along = losses.lift[own.place] @ np.moveaxis(frame[here], 1, 0).reshape(dim, -1)
                 along, known = along.reshape(-1, len(here), d), [self.fields[name][here] for name in own.fields]
                 entries = np.einsum("ebd,bd->eb", along, points[here])
-                slope = gradient(own.program, own.constants, entries, known, len(here))[1]
+                slope = own.gradient(entries, known, len(here))[1]
                 slopes[here] = np.einsum("ebd,eb->bd", along, slope)
                 for k in range(d if curved else 0):
-                    bent = hessian_product(own.program, own.constants, entries, along[..., k], known, len(here))
+                    bent = own.hessian_product(entries, along[..., k], known, len(here))
                     bends[here, :, k] = np.einsum("ebd,eb->bd", along, bent)
         return slopes, bends
 

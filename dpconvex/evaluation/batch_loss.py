@@ -20,7 +20,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.devices import DeviceEngine, current, has_accelerator
 from dpconvex.evaluation.engine import LARGE, Engine, numbers_in
 from dpconvex.evaluation.forms import LeafForm, losses_of
-from dpconvex.evaluation.programs import gradient, hessian_product
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
@@ -161,7 +160,7 @@ class BatchedLoss:
         if isinstance(found, Quadratic):
             return found.value_and_gradient(theta)
         lift = self._losses.lift[found.place]
-        value, slope = gradient(found.program, found.constants, (lift @ theta)[:, None], [], 1)
+        value, slope = found.gradient((lift @ theta)[:, None], [], 1)
         return float(value[0]), np.asarray(lift.T @ slope[:, 0])
 
     def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
@@ -171,5 +170,5 @@ class BatchedLoss:
             return found.hessian
         lift = self._losses.lift[found.place]
         entries = (lift @ np.asarray(theta, dtype=float))[:, None]
-        bent = hessian_product(found.program, found.constants, entries, lift.toarray(), [], self.space.dim)
+        bent = found.hessian_product(entries, lift.toarray(), [], self.space.dim)
         return sp.csr_array(lift.T @ bent)

@@ -48,11 +48,7 @@ def transposed(gradient: Array, rows: Any) -> Array:
     if not whole:
         return rest
     pieces = gradient[:, :whole].reshape(forms, -1, PIECE).transpose(1, 0, 2)
-    if rows.flags.c_contiguous:
-        others = rows[:whole].reshape(-1, PIECE, rows.shape[1])
-    else:  # columns lie side by side
-        others = rows[:whole].T.reshape(-1, len(pieces), PIECE).transpose(1, 2, 0)
-    return np.asarray(pairwise(pieces @ others) + rest)
+    return np.asarray(pairwise(pieces @ rows[:whole].reshape(-1, PIECE, rows.shape[1])) + rest)
 
 
 def beside(rows: Any) -> Any:

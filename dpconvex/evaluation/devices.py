@@ -165,52 +165,45 @@ def compiled(program: Program) -> Callable[..., Any]:
     return jax.jit(summed, compiler_options=COMPILER)
 
 
-@dataclass(eq=False)
-class Block:
-    """Records with one combination of discrete fields, on one device; `sent` holds them where they stay."""
-
-    lowered: Lowered
-    rows: Indices
-    bytes: int  # of the records and their weights
-    device: Any = None
-    sent: Any = None
-
-    def records(self, columns: dict[str, Any]) -> Any:
-        """Return the weights of the records and their fields, on the device."""
-        if self.sent is not None:
-            return self.sent
-        import jax
-
-        # Padding repeats a record with weight zero: a value that is in the domain keeps every function finite.
-        more = padded_size(len(self.rows)) - len(self.rows)
-        rows, weights = np.pad(self.rows, (0, more), "edge"), np.pad(np.ones(len(self.rows)), (0, more))
-        return jax.device_put((weights, *(dense(columns[name][rows]) for name in self.lowered.fields)), self.device)
-
-
 class DeviceEngine:
-    """Sums over records by compiled functions on devices."""
+    """Sums over records by compiled functions on devices, in blocks of records of one loss."""
 
     def __init__(self, losses: Losses, batch: Batch) -> None:
         self.lift, self._columns, placement = losses.lift, batch.fields, current()
-        self._blocks: list[Block] = []
+        self._blocks: list[tuple[Lowered, Indices]] = []
+        sizes = []
         for group, loss in enumerate(losses.lowered):
-            rows = batch.rows(group)
             width = 1 + sum(int(np.prod(self._columns[name].shape[1:], dtype=np.int64)) for name in loss.fields)
             pieces = int(max(min(placement.block / (8 * width * PIECE), HELD / max(len(loss.place), 1)), 1))
-            step = PIECE << (pieces.bit_length() - 1)  # a power of two of pieces
-            parts = (rows[start : start + step] for start in range(0, len(rows), step))
-            self._blocks += [Block(loss, part, 8 * padded_size(len(part)) * width) for part in parts]
+            step, rows = PIECE << (pieces.bit_length() - 1), batch.rows(group)  # a power of two of pieces
+            parts = [rows[start : start + step] for start in range(0, len(rows), step)]
+            self._blocks += [(loss, part) for part in parts]
+            sizes += [8 * padded_size(len(part)) * width for part in parts]
         self._devices = placement.found()
-        for number, device in enumerate(self._devices):
-            # Those that stay are sent now.
-            blocks, limit, used = self._blocks[number :: len(self._devices)], placement.limit(device), 0
-            if sum(block.bytes for block in blocks) > limit:
-                limit -= AHEAD * max(block.bytes for block in blocks)
-            for block in blocks:
-                block.device, used = device, used + block.bytes
-                if used <= limit:
-                    with double_precision():
-                        block.sent = block.records(self._columns)
+        self._sent: dict[int, Any] = {}  # what stays, by the number of its block
+        with double_precision():
+            for first, device in enumerate(self._devices):
+                own, used = range(first, len(sizes), len(self._devices)), 0
+                limit = placement.limit(device)
+                if sum(sizes[k] for k in own) > limit:
+                    limit -= AHEAD * max(sizes[k] for k in own)
+                for k in own:
+                    used += sizes[k]
+                    if used <= limit:
+                        self._sent[k] = self._records(k)
+
+    def _records(self, number: int) -> Any:
+        """Return the weights of the records of a block and their fields, on its device."""
+        if number in self._sent:
+            return self._sent[number]
+        import jax
+
+        loss, rows = self._blocks[number]
+        # Padding repeats a record with weight zero: a value that is in the domain keeps every function finite.
+        more = padded_size(len(rows)) - len(rows)
+        rows, weights = np.pad(rows, (0, more), "edge"), np.pad(np.ones(len(rows)), (0, more))
+        values = (weights, *(dense(self._columns[name][rows]) for name in loss.fields))
+        return jax.device_put(values, self._devices[number % len(self._devices)])
 
     def gradient_and_value(self, theta: Array) -> Array:
         """Gradient of the sum of the losses, and the sum, shape (dim + 1,): blocks are added in their order."""
@@ -224,11 +217,11 @@ class DeviceEngine:
             total.add(whole)
 
         with double_precision():
-            for block in self._blocks:
+            for number, (own, _) in enumerate(self._blocks):
                 if len(flying) == AHEAD * len(self._devices):
                     land()
-                own, records = block.lowered, block.records(self._columns)
-                flying.append((own, compiled(own.program)(entries[own.place], own.constants, records)))
+                found = compiled(own.program)(entries[own.place], own.constants, self._records(number))
+                flying.append((own, found))
             while flying:
                 land()
         return np.append(self.lift.T @ total.value[:-1], total.value[-1])

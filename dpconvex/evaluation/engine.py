@@ -20,7 +20,7 @@ from dpconvex.core.summation import BLOCK, PIECE, summed
 from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
 from dpconvex.evaluation.design import TABLE, Product, product, product_apart
 from dpconvex.evaluation.forms import Label, LeafForm
-from dpconvex.evaluation.programs import LANES, gradient
+from dpconvex.evaluation.programs import LANES
 from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
@@ -181,7 +181,7 @@ class Engine:
                     offset = share.of(self.design.forward(block, label.offset, product))
                     leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
             fields = [dense(block[name])[share.rows] for name in own.fields]
-            losses[share.rows], found = gradient(own.program, own.constants, leaves, fields, share.size)
+            losses[share.rows], found = own.gradient(leaves, fields, share.size)
             slopes[:, share.rows] = share.back(found)
         return losses, slopes
 

@@ -21,15 +21,21 @@ def moment_sums(moments: Moments, batch: Batch) -> Array:
     if isinstance(batch, PartitionedBatch):
         found = batch.added_up(moments_of, batch.place.share(moments))
         return np.zeros(moments.count) if found is None else np.asarray(found)
-    adders = [Adder(kind) for kind in moments.kinds]
+    totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
+    # Each monomial is a product of one from a first and one from a second table.
+    halves = [np.split(table, [table.shape[1] // 2], axis=1) for table in map(with_weights, moments.kinds)]
+    tables = [(*numbered_rows(first), *numbered_rows(second)) for first, second in halves]
     for scalars, group in scalar_blocks(batch):
-        for adder in adders:
-            adder.add(scalars, group)
-    return np.concatenate([np.zeros(0), *((adder.total * adder.kind.factors[:, None]).ravel() for adder in adders)])
+        for kind, total, (first, row, second, column) in zip(moments.kinds, totals, tables, strict=True):
+            one, other = products(scalars, first), products(scalars, second)
+            for y in np.unique(group):
+                own = group == y
+                total += (one[own].T @ other[own])[row, column][:, None] * kind.patterns[y]
+    sums = ((total * kind.factors[:, None]).ravel() for kind, total in zip(moments.kinds, totals, strict=True))
+    return np.concatenate([np.zeros(0), *sums])
 
 
 def moments_of(batch: Batch, moments: Moments) -> Array:
-    """Return the sums over a partition."""
     with one_blas_thread():
         return moment_sums(moments, batch)
 
@@ -49,37 +55,15 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
 def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Indices]]:
     """Yield the scalars of some records, with their weights and ones as last columns, and their combinations."""
     columns = [blocks(column, MOMENT_BLOCK) for name, column in batch.fields.items() if name != WEIGHTS]
-    weights = blocks(batch.fields[WEIGHTS], MOMENT_BLOCK) if WEIGHTS in batch.fields else None
+    weights = blocks(batch.fields.get(WEIGHTS, np.ones(batch.size)), MOMENT_BLOCK)
     for start in range(0, batch.size, MOMENT_BLOCK):
         group = batch.group[start : start + MOMENT_BLOCK]
-        parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in columns]
-        ones = np.ones((len(group), 1))
-        weight = ones if weights is None else np.asarray(next(weights)).reshape(-1, 1)
-        yield np.concatenate([*parts, weight, ones], axis=1), group
+        parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in (*columns, weights)]
+        yield np.concatenate([*parts, np.ones((len(group), 1))], axis=1), group
 
 
 def with_weights(kind: Kind) -> Indices:
     return np.pad(kind.monomials, ((0, 0), (kind.weights, 0)), constant_values=WEIGHT)
-
-
-class Adder:
-    """Adds up the moments of a kind: each monomial as the product of one from a first and one from a second table."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind, monomials = kind, with_weights(kind)
-        half = monomials.shape[1] // 2
-        self.first, self.row = numbered_rows(monomials[:, :half])
-        self.second, self.column = numbered_rows(monomials[:, half:])
-        self.total = np.zeros((len(monomials), kind.patterns.shape[1]))
-
-    def add(self, scalars: Array, group: Indices) -> None:
-        first, second, patterns = products(scalars, self.first), products(scalars, self.second), self.kind.patterns
-        if patterns.shape[1] == 1:
-            self.total += (first.T @ (second * patterns[group]))[self.row, self.column][:, None]
-            return
-        for y in np.unique(group):
-            rows = group == y
-            self.total += (first[rows].T @ second[rows])[self.row, self.column][:, None] * patterns[y]
 
 
 def products(scalars: Array, monomials: Indices) -> Array:

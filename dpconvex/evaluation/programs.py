@@ -42,11 +42,9 @@ class Program:
 
         Entries have a row for each entry of the slots, in column order, and records last; fields have the records first.
         """
-        found: dict[Expression, Any] = {
-            slot: xp.asarray(n)[..., None] for slot, n in zip(self.numbers, numbers, strict=True)
-        }
+        found = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
         for slot, field in zip(self.fields, fields, strict=True):
-            found[slot] = field if field.ndim < 2 else field.transpose((*range(1, field.ndim), 0))
+            found[slot] = xp.moveaxis(field, 0, -1)
         start = 0
         for slot in self.entries:
             part = entries[start : start + slot.size].reshape((*slot.shape[::-1], entries.shape[-1]))
@@ -67,6 +65,25 @@ class Lowered:
     fields: tuple[str, ...]
     constants: tuple[Array, ...]
     place: Indices  # where the slots' entries lie in a table of all entries
+
+    def gradient(self, entries: Array, fields: Sequence[Array], size: int) -> tuple[Array, Array]:
+        """Values, shape (size,), and gradients by the entries of the slots, shape (entries, size).
+
+        Entries have the records last, or one column if these share them; fields have the records first.
+        """
+        program = self.program
+        # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
+        with np.errstate(all="ignore"):
+            found = program.values(np, entries, fields, self.constants)
+            known = slopes(program.order, found, program.root)
+        parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
+        rows = [part.reshape((-1, size), order="F") if part.ndim > 2 else part.reshape((-1, size)) for part in parts]
+        whole = rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, size)), *rows])
+        return np.broadcast_to(np.reshape(found[program.root], -1), (size,)), whole
+
+    def hessian_product(self, entries: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
+        """Hessians by the entries of the slots times directions, shape (entries, size)."""
+        return np.imag(self.gradient(entries + 1j * STEP * along, fields, size)[1]) / STEP
 
 
 def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lowered:
@@ -95,31 +112,7 @@ def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lower
 
 def entry_rows(space: Space) -> dict[Expression, Indices]:
     """Return where the entries of each variable lie among those of all, in column order."""
-    variables = [block.variable for block in space.blocks.values()]
-    ends = np.cumsum([variable.size for variable in variables])
-    return {variable: np.arange(end - variable.size, end) for variable, end in zip(variables, ends, strict=True)}
-
-
-def gradient(
-    program: Program, numbers: Sequence[Array], entries: Array, fields: Sequence[Array], size: int
-) -> tuple[Array, Array]:
-    """Values, shape (size,), and gradients by the entries of the slots, shape (entries, size).
-
-    Entries have the records last, or one column if these share them; fields have the records first.
-    """
-    # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
-    with np.errstate(all="ignore"):
-        found = program.values(np, entries, fields, numbers)
-        known = slopes(program.order, found, program.root)
-    parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
-    rows = [part.reshape((-1, size), order="F") if part.ndim > 2 else part.reshape((-1, size)) for part in parts]
-    whole = rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, size)), *rows])
-    return np.broadcast_to(np.reshape(found[program.root], -1), (size,)), whole
-
-
-def hessian_product(
-    program: Program, numbers: Sequence[Array], entries: Array, along: Array, fields: Sequence[Array], size: int
-) -> Array:
-    """Hessians by the entries of the slots times directions, shape (entries, size)."""
-    moved = gradient(program, numbers, entries + 1j * STEP * along, fields, size)[1]
-    return np.imag(moved) / STEP
+    ends = np.cumsum([block.variable.size for block in space.blocks.values()])
+    return {
+        b.variable: np.arange(end - b.variable.size, end) for b, end in zip(space.blocks.values(), ends, strict=True)
+    }

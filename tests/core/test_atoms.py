@@ -21,7 +21,7 @@ from dpconvex.core.summation import PIECE
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import NotPrivate
 from dpconvex.evaluation.devices import compiled
-from dpconvex.evaluation.programs import gradient, hessian_product, lowered
+from dpconvex.evaluation.programs import lowered
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
@@ -127,13 +127,13 @@ def test_slopes_and_hessians(name):
     step = 1e-6
     for case in full(name):
         own, entries, along = prepared(case, 3)
-        slopes = gradient(own.program, own.constants, entries, [], 3)[1]
-        ahead, behind = (gradient(own.program, own.constants, entries + sign * step * along, [], 3) for sign in (1, -1))
+        slopes = own.gradient(entries, [], 3)[1]
+        ahead, behind = (own.gradient(entries + sign * step * along, [], 3) for sign in (1, -1))
         change = (ahead[0] - behind[0]) / (2 * step)
         assert (np.abs(np.sum(slopes * along, axis=0) - change) <= 1e-6 * (1 + np.abs(ahead[0]))).all(), str(case)
         if name not in SPECTRAL:
             bend = (ahead[1] - behind[1]) / (2 * step)
-            found = hessian_product(own.program, own.constants, entries, along, [], 3)
+            found = own.hessian_product(entries, along, [], 3)
             assert found == pytest.approx(bend, rel=1e-4, abs=1e-6 * (1 + np.abs(bend).max(initial=0.0))), str(case)
 
 
@@ -141,7 +141,7 @@ def test_slopes_and_hessians(name):
 def test_compiled_functions_agree(name):
     pytest.importorskip("jax")
     own, entries, _ = prepared(full(name)[-1], 1)
-    values, slopes = gradient(own.program, own.constants, entries, [], 1)
+    values, slopes = own.gradient(entries, [], 1)
     with double_precision():
         value, slope = compiled(own.program)(entries[:, 0], own.constants, (np.eye(1, PIECE)[0],))
         assert float(value) == pytest.approx(values[0], rel=1e-11)
@@ -151,7 +151,7 @@ def test_compiled_functions_agree(name):
 def test_logistic_slopes_far_out():
     leaf = Variable.of((), "m", 4)
     own = lowered(exponentials.logistic(leaf), {leaf: np.arange(1)})
-    values, slopes = gradient(own.program, (), np.array([[-1e300, -1000.0, 1000.0, 1e300]]), [], 4)
+    values, slopes = own.gradient(np.array([[-1e300, -1000.0, 1000.0, 1e300]]), [], 4)
     assert values == pytest.approx([0.0, 0.0, 1000.0, 1e300])
     assert slopes == pytest.approx(np.array([[0.0, 0.0, 1.0, 1.0]]))
 

@@ -74,13 +74,13 @@ for name, (column, places) in on.items():
     expected = found(templates[name], column)[1]
     bits = set()
     for count, memory in places:
-        most, loss, blocks = 0, None, None
+        most, loss, sent = 0, None, None
         with dp.devices(count=count, memory=memory, block=BLOCK):
             loss, numbers = found(templates[name], column)
         assert loss.devices
-        blocks = loss.devices._blocks
-        assert {block.device for block in blocks} == set(jax.devices()[:count])
-        streamed = sum(block.sent is None for block in blocks)
+        blocks, sent = loss.devices._blocks, loss.devices._sent
+        assert {array.device for arrays in sent.values() for array in arrays} == set(jax.devices()[:count])
+        streamed = len(blocks) - len(sent)
         assert (streamed == 0) == (memory is None), (streamed, len(blocks))
         assert memory is None or streamed < len(blocks) - count  # what fits stays
         assert memory is None or most <= memory, most
