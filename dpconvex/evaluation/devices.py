@@ -87,12 +87,11 @@ def current() -> Placement:
 
 @contextmanager
 def devices(*, count: int | None = None, memory: int | None = None, block: int = BLOCK) -> Iterator[None]:
-    """Within this context, sums over records are compiled, and run on JAX's devices.
+    """Within this context, sums over dense columns are compiled, and run on JAX's devices (docs/performance.md).
 
-    Without it, this happens where JAX's default device is a GPU, the columns are dense and the data are not small, on all GPUs;
-    with it, wherever columns are dense.  Records are dealt to the devices in blocks.  Blocks that fit into the memory limit are
-    sent once and stay; the others are sent in every pass, while those before them are computed.  Blocks' sums are added on the
-    processor in the order of the records.  Workers of a cluster, and records in partitions, stay with processors.
+    Without it, this happens where JAX's default device is a GPU and the data are not small, on all GPUs.  Records are dealt to
+    the devices in blocks.  Those that fit into the memory limit are sent once and stay; the others are sent in every pass, while
+    those before them are computed.  Workers of a cluster, and records in partitions, stay with processors.
 
     Parameters
     ----------
@@ -115,9 +114,8 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     --------
     >>> import dpconvex as dp
     >>> learner = dp.load("logistic_regression", features=2)
-    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 50, "y": [1, -1] * 50}
     >>> with dp.devices(memory=2**30):
-    ...     release = dp.solve(learner, data, dp.Privacy(1.0))
+    ...     release = dp.solve(learner, {"x": [[1.0, 0.0], [0.0, 1.0]] * 50, "y": [1, -1] * 50}, dp.Privacy(1.0))
     >>> release["w"].shape
     (2,)
     """
@@ -148,16 +146,15 @@ def padded_size(count: int) -> int:
 
 @lru_cache(maxsize=128)
 def compiled(program: Program) -> Callable[..., Any]:
-    """Compile the value and gradient of a program's sum over weighted records, which come first in the fields."""
+    """Compile the value and gradient of a program's sum over weighted records: in pieces, and these in pairs."""
     import jax
     import jax.numpy as xp
 
     def total(entries: Any, constants: Any, weights: Any, *fields: Any) -> Any:
         found = program.values(xp, entries[:, None], fields, constants)[program.root]
-        return xp.sum(weights * xp.broadcast_to(xp.reshape(found, -1), (len(weights),)))
+        return xp.sum(weights * xp.reshape(found, -1))
 
     def summed(entries: Any, constants: Any, records: Any) -> Any:
-        """Sum pieces, and these in pairs."""
         pieces = [array.reshape((-1, PIECE, *array.shape[1:])) for array in records]
         of_pieces = jax.vmap(lambda *piece: jax.value_and_grad(total)(entries, constants, *piece))
         return [pairwise(part, xp) for part in of_pieces(*pieces)]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpconvex.calculus.loss_form import affine_leaves
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expansion import Bases, Expander
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.runtime import once
@@ -30,6 +30,7 @@ from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.evaluation.design import TABLE, Design
 from dpconvex.evaluation.programs import Lowered, entry_rows, lowered
 from dpconvex.geometry.quadratics import Quadratic, quadratic
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 # Monomials of a higher degree are left to outer functions.
@@ -95,7 +96,9 @@ class Losses:
     """What is needed of a template to evaluate it, whatever the records."""
 
     def __init__(self, template: Template, space: Space) -> None:
-        self._template, self._space, self._rows = template, space, entry_rows(space)
+        # No reference to the template, with which this is forgotten.
+        self._losses, self._regularizer, self._record = template.losses, template.regularizer, template.record
+        self._space, self._rows = space, entry_rows(space)
         self._public: dict[Expression, Lowered | Quadratic] = {}
 
     @cached_property
@@ -105,11 +108,11 @@ class Losses:
     @cached_property
     def lowered(self) -> tuple[Lowered, ...]:
         """The loss of each combination of discrete fields, as a function of the entries of all variables."""
-        return tuple(lowered(loss, self._rows) for loss in self._template.losses)
+        return tuple(lowered(loss, self._rows) for loss in self._losses)
 
     @cached_property
     def form(self) -> LeafForm:
-        found = split(self._template, self._space)
+        found = split(self._losses, self._record, self._space)
         if found is not None:
             return found
         every = sp.csr_array(sp.eye_array(self.lift.shape[0]))
@@ -118,28 +121,24 @@ class Losses:
 
     def public(self, part: Expression | None) -> Lowered | Quadratic:
         """Return a part of the regularizer, or all of it."""
-        part = part or self._template.regularizer
+        part = part or self._regularizer
         if part not in self._public:
             self._public[part] = quadratic(part, self._space) or lowered(part, self._rows)
         return self._public[part]
 
 
+@once
 def losses_of(template: Template, space: Space) -> Losses:
     """Prepare a template, once."""
-    return _losses(template, tuple(block.variable for block in space.blocks.values()))
+    return Losses(template, space)
 
 
-@once
-def _losses(template: Template, variables: tuple[Variable, ...]) -> Losses:
-    return Losses(template, Space(variables))
-
-
-def split(template: Template, space: Space) -> LeafForm | None:
+def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafForm | None:
     """Split leaves into polynomials of low degree; None if they are not, or share too little."""
-    bases = Bases(template.record)
+    bases = Bases(record)
     fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
     scalars, expander = bases.count, Expander(space, bases)
-    leaves = [affine_leaves(loss) for loss in template.losses]
+    leaves = [affine_leaves(loss) for loss in losses]
     try:
         found = [expander.expand(leaf) for group in leaves for leaf in group]
     except (MissingRule, NotPrivate):
@@ -165,7 +164,7 @@ def split(template: Template, space: Space) -> LeafForm | None:
     forms, combine = basis
     offsets = coefficients(terms, place, ~moving, count)
     labels = []
-    for loss, group, first in zip(template.losses, leaves, ends, strict=False):
+    for loss, group, first in zip(losses, leaves, ends, strict=False):
         parts = np.cumsum([first, *(leaf.size for leaf in group)])
         own = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
         labels.append(Label(own, sp.csr_array(combine[own.place]), offsets[own.place].toarray()))

@@ -26,15 +26,16 @@ def controller() -> Any:
 
 
 class Limit:
-    """The limit that holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back."""
-
     lock, users, threads = Lock(), 0, 1
     limiter: Any = None
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[int]:
-    """Context in which the linear algebra library uses one thread; yields how many it would use."""
+    """Context in which the linear algebra library uses one thread; yields how many it would use.
+
+    The limit holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back.
+    """
     with Limit.lock:
         if Limit.users == 0:
             Limit.threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)

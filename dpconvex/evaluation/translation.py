@@ -12,6 +12,7 @@ from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.core.arrays import Array
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression
+from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.region import Region
 
@@ -27,42 +28,41 @@ MARGIN = 1e-7
 def check_translation(form: LossForm) -> None:
     """Evaluate every loss, the regularizer and every constraint both ways."""
     rng = np.random.default_rng(0)  # public points: any will do, and the same ones make an error repeatable
-    names = [f"the loss for {values}" if values else "the loss" for values in form.combinations]
-    roots = [*form.losses, form.template.regularizer]
     for scale in SCALES:
-        compare(form, [*names, "the regularizer"], roots, rng, scale)
+        compare(form, rng, scale)
     for constraint in form.template.constraints:
         check_constraint(form, constraint, rng)
 
 
-def compare(form: LossForm, names: list[str], roots: list[Expression], rng: np.random.Generator, scale: float) -> None:
-    """Evaluate expressions as they are, and with polynomials in the place of their affine subexpressions.
+def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
+    """Evaluate losses and regularizer as they are, and with polynomials in the place of their affine subexpressions.
 
     At one record of the public domain, and parameters of a given size before they are projected on K.
     """
     theta = scale * rng.normal(size=form.space.dim)
     theta = form.feasible.some_point(theta) if form.feasible.has_projection else theta
-    values, batch = form.space.unpack(theta), form.template.record.sample(1, rng)
+    batch, roots = form.template.record.sample(1, rng), [*form.losses, form.template.regularizer]
     fields = {name: np.asarray(batch.fields[name][0]) for name in form.template.record.continuous}
-    leaves = list(dict.fromkeys(leaf for root in roots for leaf in affine_leaves(root)))
-    polynomials = [form.polynomial(leaf) for leaf in leaves]
+    polynomials = {leaf: form.polynomial(leaf) for root in roots for leaf in affine_leaves(root)}
     functions = form.expander.functions_of_record  # of the record, that are no polynomials
     known: dict[Expression, Array] = {f: fields[f.name] for node in (*roots, *functions) for f in node.fields}
     found = evaluations(functions, known)
-    scalars = np.zeros(form.bases.count)
-    parts = [*fields.values(), *(found[function][0] for function in functions)]
-    for base, part in zip(form.bases.bases, parts, strict=True):
-        scalars[base.start : base.start + base.size] = np.reshape(part, -1, order="F")
-    expanded = {leaf: p.evaluate(scalars, theta) for leaf, p in zip(leaves, polynomials, strict=True)}
-    variables: dict[Expression, Array] = {block.variable: values[name] for name, block in form.space.blocks.items()}
-    expected, read = evaluations(roots, {**known, **variables}), evaluations(roots, {**known, **expanded})
-    for name, root in zip(names, roots, strict=True):
+    parts = [*fields.values(), *(found[function][0] for function in functions)]  # as the bases are
+    scalars = np.concatenate([np.zeros(0), *(np.reshape(part, -1, order="F") for part in parts)])
+    expanded = {leaf: polynomial.evaluate(scalars, theta) for leaf, polynomial in polynomials.items()}
+    expected, read = evaluations(roots, known | variables_at(form.space, theta)), evaluations(roots, known | expanded)
+    for root in roots:
         (value, size), other = expected[root], read[root][0]
         if np.isfinite(value).all() and not (np.abs(other - value) <= ROUNDING * size).all():
             raise TemplateError(
-                f"{name} was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
+                f"this was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
                 f"{float(value.ravel()[0]):.12g}): {root}. Please report this expression; write it in another way."
             )
+
+
+def variables_at(space: Space, theta: Array) -> dict[Expression, Array]:
+    values = space.unpack(theta)
+    return {block.variable: values[name] for name, block in space.blocks.items()}
 
 
 def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
@@ -75,9 +75,7 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         if feasible.has_projection:  # at its edge, and between: most sets are hit by no draw
             theta = theta + (0.0, 0.0, 0.5, 0.9, 1.0)[number % 5] * (feasible.project(theta) - theta)
         theta = alone.on_hull(theta).astype(float) if number % 2 else theta
-        values = space.unpack(theta)
-        leaves: dict[Expression, Array] = {block.variable: values[name] for name, block in space.blocks.items()}
-        found = evaluations(constraint.args, leaves)
+        found = evaluations(constraint.args, variables_at(space, theta))
         excess = excess_of(constraint.kind, [found[argument][0] for argument in constraint.args])
         if not np.isfinite(excess) or (domain.excess(theta) > ROUNDING * space.dim).any():
             continue

@@ -193,12 +193,13 @@ def test_several_fields_and_labels_that_ignore_some(engine: str) -> None:
 @pytest.mark.parametrize("classes", [2, 3, 6])
 def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
     template = dp.load("large_margin_gaussian", features=4, classes=classes)
-    form = losses_of(template, Space(template.variables)).form
+    space = Space(template.variables)
+    form = losses_of(template, space).form
     assert form.forms == classes - 1
     assert form.design.count == 15
     assert len({label.lowered.program for label in form.labels}) == 1
     assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
-    assert losses_of(template, Space(template.variables)).form is form
+    assert losses_of(template, space).form is form
 
 
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])

@@ -178,9 +178,10 @@ def test_no_records_at_all() -> None:
 def test_records_are_let_go_with_their_batch() -> None:
     """What was prepared for a batch forms no circle with it: workers drop partitions at once."""
     template = learner()
+    space = Space(template.variables)
     for data in (records(), cut(records())):
         batch = template.record.validate(data)
-        loss, again = (BatchedLoss(template, Space(template.variables), batch) for _ in range(2))
+        loss, again = (BatchedLoss(template, space, batch) for _ in range(2))
         assert again.value(np.zeros(3)) == loss.value(np.zeros(3))
         assert len(vars(batch)["_kept"]) == 1
         known = weakref.ref(batch)
