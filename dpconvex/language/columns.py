@@ -127,40 +127,33 @@ class Stored:
         return self.function(self.column[rows if self.index is None else self.index[rows]])
 
 
-@dataclass(frozen=True)
 class FileRows:
     """An array in an .npy file, records first, of which any rows can be read as long as its form is what it was."""
 
-    path: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, path: str | PathLike[str]) -> FileRows:
-        name = abspath(fspath(path))  # workers may stand elsewhere
-        found = mapped(name)
-        return cls(name, found.dtype, found.shape)
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = abspath(fspath(path))  # workers may stand elsewhere
+        found = self._mapped()
+        self.dtype, self.shape = found.dtype, found.shape
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        found = mapped(self.path)
+        found = self._mapped()
         if (found.dtype, found.shape) != (self.dtype, self.shape):
             raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
         return np.array(found[rows])
 
-
-def mapped(path: str) -> NDArray[Any]:
-    try:
-        if exists(path) and not isfile(path):  # a pipe may never begin
-            raise OSError("it is a folder, a device or a pipe")
-        found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
-        if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
-            raise ValueError("expected an array of numbers, records first, in the order of C")
-    except (OSError, ValueError, EOFError) as error:
-        raise DomainError(f"{path}: no array can be read from it ({error}).") from error
-    return found
+    def _mapped(self) -> NDArray[Any]:
+        try:
+            if exists(self.path) and not isfile(self.path):  # a pipe may never begin
+                raise OSError("it is a folder, a device or a pipe")
+            found: Any = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
+                raise ValueError("expected an array of numbers, records first, in the order of C")
+        except (OSError, ValueError, EOFError) as error:
+            raise DomainError(f"{self.path}: no array can be read from it ({error}).") from error
+        return found
 
 
 # What is done with columns of any kind

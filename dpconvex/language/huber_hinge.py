@@ -33,10 +33,9 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
         raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
     try:
         m = cp.Expression.cast_to_const(expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float))
+        if not m.is_real() or (isinstance(m, cp.Constant) and not np.isfinite(m.value).all()):
+            raise ValueError("they must be real and finite")
     except (TypeError, ValueError) as error:
-        kind = type(expr).__name__
-        raise TemplateError(f"huber_hinge: expected a CVXPY expression or an array, not {kind} ({error}).") from error
-    if not m.is_real() or (isinstance(m, cp.Constant) and not np.isfinite(m.value).all()):
-        raise TemplateError("huber_hinge: margin violations must be real and finite, and not all of these are.")
+        raise TemplateError(f"huber_hinge: margin violations are a CVXPY expression or an array ({error}).") from error
     h = float(width)
     return cp.huber(cp.maximum(m + h, 0), 2 * h) / (4 * h)

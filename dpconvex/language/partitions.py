@@ -102,7 +102,7 @@ class Partitions:
             return Source(path, size)
         if isinstance(entry, Mapping) and any(map(is_lazy, entry.values())):
             raise DomainError("its columns are of Dask; make the partition, as a whole, delayed or a future.")
-        columns = {n: FileRows.of(c) if isinstance(c, str | PathLike) else c for n, c in mapping_of(entry).items()}
+        columns = {n: FileRows(c) if isinstance(c, str | PathLike) else c for n, c in mapping_of(entry).items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
         return Source(columns, size_of(None, columns), columns, local)
 

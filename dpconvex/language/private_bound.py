@@ -1,6 +1,7 @@
 """A private right-hand side of a constraint, the proof that tightening it is safe, and the solution at given values."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import cvxpy as cp
@@ -58,12 +59,11 @@ class PrivateBound(Sealed):
         if not (is_real(sensitivity) and 1e-250 < sensitivity < 1e250):
             raise TemplateError(f"PrivateBound: sensitivity must be a positive, finite number, not {sensitivity!r}.")
         self.name, self.shape, self.sensitivity = name, tuple(int(n) for n in axes), float(sensitivity)
-        try:
+        least = np.array(np.nan)
+        with suppress(TypeError, ValueError):
             least = np.array(np.broadcast_to(np.asarray(minimum, dtype=float), self.shape))
-        except (TypeError, ValueError) as error:
-            raise TemplateError(f"PrivateBound: the minimum must be numbers of the shape {self.shape}.") from error
-        if not np.isfinite(least).all():
-            raise TemplateError("PrivateBound: the minimum must be finite: at it, the problem has to have an answer.")
+        if not np.isfinite(least).all():  # at it, the problem has to have an answer
+            raise TemplateError(f"PrivateBound: the minimum must be finite numbers of the shape {self.shape}.")
         self.minimum: Array = frozen(least)
         self.size = int(least.size)
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))

@@ -93,12 +93,6 @@ def test_clipping_projects_every_finite_batch(draw: st.DataObject) -> None:
         np.testing.assert_array_equal(checked, clipped)
 
 
-@given(domains)
-def test_the_norm_bound_is_attained(domain: Ball | Box) -> None:
-    values = domain.sample(2000, np.random.default_rng(0))
-    assert np.linalg.norm(values.reshape(len(values), -1), axis=1).max() >= 0.99 * domain.norm_bound
-
-
 # Entries
 
 TRIPLES = Record(x=Box(-np.full(3, 500.0), np.full(3, 500.0)))
@@ -120,31 +114,24 @@ def test_every_format_holds_the_same_records(form: str, kind: Any) -> None:
             np.testing.assert_array_equal(found.toarray(), values.astype(float))
 
 
-def put(name: str, value: Any, at: Any = None) -> Callable[[Any], None]:
-    """Return a function that spoils an attribute of a matrix, or an entry of it."""
-    return lambda m: setattr(m, name, np.array(value)) if at is None else getattr(m, name).__setitem__(at, value)
-
-
-SPOILT = {
-    **{
-        f"{form}, an index of {value}": (form, put("indices", value, 0))
-        for form in ("csr", "csc", "bsr")
-        for value in (10**9, -1)
-    },
-    "csr, a start too large": ("csr", put("indptr", 10**9, -1)),
-    "csr, too few numbers": ("csr", put("data", [1.0])),
-    "csr, text": ("csr", put("data", ["1", "2", "3", "4", "5", "6"])),
-    "coo, a row too large": ("coo", lambda m: m.coords[0].__setitem__(0, 4)),
-    "coo, too few numbers": ("coo", put("data", [1.0])),
-    "lil, an index too large": ("lil", lambda m: m.rows[0].__setitem__(0, 7)),
-    "dok, an index too large": ("dok", lambda m: m._dict.__setitem__((0, 9), 1.0)),
+SPOILT: dict[str, Callable[[Any], Any]] = {
+    "csr: an index too large": lambda m: m.indices.__setitem__(0, 10**9),
+    "csc: a negative index": lambda m: m.indices.__setitem__(0, -1),
+    "bsr: an index too large": lambda m: m.indices.__setitem__(0, 10**9),
+    "csr: a start too large": lambda m: m.indptr.__setitem__(-1, 10**9),
+    "csr: too few numbers": lambda m: setattr(m, "data", np.array([1.0])),
+    "csr: text": lambda m: setattr(m, "data", m.data.astype(str)),
+    "coo: a row too large": lambda m: m.coords[0].__setitem__(0, 4),
+    "coo: too few numbers": lambda m: setattr(m, "data", np.array([1.0])),
+    "lil: an index too large": lambda m: m.rows[0].__setitem__(0, 7),
+    "dok: an index too large": lambda m: m._dict.__setitem__((0, 9), 1.0),
 }
 
 
-@pytest.mark.parametrize(("form", "change"), SPOILT.values(), ids=SPOILT)
-def test_indices_that_do_not_fit_are_refused(form: str, change: Callable[[Any], None]) -> None:
-    matrix = sp.coo_array(DENSE).asformat(form)
-    change(matrix)
+@pytest.mark.parametrize("what", SPOILT)
+def test_indices_that_do_not_fit_are_refused(what: str) -> None:
+    matrix = sp.coo_array(DENSE).asformat(what.partition(":")[0])
+    SPOILT[what](matrix)
     with pytest.raises(DomainError, match=r"do not fit it|expected real numbers"):
         read(matrix)
 

@@ -81,9 +81,8 @@ def charged(entry: str, data: Callable[[], Any], adjacency: Any, said: str = "."
     return len(budget.entries)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_wrong_form_costs_nothing(form: str) -> None:
-    make, said = FORMS[form]
+@pytest.mark.parametrize(("make", "said"), FORMS.values(), ids=FORMS)
+def test_a_wrong_form_costs_nothing(make: Callable[[], Any], said: str) -> None:
     assert charged("solve", make, "add-remove", said) == charged("solve", make, "replace-one") == 0
 
 
@@ -100,11 +99,11 @@ def test_wrong_values_are_paid_for(values: str) -> None:
     assert charged("solve", lambda: {"x": X[:0], "y": Y[:0]}, "replace-one") == 0
 
 
-def test_what_dask_says_of_its_arrays_is_looked_at() -> None:
+@pytest.mark.parametrize("x", [np.c_[X, X], X.astype(str)], ids=["wide", "texts"])
+def test_what_dask_says_of_its_arrays_is_looked_at(x: Any) -> None:
     da = pytest.importorskip("dask.array")
-    for x in (np.c_[X, X], X.astype(str)):
-        data = {"x": da.from_array(x, chunks=(6, -1)), "y": da.from_array(Y, chunks=6)}
-        assert charged("solve", lambda data=data: data, "add-remove") == 0  # type: ignore[misc]
+    data = {"x": da.from_array(x, chunks=(6, -1)), "y": da.from_array(Y, chunks=6)}
+    assert charged("solve", lambda: data, "add-remove") == 0
 
 
 def test_an_estimator_looks_at_the_form_of_partitions() -> None:

@@ -25,7 +25,7 @@ def saved(folder: Path, name: str, array: Any) -> Path:
 
 def test_records_are_checked_whenever_a_file_is_read(tmp_path: Path) -> None:
     path = saved(tmp_path, "x", X)
-    batch = RECORD.validate({"x": FileRows.of(path), "y": Y})
+    batch = RECORD.validate({"x": FileRows(path), "y": Y})
     np.testing.assert_array_equal(batch.chosen(np.arange(50) % 7 == 3).fields["x"][1:4], X[[10, 17, 24]])
     np.save(path, np.where(np.arange(100).reshape(50, 2) == 81, 7.0, X))
     batch.fields["x"][:40]

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,8 @@ from dpconvex.language.workers import Workers
 
 distributed = pytest.importorskip("distributed")
 delayed = pytest.importorskip("dask.delayed").delayed
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+IGNORED = ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in IGNORED]
 
 Q = dp.Privacy(2.0, 1e-6)
 CUTS = [0, 1, 300, 300, 305, 700]
@@ -36,19 +33,19 @@ LEARNER = dp.load("logistic_regression", features=3)
 
 
 @contextmanager
-def cluster(workers: int, processes: bool = False) -> Iterator[Any]:
-    """Start workers of one thread each, on this machine only, without a dashboard; yields their client."""
+def cluster(processes: bool = False) -> Iterator[Any]:
+    """Start two workers of one thread each, on this machine only, without a dashboard; yields their client."""
     address = "127.0.0.1:0"
     options: dict[str, Any] = {"host": "127.0.0.1"} if processes else {}
     options |= {"threads_per_worker": 1, "processes": processes, "memory_limit": 0, "dashboard_address": address}
     options |= {"worker_dashboard_address": address, "scheduler_kwargs": {"dashboard": False}}
-    with distributed.LocalCluster(workers, **options) as made, distributed.Client(made) as client:
+    with distributed.LocalCluster(2, **options) as made, distributed.Client(made) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with cluster(2) as found:
+    with cluster() as found:
         yield found
 
 
@@ -70,22 +67,18 @@ def on_workers(data: Any) -> PartitionedBatch:
     return batch
 
 
-def delays() -> dp.Partitions:
-    return dp.Partitions(list(map(delayed, PIECES)))
+def delays(keep: bool | None = None) -> dp.Partitions:
+    return dp.Partitions(list(map(delayed, PIECES)), keep=keep)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mechanism": dp.OutputPerturbation()},
-        {"mechanism": dp.NoisyGradientDescent(steps=3, clip=0.5)},
-        pytest.param({"whitening": True}, marks=pytest.mark.slow),
-    ],
-)
+DESCENT = dp.NoisyGradientDescent(steps=3, clip=0.5)
+WHITENED = pytest.param({"whitening": True}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("options", [{"mechanism": dp.OutputPerturbation()}, {"mechanism": DESCENT}, WHITENED])
 def test_mechanisms_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
     expected = here(monkeypatch, delays(), **options)
-    unkept = dp.Partitions(list(map(delayed, PIECES)), keep=False)
-    assert all((fitted(data, **options) == expected).all() for data in (delays(), unkept))
+    assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
 
 
 def files(client: Any, folder: Path) -> dp.Partitions:
@@ -96,8 +89,7 @@ def files(client: Any, folder: Path) -> dp.Partitions:
 
 
 def arrays(client: Any, folder: Path) -> dict[str, Any]:
-    da = pytest.importorskip("dask.array")
-    rows = tuple(b - a for a, b in pairwise(CUTS))
+    da, rows = pytest.importorskip("dask.array"), tuple(b - a for a, b in pairwise(CUTS))
     return {"x": da.from_array(X, chunks=(rows, (2, 1))), "y": da.from_array(Y, chunks=350)}
 
 
@@ -154,11 +146,10 @@ def test_a_bad_record_is_named_and_not_logged(client: Any, caplog: pytest.LogCap
 
 def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
     """Do something when a fit waits for its workers for the so-manieth time."""
-    original, seen = Workers._gathered, []
+    original, rounds = Workers._gathered, count(1)
 
     def gathered(self: Workers, tasks: list[Any], numbers: Any) -> Any:
-        seen.append(len(tasks))
-        if len(seen) == number:
+        if next(rounds) == number:
             act()
         return original(self, tasks, numbers)
 
@@ -168,7 +159,7 @@ def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obj
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     expected, budget = here(monkeypatch, delays()), dp.Budget(Q)
-    with cluster(2, processes=True) as client:
+    with cluster(processes=True) as client:
         victims = list(client.run(os.getpid).values())
         on_round(monkeypatch, 5, lambda: os.kill(victims[0], signal.SIGKILL))
         assert (fitted(delays(), budget=budget) == expected).all()
@@ -178,7 +169,7 @@ def test_a_worker_that_is_killed_costs_time_only(monkeypatch: pytest.MonkeyPatch
 
 def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = dp.Budget(Q)
-    with cluster(2) as client:
+    with cluster() as client:
         on_round(monkeypatch, 5, client.cluster.close)
         with pytest.raises(dp.WorkersLost, match="nothing is released, and what was paid stays paid"):
             fitted(delays(), budget=budget)
@@ -187,14 +178,13 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch
 
 def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> None:
     def some() -> dict[str, Any]:
-        count = len(list(tmp_path.iterdir())) + 10
-        (tmp_path / f"{count}").touch()
-        return {"x": X[:count], "y": Y[:count]}
+        rows = len(list(tmp_path.iterdir())) + 10
+        (tmp_path / f"{rows}").touch()
+        return {"x": X[:rows], "y": Y[:rows]}
 
     data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
-    with pytest.raises(
-        dp.DomainError, match=r"partition 0: it holds other records than when it was checked \(11, and then 10"
-    ):
+    changed = r"partition 0: it holds other records than when it was checked \(11, and then 10"
+    with pytest.raises(dp.DomainError, match=changed):
         dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
 
 
@@ -219,9 +209,9 @@ def test_a_partition_that_nobody_can_make_is_named(client: Any, error: Any) -> N
 
 @pytest.mark.slow
 def test_parts_of_partitions_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learners = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
+
     def tuned(data: Any) -> Any:
-        return dp.tune(
-            [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)], data, Q, seed=1
-        )
+        return dp.tune(learners, data, Q, seed=1)
 
     np.testing.assert_array_equal(tuned(delays()).release["w"], here(monkeypatch, delays(), tuned).release["w"])
