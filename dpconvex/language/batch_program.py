@@ -62,14 +62,13 @@ def plain(value: Any) -> Any:
 
 
 class Rebuilder:
-    """Writes one group's loss on columns; `entries` are those of all variables, each in column order."""
+    """Writes one group's loss on columns; `entries` are what it sees of those of all variables, each in column order."""
 
     def __init__(self, problem: Any, rows: NDArray[np.int64], entries: cp.Expression) -> None:
-        self.problem, self.entries, self.count = problem, entries, len(rows)
+        self.entries, self.count = entries, len(rows)
         self.fields = {name: np.moveaxis(dense(values[rows]), 0, -1) for name, values in problem.batch.fields.items()}
-        self.lift = entries_matrix(problem.space)
-        blocks = problem.space.blocks
-        self.starts = dict(zip(blocks, np.cumsum([0, *(b.variable.size for b in blocks.values())]), strict=False))
+        sizes = {name: block.variable.size for name, block in problem.space.blocks.items()}
+        self.starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
         self.known: dict[Expression, Objects] = {}
 
     def vector(self, expression: Expression) -> Any:
@@ -86,35 +85,32 @@ class Rebuilder:
             self.known[expression] = items.reshape(expression.shape)
         return self.known[expression]
 
-    def _leaf(self, expression: Expression) -> list[Column]:
+    def _leaf(self, expression: Expression) -> list[Any]:
         """Affine in the variables: a matrix of derivatives and a vector of offsets for each entry."""
         leaves: dict[Expression, Array] = {field: self.fields[field.name] for field in expression.fields}
         variables = sorted(expression.variables, key=lambda variable: variable.key)
         leaves |= {variable: np.zeros((*variable.shape, 1)) for variable in variables}
         offset = self._values(expression, leaves)
-        place, slopes = [], [np.zeros((0, *offset.shape))]
+        place, slopes = list[int](), [np.zeros((0, *offset.shape))]
         for variable in variables:
             for number, unit in enumerate(np.eye(variable.size)):
                 given = {**leaves, variable: unit.reshape(variable.shape, order="F")[..., None]}
                 place.append(self.starts[variable.name] + number)
                 slopes.append((self._values(expression, given) - offset)[None])
-        slope, where = np.concatenate(slopes), np.array(place, dtype=int)
-        return [self._row(offset[j], slope[:, j].T, where) for j in range(expression.size)]
+        found: list[Any] = [np.broadcast_to(numbers, (self.count,)) for numbers in offset]
+        for j, slope in enumerate(np.moveaxis(np.concatenate(slopes), 1, 0)):
+            if slope.any():
+                rows = sp.coo_array(np.broadcast_to(slope.T, (self.count, len(place))))
+                index = rows.row, np.array(place)[rows.col]
+                found[j] = (
+                    sp.csr_array((rows.data, index), shape=(self.count, self.entries.size)) @ self.entries + found[j]
+                )
+        return found
 
     def _values(self, expression: Expression, leaves: dict[Expression, Array]) -> Array:
         """Evaluate an expression for all records, at once if they do not matter; entries in row order, records last."""
         value = over_records([expression], leaves)[expression]
         return np.broadcast_to(value, (*expression.shape, value.shape[-1])).reshape(expression.size, value.shape[-1])
-
-    def _row(self, offset: Array, matrix: Array, place: NDArray[np.int64]) -> Column:
-        if not matrix.any():
-            return Column(np.broadcast_to(offset, (self.count,)))
-        if self.problem.projector is not None:
-            rows = self.problem.projector(np.asarray(matrix @ self.lift[place]))
-            place, matrix = np.arange(self.lift.shape[0]), np.asarray((self.lift @ rows.T).T)
-        full = sp.coo_array(np.broadcast_to(matrix, (self.count, len(place))))
-        full = sp.csr_array((full.data, (full.row, place[full.col])), shape=(self.count, self.lift.shape[0]))
-        return Column(full @ self.entries + offset)
 
     def _atom(self, expression: Expression) -> list[Any]:
         atom, options = expression.atom, dict[str, Any](expression.options)
@@ -162,12 +158,14 @@ def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem
     """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
     writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
     entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
-    lift = entries_matrix(problem.space)
+    lift, seen = entries_matrix(problem.space), entries
+    if problem.projector is not None:
+        seen = (lift @ problem.projector(np.eye(lift.shape[1])) @ lift.T) @ entries
     objective = problem.size * writer.expression(problem.template.regularizer)
     for group, loss in enumerate(problem.template.losses):
         rows = problem.batch.rows(group)
         if len(rows):
-            objective = objective + cp.sum(Rebuilder(problem, rows, entries).vector(loss))
+            objective = objective + cp.sum(Rebuilder(problem, rows, seen).vector(loss))
     if problem.added:
         objective = objective + problem.added / 2 * cp.sum_squares(entries)
     if problem.linear is not None and problem.linear.any():
