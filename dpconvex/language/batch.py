@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import summed
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.columns import checksum, chosen, itself
+from dpconvex.language.columns import checksum, chosen
 
 # Number of records, and a checksum of what is in memory: they tell whether a partition is what it was.
 Seen = tuple[int, int]
@@ -63,8 +63,8 @@ class Place:
     """Partitions in this process, read one after the other, and functions that are called with them."""
 
     def __init__(self, values: Sequence[Any], keep: bool | None) -> None:
-        self.makers: list[Callable[[], Any]] = [partial(itself, value) for value in values]
-        self.held = [isinstance(value, Mapping) if keep is None else keep for value in values]
+        self.values, self.turns = values, tuple[tuple[Any, Any], ...]()  # functions, and arguments for each partition
+        self.keep = all(isinstance(value, Mapping) for value in values) if keep is None else keep
 
     def share(self, value: Any) -> Any:
         """Return what stands for an object that is an argument for many partitions."""
@@ -72,14 +72,21 @@ class Place:
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
         """Yield ``function(partition, *own)`` for those partitions that have arguments of their own."""
-        return (within(k, function, self.makers[k](), *given) for k, given in own.items())
+        return (within(k, function, self._made(k), *given) for k, given in own.items())
 
     def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
-        """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or held."""
+        """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or kept."""
         made = copy(self)
-        makers = [partial(turn, function, k, *given) for k, given in enumerate(zip(self.makers, own, strict=True))]
-        made.makers = [partial(itself, m()) if held else m for m, held in zip(makers, self.held, strict=True)]
+        made.turns = (*self.turns, (function, own))
+        if self.keep:
+            made.values, made.turns = [made._made(k) for k in range(len(own))], ()
         return made
+
+    def _made(self, number: int) -> Any:
+        value = self.values[number]
+        for function, own in self.turns:
+            value = within(number, function, value, *own[number])
+        return value
 
     def asked(self, function: Callable[[Any], Any], numbers: Iterable[int]) -> list[Any]:
         return list(self.each(called, dict.fromkeys(numbers, (self.share(function),))))
@@ -147,10 +154,6 @@ def is_lazy(value: Any) -> bool:
 
 
 # What is done where partitions are
-
-
-def turn(function: Callable[..., Any], number: int, maker: Callable[[], Any], own: tuple[Any, ...]) -> Any:
-    return within(number, function, maker(), *own)
 
 
 def called(value: Any, function: Callable[[Any], Any]) -> Any:

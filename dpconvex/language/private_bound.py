@@ -26,10 +26,8 @@ class PrivateBound(Sealed):
 
     Parameters
     ----------
-    name : str
-        Of the parameter, and of the noisy values in a release.
-    shape : int or tuple of int
-        Of the values; () for a single number.
+    name, shape : str, and int or tuple of int
+        Of the parameter, and of the noisy values in a release; () for a single number.
     sensitivity : float
         Public: the most by which one person can change the values, as the sum of absolute changes of all entries, whatever the
         data; of neighbours in the sense of the promise.

@@ -32,10 +32,8 @@ from dpconvex.language.record import Record, Sealed
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 
 
-def labels_from(decision: Predict, labels: Sequence[Any] | None) -> Predict:
-    """Return the function that predicts by scores: above 0 the second label, or that of the largest; without labels, scores."""
-    if labels is None:
-        return decision
+def labels_from(decision: Predict, labels: Sequence[Any]) -> Predict:
+    """Return the function that predicts by scores: above 0 the second label, or that of the largest."""
     names = np.array(list(labels))
 
     def predict(parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
@@ -125,7 +123,7 @@ class Template(Sealed):
             if not isinstance(constraint, cp.Constraint):
                 raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
         if predict is None and decision is not None:
-            predict = labels_from(decision, getattr(record.discrete.get("y"), "values", None))
+            predict = labels_from(decision, record.discrete["y"].values) if "y" in record.discrete else decision
         self.record, self.source = record, source
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
         roots = {f"loss for {v}" if v else "loss": called(loss, record, v) for v in record.combinations}
@@ -153,15 +151,13 @@ class Template(Sealed):
 
         The data are `cvxpy.Parameter` objects with a row for each record, whose values are not read.  Their names become the
         fields of the record, and the objective is the mean of the template's losses plus its regularizer.  A term that mixes
-        records is refused, and shown.  Other parameters are public numbers: the values that they have now.
+        records is refused, and shown.  Other parameters, and `predict`, are as for `Template`.
 
         Parameters
         ----------
         problem : cvxpy.Problem
         records : mapping of cvxpy.Parameter or str to Ball, Box or Choice
             For each parameter with data, or its name, the public domain of one row.
-        predict
-            As for `Template`.
 
         Examples
         --------
@@ -186,8 +182,8 @@ class Template(Sealed):
         """Return the program over a batch as a `cvxpy.Problem`, to print, to export, or to solve with any solver.
 
         Its objective is the sum form of docs/theory.md: the sum of the losses, `size` times the regularizer, half of `added`
-        times the squared parameters, and the inner product of noise and parameters.  It holds the data.  What a solver makes of
-        it is not private, with any noise: only `solve` covers the distance to the exact minimiser.
+        times the squared parameters, and the inner product of noise and parameters.  It holds the data, and what a solver makes
+        of it is not private, with any noise: only `solve` covers the distance to the exact minimiser.
 
         Parameters
         ----------
@@ -195,10 +191,8 @@ class Template(Sealed):
             As for `Record.validate`.
         noise : mapping of str to array_like, optional
             For each variable, by name, an array of its shape; those that are missing get none.
-        added : float
-            Modulus of the added quadratic, such as a certificate's ``added``.
-        size : float, optional
-            The public number of records; by default those that there are.
+        added, size : float, optional
+            Modulus of the added quadratic, such as a certificate's; the public number of records, by default those there are.
 
         Examples
         --------
@@ -210,11 +204,11 @@ class Template(Sealed):
         """
         space, linear = Space(self.variables), {v.name: np.zeros(v.shape) for v in self.variables}
         for name, value in (noise or {}).items():
-            if name not in linear:
-                raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(linear)}.")
-            shape = linear[name].shape
-            if np.shape(value) != shape or not np.isfinite(value).all():
-                raise TemplateError(f"problem: noise for {name!r} must be finite numbers of shape {shape}.")
+            if name not in linear or np.shape(value) != linear[name].shape or not np.isfinite(value).all():
+                shapes = {name: zeros.shape for name, zeros in linear.items()}
+                raise TemplateError(
+                    f"problem: noise for {name!r} must be finite numbers; shapes of variables are {shapes}."
+                )
             linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)
         parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
