@@ -87,22 +87,18 @@ def remembered(name: str, **options: Any) -> dp.Template:
     return once(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
 
 
-def conforms(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "load", remembered)  # one proof for all fits of a problem
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(estimator)
-
-
+@pytest.mark.filterwarnings("ignore")
 @checks_of(QUICK)
 def test_scikit_learns_own_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    conforms(estimator, check, monkeypatch)
+    monkeypatch.setattr(base, "load", remembered)  # one proof for all fits of a problem
+    check(estimator)
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 @checks_of(set(CHECKED) - QUICK - {"HuberSVC"})
 def test_scikit_learns_own_checks_of_others(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    conforms(estimator, check, monkeypatch)
+    test_scikit_learns_own_checks(estimator, check, monkeypatch)
 
 
 def test_every_estimator_is_checked_and_described() -> None:
