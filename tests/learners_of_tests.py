@@ -18,11 +18,11 @@ X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
 Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
 
 
-def cut(data: Any) -> list[Any]:
+def pieces(data: Any, cuts: list[int] = CUTS) -> list[Any]:
     """Cut columns, or a table, into partitions."""
     if isinstance(data, dict):
-        return [{name: column[a:b] for name, column in data.items()} for a, b in pairwise(CUTS)]
-    return [data[a:b] for a, b in pairwise(CUTS)]
+        return [{name: column[a:b] for name, column in data.items()} for a, b in pairwise(cuts)]
+    return [data[a:b] for a, b in pairwise(cuts)]
 
 
 def ridge(w: cp.Variable) -> cp.Expression:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
+import learners_of_tests
 import numpy as np
 import pytest
 
@@ -195,10 +196,7 @@ def test_everything_as_released() -> None:
 
 
 def without_projection() -> dp.Template:
-    w = cp.Variable(2, name="w")
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
-    constraints = [w >= -3, cp.log_sum_exp(w) <= 2]
-    return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), constraints)
+    return learners_of_tests.logistic(2, cp.sum_squares, lambda w: [w >= -3, cp.log_sum_exp(w) <= 2])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import logistic, records_of
 
 import dpconvex as dp
 
@@ -88,11 +89,9 @@ def test_functions_that_are_none_of_one_real_number_are_refused_by_name(function
 
 
 def test_it_gives_the_constants_of_the_derived_twin() -> None:
-    w = cp.Variable(3, name="w")
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    w, derived = cp.Variable(3, name="w"), logistic(3)
     atom = dp.Atom("softplus", softplus, (0.0, 1.0), 0.25, 0.0)
-    declared = dp.Template(record, lambda x, y: atom(-y * (x @ w)), 0.05 * cp.sum_squares(w))
-    derived = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 0.05 * cp.sum_squares(w))
+    declared = dp.Template(derived.record, lambda x, y: atom(-y * (x @ w)), 0.05 * cp.sum_squares(w))
     first, second = (
         dp.verify(t, dp.Privacy(1.0), 200, dp.ObjectivePerturbation(added=0.0)) for t in (declared, derived)
     )
@@ -100,8 +99,7 @@ def test_it_gives_the_constants_of_the_derived_twin() -> None:
         assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-9)
     assert any("softplus" in text and "declared" in text for text in first.assumptions)
     assert not any("declared" in text for text in second.assumptions)
-    batch = record.sample(200, np.random.default_rng(0))
-    data = {"x": batch.fields["x"], "y": np.array([-1, 1])[batch.group]}
+    data = records_of(derived, 200)
     np.testing.assert_allclose(dp.minimize(declared, data)["w"], dp.minimize(derived, data)["w"], atol=1e-5)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from learners_of_tests import CUTS, X, Y as SIGNS, cut
+from learners_of_tests import CUTS, X, Y as SIGNS, pieces
 from sklearn.base import clone
 
 import dpconvex as dp
@@ -170,7 +170,7 @@ def test_a_metric_finds_what_pairs_share() -> None:
 
 def in_files(folder: Path, y: Any) -> dp.Partitions:
     entries = []
-    for k, part in enumerate(cut({"x": X, "y": y})):
+    for k, part in enumerate(pieces({"x": X, "y": y})):
         entries.append({name: folder / f"{name}{k}.npy" for name in part})
         for name, column in part.items():
             np.save(folder / f"{name}{k}.npy", column)
@@ -190,7 +190,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 def test_a_fit_to_partitions_is_one_to_the_table(name: str, tmp_path: Path) -> None:
     model, y = MODELS[name]
     expected = clone(model).fit(X, y)
-    for parts in (dp.Partitions(cut({"x": X, "y": y})), in_files(tmp_path, y)):
+    for parts in (dp.Partitions(pieces({"x": X, "y": y})), in_files(tmp_path, y)):
         found = clone(model).fit(parts)
         for parameter, value in expected.release_.items():
             np.testing.assert_allclose(found.release_[parameter], value, rtol=0, atol=1e-6)
@@ -227,7 +227,7 @@ def test_arrays_and_frames_of_dask() -> None:
     found.fit(frame[["a", "b", "c"]], frame["y"])
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
     assert list(found.feature_names_in_) == ["a", "b", "c"]
-    found.fit(dp.Partitions(cut({"x": X, "y": Y})))  # names of an earlier fit are forgotten
+    found.fit(dp.Partitions(pieces({"x": X, "y": Y})))  # names of an earlier fit are forgotten
     assert not hasattr(found, "feature_names_in_")
 
 
@@ -240,6 +240,6 @@ def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
     ):
         model.fit(schema.encode(table)[0], table[schema.label])
         expected = model.coef_  # in the units of the table
-        model.fit(dp.Partitions(cut(table), schema)).save(tmp_path / "model.npz")
+        model.fit(dp.Partitions(pieces(table), schema)).save(tmp_path / "model.npz")
         np.testing.assert_allclose(model.coef_, expected, rtol=0, atol=1e-4)
         assert dp.Release.load(tmp_path / "model.npz", template=dp.load).schema == schema

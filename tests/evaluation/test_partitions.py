@@ -4,13 +4,13 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from learners_of_tests import CUTS, X, Y, pieces
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
@@ -24,19 +24,13 @@ from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.noise.samplers import NoiseSource
 
-# Where 700 records are cut: partitions of very different sizes, and one without records.
-CUTS = [0, 1, 300, 300, 305, 700]
 
-
-def records(features: int = 3, count: int = 700) -> dict[str, Any]:
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(count, features))
-    x /= np.linalg.norm(x, axis=1, keepdims=True) * rng.uniform(1, 2, size=(count, 1))
-    return {"x": x, "y": np.where(x[:, 0] + 0.3 * rng.normal(size=count) > 0, 1, -1)}
+def records() -> dict[str, Any]:
+    return {"x": X, "y": Y}
 
 
 def cut(data: dict[str, Any], cuts: list[int] = CUTS) -> Partitions:
-    return Partitions([{name: c[a:b] for name, c in data.items()} for a, b in pairwise(cuts)])
+    return Partitions(pieces(data, cuts))
 
 
 def learner(loss: Callable[..., Any] = lambda y, score: cp.logistic(-y * score)) -> Template:

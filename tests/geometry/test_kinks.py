@@ -132,9 +132,7 @@ def test_every_regularizer_is_released(case: str) -> None:
     v, written, declared, form, kinks = parts(case)
     assert (kinks.epigraph is None) == (case in MAPPED)
     template = form.template
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(60, v.size))
-    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    x = dp.Ball(v.size).project(np.random.default_rng(1).normal(size=(60, v.size)))
     data = {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
     assert dp.solve(template, data, dp.Privacy(2.0, 1e-6), seed=1)["v"].shape == v.shape
     fit = dp.minimize(template, data, tolerance=1e-8 if case in MAPPED else 1e-6)

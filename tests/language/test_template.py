@@ -7,6 +7,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from learners_of_tests import records_of
 
 import dpconvex as dp
 
@@ -41,16 +42,10 @@ def test_malformed_declarations(arguments: dict[str, Any], message: str) -> None
 # The program of a batch
 
 
-def drawn(template: dp.Template, size: int) -> dict[str, Any]:
-    batch = template.record.sample(size, np.random.default_rng(5))
-    groups = [template.record.combinations[group] for group in batch.group]
-    return {**batch.fields, **{name: [group[name] for group in groups] for name in template.record.discrete}}
-
-
 @pytest.mark.parametrize("name", ["softmax_regression", "metric_learning"])
 def test_without_noise_it_is_the_plain_fit(name: str) -> None:
     template = dp.load(name, features=2, regularization=0.1)
-    data = drawn(template, 40)
+    data = records_of(template, 40)
     problem = template.problem(data)
     problem.solve(solver=cp.CLARABEL)
     fitted = dp.minimize(template, data)
@@ -63,7 +58,7 @@ def test_noise_the_quadratic_and_the_size_enter_the_sum_form() -> None:
     template = dp.Template(
         dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w + x @ P @ x), 0.5 * cp.sum_squares(w) + cp.sum_squares(P)
     )
-    data = drawn(template, 7)
+    data = records_of(template, 7)
     noise = {"w": np.array([1.0, -2.0]), "P": np.array([[1.0, 0.5], [0.5, 3.0]])}
     problem = template.problem(data, noise, added=0.25, size=10)
     point = {"w": np.array([0.3, -0.1]), "P": np.array([[0.5, 0.2], [0.2, 0.4]])}
@@ -127,7 +122,7 @@ def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
     X, y, w, W = symbols()
     objective = SUMS[name](X, y, w, W)
     template = dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), records=domains(objective))
-    data = drawn(template, N)
+    data = records_of(template, N)
     X.value, y.value = data["X"], data.get("y", np.zeros(N))
     rng, problem = np.random.default_rng(3), template.problem(data)
     w.value, W.value = rng.normal(size=w.shape), rng.normal(size=W.shape)

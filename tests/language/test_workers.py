@@ -5,13 +5,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from learners_of_tests import X, Y, pieces
 
 import dpconvex as dp
 from dpconvex.language.batch import PartitionedBatch
@@ -23,12 +23,7 @@ IGNORED = ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExce
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in IGNORED]
 
 Q = dp.Privacy(2.0, 1e-6)
-CUTS = [0, 1, 300, 300, 305, 700]
-RNG = np.random.default_rng(5)
-X: NDArray[np.float64] = RNG.normal(size=(700, 3))
-X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
-Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
-PIECES = [{"x": X[a:b], "y": Y[a:b]} for a, b in pairwise(CUTS)]
+PIECES = pieces({"x": X, "y": Y})
 LEARNER = dp.load("logistic_regression", features=3)
 
 
@@ -89,7 +84,7 @@ def files(client: Any, folder: Path) -> dp.Partitions:
 
 
 def arrays(client: Any, folder: Path) -> dict[str, Any]:
-    da, rows = pytest.importorskip("dask.array"), tuple(b - a for a, b in pairwise(CUTS))
+    da, rows = pytest.importorskip("dask.array"), tuple(len(piece["y"]) for piece in PIECES)
     return {"x": da.from_array(X, chunks=(rows, (2, 1))), "y": da.from_array(Y, chunks=350)}
 
 

@@ -1,20 +1,13 @@
 """What combines releases takes partitions: the same bits as in memory where sums are whole numbers, else up to rounding."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from learners_of_tests import X, Y, pieces
 
 import dpconvex as dp
 
-# Partitions of very different sizes, and one without records.
-CUTS = [0, 1, 300, 300, 305, 700]
-RNG = np.random.default_rng(5)
-X: NDArray[np.float64] = RNG.normal(size=(700, 3))
-X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
-Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
 DATA = {"x": X, "y": Y}
 P, Q, ADDED = dp.Privacy(2.0), dp.Privacy(2.0, 1e-6), dp.Privacy(2.0, adjacency="add-remove")
 LEARNER = dp.load("logistic_regression", features=3)
@@ -25,7 +18,7 @@ GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) f
 
 
 def cut(data: dict[str, Any] = DATA) -> dp.Partitions:
-    return dp.Partitions([{name: c[a:b] for name, c in data.items()} for a, b in pairwise(CUTS)])
+    return dp.Partitions(pieces(data))
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

@@ -12,6 +12,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from learners_of_tests import logistic
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
@@ -268,10 +269,7 @@ def test_the_radius_holds_for_records_that_pull_far_and_little(count: int) -> No
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_curvature_that_grows_is_bounded_where_answers_are_certified_to_lie(epsilon: float) -> None:
     """The program that runs has the radius of its certificate: beyond it exponentials bend too much for any distance."""
-    w = cp.Variable(2, name="w")
-    public = 0.01 * cp.sum_squares(w) + 0.001 * cp.sum(cp.exp(w))
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), public)
+    template = logistic(2, lambda w: 0.01 * cp.sum_squares(w) + 0.001 * cp.sum(cp.exp(w)))
     x = np.random.default_rng(0).normal(size=(2000, 2))
     x /= np.linalg.norm(x, axis=1, keepdims=True) * 1.001
     spy = Spy()

@@ -1,9 +1,10 @@
 """Problems of every shape that backends meet, small enough for tests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
+import learners_of_tests
 import numpy as np
 
 from dpconvex.core.parameter_space import Space
@@ -41,14 +42,8 @@ def build(
     )
 
 
-def logistic(constraints: Callable[[cp.Variable], Sequence[cp.Constraint]] = lambda w: (), **options: Any) -> Problem:
-    w = cp.Variable(4, name="w")
-    template = Template(
-        Record(x=Ball(4), y=Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ w)),
-        0.05 * cp.sum_squares(w),
-        constraints(w),
-    )
+def logistic(constraints: Callable[[cp.Variable], list[Any]] = learners_of_tests.free, **options: Any) -> Problem:
+    template = learners_of_tests.logistic(4, constraints=constraints)
     return build(template, 0.1, gradient_bound=1.0, hessian_bound=0.25, **options)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cvxpy as cp
+import learners_of_tests
 import numpy as np
 import pytest
 
@@ -22,12 +23,7 @@ CASES: dict[str, Callable[[Any], Constraints]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_no_fit_fails(name: str, kind: str) -> None:
     w = cp.Variable(4, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(4), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ w)),
-        0.001 * cp.sum_squares(w),
-        list(CASES[name](w)),
-    )
+    template = learners_of_tests.logistic(4, lambda w: 0.001 * cp.sum_squares(w), lambda w: list(CASES[name](w)))
     x = np.tile(np.full(4, 0.5), (200, 1)) * {"zero": 0.0, "tiny": 1e-9}.get(kind, 1.0)
     y = np.where(np.arange(200) % 2, 1, -1) if kind == "opposite" else np.ones(200, dtype=int)
     for epsilon in (0.1, 10.0):
