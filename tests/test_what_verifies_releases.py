@@ -59,6 +59,7 @@ REGULARIZERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]]
         free,
     ),
     "largest sizes": (lambda w: 0.05 * cp.sum_largest(cp.abs(w), 2), free),
+    "overlapping groups": (lambda w: 0.05 * (cp.norm(w[:2]) + cp.norm(w[1:])), free),
     "entropy on a simplex": (lambda w: -0.05 * cp.sum(cp.entr(w)), SIMPLEX),
     "divergence on a simplex": (lambda w: 0.05 * cp.sum(cp.kl_div(w, np.full(D, 1 / D))), SIMPLEX),
     "logarithms under an equation": (lambda w: -0.01 * cp.sum(cp.log(w)), lambda w: [cp.sum(w) == 1, w <= 1]),
