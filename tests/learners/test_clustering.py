@@ -1,5 +1,6 @@
-"""Private clusterings of data: what is read, what is paid, what is refused; and records stand by themselves."""
+"""Clusterings and mixtures: what is read, paid and refused; records stand by themselves, and both stages share one promise."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,6 @@ def test_a_record_is_rounded_by_itself(form: Any) -> None:
 CENTERS = [[[-0.5, 0.0], [0.5, 0.0]], [[0.0, -0.5], [0.0, 0.5]]]
 
 
-def drawn_places() -> dp.Components:
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice(["a", "b"]))
-    x = record.sample(500, np.random.default_rng(0)).fields["x"]
-    return dp.cluster(record, {"x": x, "y": ["a", "b"] * 250}, PROMISE)
-
-
 def test_every_record_goes_to_the_nearest_centre_of_its_class() -> None:
     places = dp.Components(CENTERS, classes=("a", "b"))
     rng = np.random.default_rng(1)
@@ -73,25 +68,108 @@ def test_every_record_goes_to_the_nearest_centre_of_its_class() -> None:
     np.testing.assert_array_equal(np.concatenate(alone), found[:50])
 
 
-@pytest.mark.parametrize(
-    "places", [dp.Components(CENTERS, classes=("a", "b")), drawn_places()], ids=["declared", "learnt"]
-)
-def test_saved_centres_are_the_same(places: dp.Components, tmp_path: Path) -> None:
+@pytest.mark.parametrize("learnt", [False, True])
+def test_saved_centres_are_the_same(learnt: bool, tmp_path: Path) -> None:
+    places = dp.cluster(learner(), SMALL, PROMISE) if learnt else dp.Components(CENTERS, classes=("a", "b"))
     places.save(tmp_path / "places.npz")
     again = dp.Components.load(tmp_path / "places.npz")
     assert again.to_bytes() == places.to_bytes()
     assert (str(again), again.spent, again.noise) == (str(places), places.spent, places.noise)
     np.testing.assert_array_equal(again.centers, places.centers)
-    with pytest.raises(dp.TemplateError, match="cannot hold the classes"):
-        dp.Components(CENTERS, classes=((1, 2), "b")).to_bytes()
-    with pytest.raises(dp.TemplateError, match="without a template"):
-        dp.Components.load(tmp_path / "places.npz", dp.load("logistic_regression", features=2))
+    for call, message in (
+        (lambda: dp.Components(CENTERS, classes=((1, 2), "b")).to_bytes(), "cannot hold the classes"),
+        (lambda: dp.Components.load(tmp_path / "places.npz", learner()), "without a template"),
+        (lambda: dp.Components([[[3.0, 0.0]]]), "farther from the middle"),
+        (lambda: dp.Components(CENTERS, classes=("a", "a")), "classes are"),
+    ):
+        with pytest.raises(dp.TemplateError, match=message):
+            call()
+
+
+# Mixtures
+
+
+WHOLE = dp.Privacy(2.0, 1e-6)
+
+
+def moons(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return two interleaved half circles in the unit ball: no quadratic separates them, two for each class do."""
+    y, angle = rng.integers(0, 2, size), rng.uniform(0, np.pi, size)
+    first = np.column_stack([np.cos(angle), np.sin(angle)])
+    x = np.where(y[:, None] == 0, first, [1.0, 0.5] - first) - [0.5, 0.25]
+    x = (x + 0.08 * rng.normal(size=x.shape)) / 1.9
+    return x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True)), y
+
+
+@cache
+def learner(components: int = 2) -> dp.Template:
+    return dp.load("large_margin_gaussian_mixture", features=2, components=components, regularization=3e-4, trace=0.0)
+
+
+X, Y = moons(4000, np.random.default_rng(0))
+DATA = {"x": X, "y": Y}
+SMALL = {"x": X[:300], "y": Y[:300]}
+
+
+def test_two_components_learnt_privately_beat_one() -> None:
+    x, y = moons(4000, np.random.default_rng(1))
+    errors = {}
+    for components in (1, 2):
+        mixtures = [dp.solve_mixture(learner(components), DATA, WHOLE, seed=seed) for seed in range(2)]
+        errors[components] = [np.mean(mixture.predict(x) != y) for mixture in mixtures]
+        certificate = mixtures[0].release.certificate
+        assert isinstance(certificate, dp.Certificate)
+        assert (certificate.privacy, certificate.clustering is None) == (WHOLE, components == 1)
+    assert min(errors[1]) > 0.1
+    assert max(errors[2]) < 0.09
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_parts_add_up_to_the_promise(delta: float, adjacency: str) -> None:
+    privacy = dp.Privacy(1.0, delta, adjacency)
+    certificate = dp.verify_mixture(learner(), privacy, 4000, share=0.3)
+    noise, cover = certificate.clustering, certificate.cover
+    assert noise is not None
+    assert cover is not None
+    assert (certificate.privacy, noise.epsilon) == (privacy, 0.3)
+    assert noise.delta == pytest.approx(0.3 * delta, rel=1e-12)
+    assert (cover.counting > 0) == (adjacency == "add-remove")
+    parts = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + cover.counting + noise.epsilon
+    assert parts == pytest.approx(1.0, rel=1e-9)
+    # Each part by itself is what was proved for its share.
+    part, rest = (dp.Privacy(share, share * delta, adjacency) for share in (0.3, 0.7))
+    assert certificate.noise_scale == pytest.approx(dp.verify(learner(), rest, 4000).noise_scale, rel=1e-9)
+    alone = dp.NoisyKMeans().calibrate(part, classes=2, components=2, features=2, radius=1.0)
+    assert noise.scale == pytest.approx(alone.scale, rel=1e-9)
+
+
+def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
+    places, record = dp.cluster(learner(), SMALL, WHOLE, seed=0), dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
+    grouping = Grouping(record, "x", "y")
+    before = grouping.assigned(record.validate(SMALL), places)
+    rng = np.random.default_rng(0)
+    for row, value in zip(rng.integers(0, 300, 20), dp.Ball(2).sample(20, rng), strict=True):
+        x, y = SMALL["x"].copy(), SMALL["y"].copy()
+        x[row], y[row] = value, 1 - y[row]
+        after = grouping.assigned(record.validate({"x": x, "y": y}), places)
+        assert set(np.flatnonzero(before != after)) <= {row}
+        without = grouping.assigned(record.validate({"x": np.delete(x, row, axis=0), "y": np.delete(y, row)}), places)
+        np.testing.assert_array_equal(without, np.delete(before, row))
+    np.testing.assert_array_equal(before, places.assign(**SMALL))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [({"centers": [[[3.0, 0.0]]], "classes": ()}, "farther from the middle"), ({"classes": ("a", "a")}, "classes are")],
+    ("change", "error", "message"),
+    [
+        ({"share": True}, dp.TemplateError, "share"),
+        ({"clustering": 3}, dp.TemplateError, "NoisyKMeans"),
+        ({"clustering": dp.Components([[[0.0, 0.0]]])}, dp.TemplateError, "the centres have the shape"),
+        ({"group": "m"}, dp.TemplateError, "no Choice 'm'"),
+        ({"data": {**SMALL, "m": np.zeros(300)}}, dp.DomainError, "fills in"),
+    ],
 )
-def test_nonsense_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(dp.TemplateError, match=message):
-        dp.Components(**{"centers": CENTERS, "classes": ("a", "b"), **options})
+def test_bad_calls_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    budget = dp.Budget(dp.Privacy(2.0, 1e-6))
+    with pytest.raises(error, match=message):
+        dp.solve_mixture(**{"template": learner(), "data": SMALL, "privacy": WHOLE, "budget": budget, **change})

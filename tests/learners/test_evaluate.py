@@ -94,15 +94,12 @@ STRANGE: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kind", STRANGE)
 def test_a_record_that_cannot_be_predicted_counts_in_full_and_changes_no_other(kind: str) -> None:
-    y = np.clip(np.linspace(-1, 1, 5), -1, 1)
-    total, each = judged(STRANGE[kind], y)
+    total, each = judged(STRANGE[kind], np.linspace(-1, 1, 5))
     assert each[2] == STEPS
     assert all(0 <= error <= each[2] for error in each)
     assert total == sum(each)
-    labels = np.array([-1, -1, 1, 1, 1])
-    total, each = judged(lambda p, x: STRANGE[kind](p, np.sign(x)), labels, LOGISTIC)
-    assert each == [0, 0, 1, 0, 0]
-    assert total == 1
+    total, each = judged(lambda p, x: STRANGE[kind](p, np.sign(x)), np.array([-1, -1, 1, 1, 1]), LOGISTIC)
+    assert (total, each) == (1, [0, 0, 1, 0, 0])
 
 
 @pytest.mark.parametrize("shape", ["(n, 1)", "a number", "(1, n)"])

@@ -11,7 +11,6 @@ import pytest
 import dpconvex as dp
 from dpconvex.accounting.events import Gaussian, Perturbation, Pure, Tail
 from dpconvex.accounting.totals import totals
-from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.solvers import backend as backends
 
@@ -95,9 +94,8 @@ def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
         fits = dp.sweep(templates, data, total=total, draws=2 - begun, budget=budget)
         assert len([next(fits) for _ in range(begun)]) == len(budget.entries)
         data.update({name: column[:4] for name, column in DATA.items()})
-        with pytest.raises(
-            TemplateError, match="size is 60, but there are 4 records"
-        ):  # they are read anew for each learner
+        # They are read anew for each learner.
+        with pytest.raises(dp.TemplateError, match="size is 60, but there are 4 records"):
             next(fits)
         assert len(budget.entries) == begun
 
