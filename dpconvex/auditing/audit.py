@@ -161,7 +161,7 @@ def attack_runs(
     solver, proved, answers = resolved(backend), Proved(template, certificate, mechanism), []
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
-        data = template.record.checked(table(template, one, others, certificate.size))
+        data = template.record.validate(table(template, one, others, certificate.size), empty=True)
         released = (run(proved, data, solver, NoiseSource()) for _ in range(count))
         answers.append(np.array([np.concatenate([np.ravel(v) for v in release.values()]) for release in released]))
     half = count // 2

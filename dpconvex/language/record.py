@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -16,20 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.batch import Batch, PartitionedBatch, within
+from dpconvex.language.batch import Batch, within
 from dpconvex.language.columns import records_of
 from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.validation import check_column, check_labels, length_of
 
 EMPTY = "the data are empty: there is no record to learn from."
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Records that passed the check of a record, for whoever asks the same record for them again."""
-
-    record: Record
-    batch: Batch
 
 
 class Sealed:
@@ -115,20 +106,15 @@ class Record(Sealed):
             Whether arrays are copied; if not, they must not change as long as the batch is used.
         """
         check_clip(clip)
-        if isinstance(data, Checked) and data.record is self:
-            batch = data.batch
-        else:
-            given = settled(data)
-            self._check_names(given)
-            batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip, copy)
+        given = settled(data)
+        self._check_names(given)
+        batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip, copy)
         if not empty and batch.size == 0:
             raise DomainError(EMPTY)
         return batch
 
     def check_form(self, data: Any, empty: bool = False) -> None:
         """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
-        if isinstance(data, Checked) and data.record is self:
-            return
         data = settled(data)
         self._check_names(data)
         if isinstance(data, Partitions):
@@ -165,10 +151,6 @@ class Record(Sealed):
             group = group * len(choice.values) + codes[name]
         return Batch(fields=arrays, group=frozen(group))
 
-    def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
-        """Check a batch now, for many later calls of `validate`."""
-        return Checked(self, self.validate(data, clip=clip, empty=True))
-
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
         return np.array([combination[name] for combination in self.combinations], dtype=object)[batch.group]
@@ -195,8 +177,8 @@ def same_length(lengths: Mapping[str, int]) -> int:
 
 
 def counted(data: Any) -> int:
-    if isinstance(data, Checked):
-        return data.batch.size
+    if isinstance(data, Batch):
+        return data.size
     if isinstance(data, Partitions):
         return sum(data.sizes)
     return max((records_of(data[name]) for name in table(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
@@ -204,8 +186,7 @@ def counted(data: Any) -> int:
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
     """Refuse data in partitions: something needs all records at once."""
-    data = settled(data)
-    if isinstance(data.batch if isinstance(data, Checked) else data, Partitions | PartitionedBatch):
+    if isinstance(settled(data), Partitions):
         raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
 
 

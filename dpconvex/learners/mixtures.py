@@ -20,7 +20,7 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Clustering, Components, Grouping
 from dpconvex.mechanisms.base import Mechanism
@@ -132,8 +132,7 @@ def solve_mixture(
     batch = plan.others.validate(call.data, clip=clip, empty=True)
     made = plan.places
     components = made.released(batch, call.source) if isinstance(made, Clustering) else made
-    labelled = Checked(template.record, plan.labelled(components, batch))
-    found = call.run(fit, labelled, call.source.next())
+    found = call.run(fit, plan.labelled(components, batch), call.source.next())
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
     return Mixture(components, release, release.spent)

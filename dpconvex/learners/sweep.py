@@ -16,8 +16,8 @@ from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import quietly, this_process
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.evaluation.threads import in_order
+from dpconvex.language.batch import Batch
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -116,19 +116,19 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
         call.pay(event)
 
     @quietly
-    def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
-        return run(found, checked, backend, NoiseSource(stream), call.clip)
+    def fit(found: Proved, batch: Batch, stream: int | None, backend: Any) -> Release:
+        return run(found, batch, backend, NoiseSource(stream))
 
     def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
         for number, found in enumerate(order):
             if found.template is not last:
-                last, checked = found.template, found.template.record.checked(call.data, call.clip)
+                last, batch = found.template, found.template.record.validate(call.data, clip=call.clip, empty=True)
                 backend = Warm() if warm else call.backend
-            check_size(found, checked)
+            check_size(found, batch)
             if event is None:
                 pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
-            yield partial(fit, found, checked, None if call.seed is None else call.seed + number, backend)
+            yield partial(fit, found, batch, None if call.seed is None else call.seed + number, backend)
 
     for release in in_order(tasks(), call.workers or 1, "fits"):
         yield release

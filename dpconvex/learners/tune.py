@@ -20,7 +20,7 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Chunks
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, table
+from dpconvex.language.record import table
 from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.sweep import planned as shared
@@ -130,7 +130,7 @@ def tune(
     def cut(k: int) -> Batch:
         return batch if part is None else batch.chosen(part == k)
 
-    tasks = (partial(fitted, call, way, cut(k), call.source.next()) for k, way in enumerate(ways))
+    tasks = (partial(call.run, way, cut(k), call.source.next()) for k, way in enumerate(ways))
     releases, held_out = list(in_order(tasks, workers or 1, "fits")), cut(len(ways))
     wrong = [Errors(call.record, item, features, label, call.protected).total(held_out) for item in releases]
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
@@ -200,7 +200,7 @@ def tune_repeated(
     batch = call.record.validate(call.data, clip=clip, empty=True)
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
-        release = fitted(call, plans[name].fit, batch, own)
+        release = call.run(plans[name].fit, batch, own)
         wrong = Errors(call.record, release, features, label, call.protected).total(batch)
         return int(perturb(np.array([float(wrong)]), plans[name].score, own.seeded)[0]), name, release
 
@@ -208,10 +208,6 @@ def tune_repeated(
     # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
     score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
     return outcome(call, name, release, plans[name].certificate, score)
-
-
-def fitted(call: Fit, way: Proved, batch: Batch, source: NoiseSource) -> Release:
-    return call.run(way, Checked(way.template.record, batch), source)
 
 
 def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:

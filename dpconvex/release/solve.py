@@ -215,7 +215,9 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
     """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     protected = fit.certificate.privacy.adjacency == "add-remove"
-    batch, stages = fit.template.record.validate(data, clip=clip, empty=protected), fit.stages
+    if not isinstance(data, Batch):
+        data = fit.template.record.validate(data, clip=clip, empty=protected)
+    batch, stages = data, fit.stages
     if not protected and batch.size != fit.certificate.size:
         raise DomainError(
             f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made; nothing is "

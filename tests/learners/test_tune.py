@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.language.record import Checked
+from dpconvex.language.batch import Batch
 from dpconvex.learners.tune import parts, planned, tune, tune_repeated
 from dpconvex.noise.samplers import NoiseSource, seeded_generator
 from dpconvex.release.solve import Fit
@@ -37,10 +37,10 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
     promise = dp.Privacy(2.0, adjacency=adjacency)
     columns, used, chosen_on = data(400), list[np.ndarray](), list[int]()
 
-    def fit(self: Fit, way: Proved, mine: Checked, source: NoiseSource) -> dp.Release:
+    def fit(self: Fit, way: Proved, mine: Batch, source: NoiseSource) -> dp.Release:
         assert way.certificate.privacy == promise
-        assert adjacency == "add-remove" or way.certificate.size == mine.batch.size
-        used.append(mine.batch.fields["x"])
+        assert adjacency == "add-remove" or way.certificate.size == mine.size
+        used.append(mine.fields["x"])
         return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
 
     def choose(counts: list[int], epsilon: float, neighbours: str, rng: np.random.Generator, how: str) -> int:
