@@ -37,14 +37,9 @@ def objective(certificate: dp.Certificate, appears: bool) -> Array:
     return on_grid(first - second, np.exp(first) * (t[1] - t[0]))
 
 
-def descent(certificate: dp.Certificate, appears: bool) -> Array:
+def descent(certificate: dp.Certificate) -> Array:
     """A record whose gradient is longer than the clip at every step: a walk with steps that are apart by all of it."""
     mu = certificate.settings["clip"] * math.sqrt(certificate.settings["steps"]) / certificate.noise_scale
-    return normal(mu)
-
-
-def normal(mu: float) -> Array:
-    """Losses of normal laws that are `mu` deviations apart."""
     loss = np.linspace(mu * mu / 2 - 10 * mu, mu * mu / 2 + 10 * mu, 200_001)
     return on_grid(loss, norm.pdf(loss, mu * mu / 2, mu) * (loss[1] - loss[0]))
 
@@ -70,7 +65,6 @@ def shown(parts: list[Array], delta: float) -> float:
 
 
 def fitted(budget: dp.Budget, mechanism: object) -> dp.Certificate:
-    """Fit with a budget, and return the certificate."""
     rng = np.random.default_rng(0)
     data = {"x": rng.uniform(-1, 1, size=(SIZE, 1)), "y": rng.choice([-1, 1], size=SIZE)}
     release = dp.solve(LEARNER, data, EACH, mechanism, size=SIZE, budget=budget)  # type: ignore[arg-type]
@@ -86,7 +80,7 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
     budget.spend(dp.Privacy(0.1, 0.0, "add-remove"), "mistakes", Pure(0.1))
     found = []
     for appears in (True, False):
-        parts = [objective(first, appears), descent(second, appears), count(0.1)]
+        parts = [objective(first, appears), descent(second), count(0.1)]
         found.append(shown(parts, TOTAL.delta))
     # Noise covers, which nobody attacks here, and tenths of delta; divergences of one order lose more.
     assert {"gaussian": 0.85, "renyi": 0.6, "basic": 0.58}[accounting] * budget.spent.epsilon <= max(found)
@@ -97,10 +91,9 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
 
 
 def test_an_event_that_says_too_little_would_be_found_out() -> None:
-    """The same adversary exceeds the total of a ledger that believes in half of the shift of a descent."""
     budget = dp.Budget(TOTAL)
     certificate = fitted(budget, dp.NoisyGradientDescent(clip=0.25, steps=20))
-    parts = [descent(certificate, True)] * 3
+    parts = [descent(certificate)] * 3
     honest, event = dp.Budget(TOTAL, accounting="gaussian"), certificate.event
     assert isinstance(event, Composition)
     wrong = Composition(tuple(Gaussian(e.mu / 2) if isinstance(e, Gaussian) else e for e in event.parts))

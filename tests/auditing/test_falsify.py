@@ -119,11 +119,3 @@ def test_parameters_stay_in_a_set_that_is_cut() -> None:
             M = finding.parameters["M"]
             assert np.linalg.eigvalsh(M)[0] >= -1e-9
             assert np.trace(M) <= 2.0 + 1e-9
-
-
-def test_arguments_of_other_kinds_are_refused() -> None:
-    template = dp.load("logistic_regression", features=2)
-    with pytest.raises(dp.TemplateError, match="expected a Template"):
-        dp.falsify("logistic_regression")  # type: ignore[arg-type]
-    with pytest.raises(dp.TemplateError, match="expected a Certificate, not Privacy"):
-        dp.falsify(template, PROMISE)  # type: ignore[arg-type]
