@@ -285,7 +285,6 @@ class Perturbation(Event):
 
 
 def event_of(values: Any, depth: int = 0) -> Event:
-    """Rebuild an event from `to_dict`, or say what is wrong with it."""
     kind = values.get("kind") if isinstance(values, Mapping) else None
     if not (isinstance(kind, str) and kind in Event.readable):
         raise TemplateError(f"no event that this program knows: {values!r:.60}")

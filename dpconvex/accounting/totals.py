@@ -78,7 +78,6 @@ def tails_delta(probability: float, epsilon: float) -> float:
 
 
 def tails(event: Event) -> Iterator[tuple[float, int]]:
-    """Yield the probabilities of noise beyond its cap, and how often each occurs."""
     counted = event.counted if isinstance(event, Composition) else {event: 1}
     return ((leaf.probability, count) for leaf, count in counted.items() if isinstance(leaf, Tail))
 
@@ -305,7 +304,6 @@ def rule_of(name: object, total: Privacy) -> Rule:
 
 
 def exact(value: float) -> Fraction:
-    """Return the shortest decimal that denotes a float, as a fraction."""
     return Fraction(repr(value))
 
 

@@ -159,7 +159,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
         prog="dpconvex",

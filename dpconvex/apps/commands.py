@@ -30,7 +30,6 @@ def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
 
 
 def problems(chosen: argparse.Namespace) -> None:
-    """Print names, descriptions and options of the shipped problems."""
     listing, lines = [], []
     for name, text in dp.problems().items():
         known = options_of(name).items()
@@ -42,7 +41,6 @@ def problems(chosen: argparse.Namespace) -> None:
 
 
 def verify(chosen: argparse.Namespace) -> None:
-    """Print the certificate of a problem."""
     learner = dp.load(chosen.problem, **settings.assignments(chosen.set))
     promise, mechanism, options = settings.terms(chosen, learner)
     prove = dp.verify_mixture if "share" in options else dp.verify
@@ -65,7 +63,6 @@ def audit(chosen: argparse.Namespace) -> None:
 
 
 def budget(chosen: argparse.Namespace) -> None:
-    """Show a ledger, or say that it is sound."""
     ledger = dp.Budget.open(chosen.ledger)
     entries = ledger.entries
     data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
@@ -79,7 +76,6 @@ def budget(chosen: argparse.Namespace) -> None:
 
 
 def schema(chosen: argparse.Namespace) -> None:
-    """Draft a schema, or say what a schema makes of a record."""
     if chosen.what == "draft":
         if chosen.label is None:
             raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
@@ -123,7 +119,6 @@ def prepared(
 
 
 def fit(chosen: argparse.Namespace) -> None:
-    """Fit a problem to a table and save what is released."""
     schema = settings.schema_of(chosen)
     declared = settings.declare(chosen.problem, schema, chosen.options)
     promise, mechanism, further = settings.terms(chosen, declared.learner)
@@ -134,7 +129,6 @@ def fit(chosen: argparse.Namespace) -> None:
 
 
 def tune(chosen: argparse.Namespace) -> None:
-    """Choose among settings of a problem privately, and save the release of the best."""
     schema, candidates = settings.schema_of(chosen), {}
     if schema.labels is None:
         raise TemplateError("tune counts wrong labels; a regression has none. Fit it with the settings of your choice.")
@@ -210,7 +204,6 @@ def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[floa
 
 
 def evaluate(chosen: argparse.Namespace) -> None:
-    """Measure the error of a saved release on a table, privately."""
     release, declared = model_of(chosen)
     chosen.adjacency = chosen.adjacency or (release.spent and release.spent.adjacency)
     promise = settings.privacy(chosen)

@@ -118,7 +118,6 @@ def coded(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
-    """Return the learner for a table."""
     count, labels = len(schema.feature_names), list(schema.labels or ())
     known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     known |= {"classes": len(labels), "labels": labels} if labels else {}
@@ -139,7 +138,6 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
 
 
 def privacy(given: argparse.Namespace) -> dp.Privacy:
-    """Return the promise that was chosen."""
     further = {key: getattr(given, key, None) for key in ("delta", "adjacency")}
     return dp.Privacy(given.epsilon, **{key: value for key, value in further.items() if value is not None})
 

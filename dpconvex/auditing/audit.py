@@ -126,7 +126,6 @@ def audit(
 def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
 ) -> list[Attack]:
-    """Attack every part of one fit."""
     if isinstance(certificate, StatisticsCertificate):
         found = parts.attack_statistics(form_of(template), certificate, rng)
     else:

@@ -71,7 +71,6 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether the attack failed."""
         return self.ratio <= 1 + TOLERANCE
 
 
@@ -191,7 +190,6 @@ def claims(analysis: Analysis, certificate: Certificate | None) -> dict[str, tup
 
 
 def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int, steps: int) -> dict[str, Finding]:
-    """Return the worst case of each claim that is found."""
     best: dict[str, Finding] = {}
     goals = [goal for _, goal in claimed.values()]
     all_found = search.found(goals, (True, True), POOL[0], steps, starts)
@@ -254,7 +252,6 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
 
 
 def broken(finding: Finding) -> str:
-    """Word the error for a constant that was broken."""
     relation = "falls below" if finding.lower_bound else "exceeds"
     said = (
         f"the {NAMES[finding.constant]} is certified as {finding.certified:.12g}, but what was observed {relation} it: "

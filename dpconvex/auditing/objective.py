@@ -64,7 +64,6 @@ class Objective:
         self.public = np.linalg.inv(self.basis.T @ (self.basis / moduli[:, None]))
 
     def attack(self) -> Attack:
-        """Attack all pairs of kinds of records, and report the worst."""
         goal = Goal({"difference": 1 / self.scale, "jump": 1.0})
         if self.gaussian:
             goal = Goal(gaussian=(self.scale, self.epsilon))
@@ -161,7 +160,6 @@ class Objective:
         return line_masses(slopes[0], slopes[1], self.certificate.noise, self.scale)
 
     def report(self, case: Restricted, how: str, epsilon: float, delta: float, masses: Masses | None = None) -> Attack:
-        """Describe a case."""
         slope, unpack, certificate = case.lift @ case.shift, self.form.space.unpack, self.certificate
         others = (certificate.size - 1) * certificate.gradient_bound
         notes: tuple[str, ...] = ()

@@ -113,7 +113,6 @@ class Statistics(Search):
         return one, float(self.measure(one, False)["difference"][0])
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
-        """Return how far the statistics of the two records are apart."""
         labels = np.array(self.form.labels)
         first, second = (
             np.zeros((len(some), 1))
@@ -227,7 +226,6 @@ class Nothing:
     clipped_gradient = public_gradient = loss_gradient
 
     def project(self, theta: Array) -> Array:
-        """Note the point, and return 0."""
         self.seen.append(theta)
         return np.zeros(self.dim)
 

@@ -57,7 +57,6 @@ class Attack:
         return not self.ratio > 1 + TOLERANCE
 
     def rows(self) -> Iterator[Row]:
-        """Yield (name, claimed, found, ratio)."""
         pairs = (self.what, self.epsilon, self.found_epsilon), ("delta", self.delta, self.found_delta)
         for name, claimed, found in pairs:
             if not math.isnan(found) and (name != "delta" or claimed > 0 or found > 0):
@@ -65,7 +64,6 @@ class Attack:
                 yield f"{self.part}: {name}", f"{claimed:.6g}", f"{found:.6g}", share
 
     def places(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, where the worst case lies)."""
         if self.record is not None or self.neighbour is not None:
             yield "one data set has", written(self.record)
             yield "the other has", written(self.neighbour)
@@ -118,7 +116,6 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """The outcome in a sentence."""
         if self.holds:
             return "No claim was broken."
         broken = ", ".join(attack.part for attack in self.attacks if not attack.holds)
@@ -165,7 +162,6 @@ def columns(head: Row, rows: Iterable[Row]) -> list[str]:
 
 
 def written(place: Place) -> str:
-    """Write a record or parameters in one line."""
     if place is None:
         return "no such record"
     arrays = {key: np.array2string(np.asarray(v), precision=5, threshold=12) for key, v in place.items()}

@@ -161,7 +161,6 @@ class Goal:
 
     @property
     def curved(self) -> bool:
-        """Whether it needs Hessians."""
         return self.gaussian is not None or any(name not in FLAT for name in self.weights)
 
     def worth(self, parts: Mapping[str, Array]) -> Array:
@@ -289,7 +288,6 @@ class Search:
         return Candidates(sides, theta, np.einsum("bkd,bd->bk", matrix, theta) + offset)
 
     def step(self, now: Candidates, size: float) -> Candidates:
-        """Move every candidate at random."""
         rng, count, moved = self.rng, len(now), []
         # A third moves along the difference of two others (differential evolution), which adapts to the shape of the hill.
         a, b, others = rng.integers(0, count, count), rng.integers(0, count, count), rng.random(count) < 0.33
@@ -359,7 +357,6 @@ def scaled(effort: float, usual: int, least: int) -> int:
 
 
 def diagonal(analysis: Analysis, size: int, added: float) -> Array:
-    """Return the certified curvature of the rest of the objective, coordinate by coordinate, shape (dim,)."""
     widths = [block.dim for block in analysis.form.space.blocks.values()]
     return np.repeat(size * np.array(analysis.block_moduli) + added, widths)
 

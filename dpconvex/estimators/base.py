@@ -39,7 +39,6 @@ SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTIL
 
 
 def sections(text: str | None) -> tuple[str, dict[str, str]]:
-    """Return the beginning of a docstring, and its sections by their titles."""
     head, *parts = (part.strip() for part in SECTION.split(inspect.cleandoc(text or "")))
     return head, dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -201,7 +200,6 @@ class Private(BaseEstimator):
         """Refuse labels that were not declared, all there are or those of a schema."""
 
     def _features(self, X: Any) -> Any:
-        """Return features as the problem file takes them to fit."""
         return self._extended(X)
 
     def _target(self, y: Any) -> Any:
@@ -212,7 +210,6 @@ class Private(BaseEstimator):
         return self.intercept_scaling * self.radius if self.fit_intercept else 0.0
 
     def _extended(self, X: Any) -> Any:
-        """Add the constant feature."""
         if not self._constant():
             return X
         constant = np.full((X.shape[0], 1), self._constant())

@@ -199,7 +199,6 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
     centers: Any = None
 
     def certificate(self, features: int, size: int) -> Certificate:
-        """Verify without data; what private labels cost is part of it."""
         prove: Any = verify if self.component_labels == "given" else verify_mixture
         return prove(self.template(features), self.privacy(), size, **self._ways())
 
@@ -357,7 +356,6 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
 
 
 def differences_of(X: ArrayLike, features: int | None = None) -> Array:
-    """Return the differences of pairs, shape (n, features)."""
     plain("MetricLearner", "X", X)
     pairs = check_array(X, allow_nd=True, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
     if pairs.ndim != 3 or pairs.shape[1] != 2 or features not in (None, pairs.shape[2]):

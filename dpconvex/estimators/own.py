@@ -56,7 +56,6 @@ class PrivateEstimator(Private):
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The declared labels, for a classifier."""
         if self._labels() is None:
             raise AttributeError("a regressor has no classes_.")
         return np.array(list(self._labels()))

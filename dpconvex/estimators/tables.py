@@ -149,7 +149,6 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
         return self._schema().encode(X, labelled=False, empty=True, sparse=self.sparse)[0]
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the features."""
         return np.array(self._schema().feature_names, dtype=object)
 
     def _schema(self) -> Schema:
@@ -198,7 +197,6 @@ def schema_before(estimator: Any) -> Schema | None:
 
 
 def learns(step: Any) -> bool:
-    """Say whether a transformer takes anything from the data that it is fitted to."""
     try:
         return bool(get_tags(step).requires_fit)
     except Exception:  # a transformer of somebody else's that says nothing about itself

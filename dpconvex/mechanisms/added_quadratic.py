@@ -90,7 +90,6 @@ def shared_added(cost: Callable[[float], float], bend: float, regular: float, ep
 
 
 def affordable(cost: Callable[[float], float], start: float, epsilon: float) -> float:
-    """Return the logarithm of the modulus at which curvature costs so much."""
     high = start
     while cost(math.exp(high)) >= epsilon:
         high += 1.0

@@ -48,7 +48,6 @@ class TruncatedLaplace:
 
     @property
     def tightening(self) -> float:
-        """By how much a value falls on average, in its unit."""
         return self.reach * self.step
 
     def draw(self, rng: np.random.Generator | None = None) -> list[int]:
@@ -99,7 +98,6 @@ def least_reach(moved: int, scale: float, delta: float) -> int:
 
 
 def down(value: Fraction) -> float:
-    """Return the largest float that does not exceed a number."""
     nearest = float(value)
     return nearest if Fraction(nearest) <= value else math.nextafter(nearest, -math.inf)
 
@@ -128,7 +126,6 @@ class BoundCertificate(Printed):
         return "the tightened bounds", f"are private, {self.privacy}, and never exceed the true ones."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
         return asdict(self)
 
     @classmethod

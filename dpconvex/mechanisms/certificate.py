@@ -139,12 +139,10 @@ class Certificate(CertificateText):
 
     @property
     def epsilon(self) -> float:
-        """The promised epsilon."""
         return self.privacy.epsilon
 
     @property
     def delta(self) -> float:
-        """The promised delta."""
         return self.privacy.delta
 
     @property
@@ -174,7 +172,6 @@ class Certificate(CertificateText):
 
     @property
     def is_drowned(self) -> bool:
-        """Whether the residual noise is larger than the mechanism's own."""
         return self.cover is not None and self.cover.size > self.expected_shift
 
     @property
@@ -258,7 +255,6 @@ class DescentCertificate(Certificate, perturbed="gradients"):
 
     @property
     def clip(self) -> float:
-        """Largest norm of a clipped gradient; infinite if none is clipped."""
         return self.settings.get("clip", math.inf)
 
     @property

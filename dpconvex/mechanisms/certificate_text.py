@@ -24,7 +24,6 @@ def number(value: float) -> str:
 
 
 def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield lines of names, values and what they are from, each in a column."""
     found = list(rows)
     wide = max(len(name) for name, _, _ in found)
     broad = max(len(value) for _, value, _ in found)

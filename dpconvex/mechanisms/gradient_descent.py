@@ -110,7 +110,6 @@ class NoisyGradientDescent:
 
     @property
     def name(self) -> str:
-        """What certificates call the mechanism."""
         clips, sampled = self.clip is not None, self.sampling is not None
         return "noisy gradient descent" + ", clipped" * clips + " and sampled" * sampled
 
@@ -174,7 +173,6 @@ class NoisyGradientDescent:
     def _clipped(
         self, analysis: Analysis, size: int, steps: int, rate: float, bound: float, sigma: float
     ) -> dict[str, float]:
-        """Choose the steps on clipped gradients, from public numbers."""
         assert self.clip is not None
         stiff = rate * clipped.regularizer_steepness(analysis, size)[0]
         if self.step_size is not None:
@@ -235,7 +233,6 @@ class NoisyGradientDescent:
         return total / (steps + 1) if clip == math.inf else theta
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        """Bound the norm of every step's noise but for a probability."""
         assert isinstance(certificate, DescentCertificate)
         each = probability / certificate.steps
         return GAUSSIAN.quantile(certificate.noise_dimension, certificate.noise_scale, each)

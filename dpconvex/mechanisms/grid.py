@@ -106,7 +106,6 @@ def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
 
 
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
-    """Round an answer to the grid and add the residual noise."""
     theta = np.asarray(theta, dtype=float)
     if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
         raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")
@@ -119,7 +118,6 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
 
 
 def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
-    """Return integers with noise: OpenDP's, or for releases that are not private, from a generator."""
     if rng is None:
         return np.array(measurement(law, scale)(steps.tolist()), dtype=np.int64)
     return steps + (two_sided if law == LAPLACE else seeded_gaussian)(scale, len(steps), rng)

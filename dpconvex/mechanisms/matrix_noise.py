@@ -68,7 +68,6 @@ def shape_of(certificate: Certificate) -> tuple[int, int]:
 
 
 def best_structure(analysis: Analysis) -> RankOne:
-    """Return the layout in which the noise is smallest."""
     found = rank_one_structures(analysis)
     if not found:
         why = (

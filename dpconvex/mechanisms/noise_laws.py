@@ -89,7 +89,6 @@ class GammaLaw(Law):
         return self.unit[0] * (self.sensitivity / left) ** 2 if left > 0 else math.inf
 
     def calibrate(self, mu: float) -> Calibration:
-        """Find the largest inverse scale beta whose proved cost is at most epsilon."""
 
         def excess(beta: float) -> float:
             return self.cost(beta, mu)[0] - epsilon

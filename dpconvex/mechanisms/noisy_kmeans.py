@@ -71,7 +71,6 @@ class ClusteringNoise:
 
     @property
     def deviation(self) -> float:
-        """Of one entry of a sum."""
         p = self.features + 1
         return math.sqrt(self.law.square(p, self.scale) / p)
 

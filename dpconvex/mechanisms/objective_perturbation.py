@@ -58,7 +58,6 @@ class ObjectivePerturbation:
 
     @property
     def name(self) -> str:
-        """What certificates call the mechanism."""
         named = {"gamma": "Gamma", "gaussian": "Gaussian", "matrix": "matrix-shaped"}
         return f"objective perturbation with {named[self.noise]} noise"
 
@@ -98,7 +97,6 @@ class ObjectivePerturbation:
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
-        """Draw the noise and minimise the perturbed objective; returns coordinates, shape (dim,)."""
         noise, mu = LAWS[self.noise].draw(analysis, certificate.noise_scale, rng), certificate.strong_convexity
         return engine.minimise(mu, certificate.tolerance, linear=noise, added=certificate.added)
 

@@ -54,7 +54,6 @@ class OutputPerturbation:
 
     @property
     def name(self) -> str:
-        """What certificates call the mechanism."""
         return f"output perturbation with {self.law.name} noise"
 
     @property
@@ -103,7 +102,6 @@ class OutputPerturbation:
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
-        """Minimise and add noise; returns coordinates, shape (dim,), which the release brings into K at last."""
         mu, tolerance = certificate.strong_convexity, certificate.tolerance
         theta = engine.minimise(mu, tolerance, added=certificate.added, smoothing=certificate.smoothing)
         return theta + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
@@ -112,7 +110,6 @@ class OutputPerturbation:
         return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
-        """Return the mean square of the norm of the noise for a strong convexity."""
         reach = analysis.sensitivity(privacy.adjacency) / mu
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return self.law.square(analysis.form.space.dim, scale)

@@ -138,7 +138,6 @@ def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
 
 
 def is_tame(analysis: Analysis) -> bool:
-    """Say whether records have classes, and the loss bounded slopes without kinks."""
     return bool(analysis.form.template.record.discrete) and analysis.unbounded is None and analysis.kink is None
 
 
@@ -253,7 +252,6 @@ class Automatic:
         return kind(certificate.noise)
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
         return self.chosen(certificate).run(analysis, certificate, engine, rng)
 
 

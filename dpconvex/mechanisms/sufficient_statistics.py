@@ -76,12 +76,10 @@ class SufficientStatistics:
 
     @classmethod
     def usual(cls, privacy: Privacy) -> SufficientStatistics:
-        """Return the mechanism for a promise, with and without delta."""
         return cls("gamma" if privacy.pure else "gaussian")
 
     @property
     def name(self) -> str:
-        """What certificates call the mechanism."""
         return f"sufficient statistics with {self.law.name} noise"
 
     @property

@@ -195,11 +195,9 @@ class Gamma(Law):
     draw = staticmethod(gamma_direction)
 
     def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        """Return the scale that makes a sum private whose neighbours are so far apart."""
         return sensitivity / epsilon
 
     def composed(self, sensitivity: float, rounds: int) -> float:
-        """Return the sensitivity of several adaptive releases together."""
         return sensitivity * rounds
 
     def square(self, p: int, scale: float) -> float:
