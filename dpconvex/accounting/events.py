@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -167,9 +167,6 @@ class Tail(Event):
     def renyi(self, order: Orders) -> tuple[Orders, float]:
         return 0 * order, 0.0
 
-    def level(self) -> tuple[float, float]:
-        return 0.0, 0.0
-
     def __str__(self) -> str:
         return f"noise beyond its cap, probability {self.probability:.2g}"
 
@@ -240,12 +237,11 @@ class Hull:
             found.append((total, f"{int(counts.sum())} vertices"))
         if known and self.slopes is not None and self.behind is not None:
             up, down, flattest, ratio = self.slopes
-            least, ends = flattest if min(up, down) == 0 else 0.0, Counter(self.behind)
-            falls = [
-                count * swing(epsilon, steepest, least, self.curvature, ratio, end)
-                for steepest in (up, down)
-                for end, count in sorted(ends.items())
-            ]
+            least, pairs = (
+                flattest if min(up, down) == 0 else 0.0,
+                product((up, down), sorted(Counter(self.behind).items())),
+            )
+            falls = (count * swing(epsilon, steep, least, self.curvature, ratio, end) for steep, (end, count) in pairs)
             total = float((counts * gaussian_delta(epsilon, lengths)).sum()) + sum(falls)
             found.append((total, "one margin, curved where its slope moves"))
         best, how = min(found, key=lambda item: item[0])
@@ -263,9 +259,9 @@ class Perturbation(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         for hull in self.kinds:
-            several = [part or () for part in (hull.lengths, hull.counts, hull.slopes, hull.behind)]
-            numbers = (hull.dimension, hull.length, hull.curvature, *chain(*several))
-            paired = (hull.lengths is None) == (hull.counts is None) and len(several[0]) == len(several[1])
+            lengths, counts, *more = (part or () for part in (hull.lengths, hull.counts, hull.slopes, hull.behind))
+            numbers = chain((hull.dimension, hull.length, hull.curvature), lengths, counts, *more)
+            paired = (hull.lengths is None) == (hull.counts is None) and len(lengths) == len(counts)
             if not (all(map(is_amount, numbers)) and paired):
                 why = "numbers are finite and at least 0, and each length has a count"
                 raise TemplateError(f"an event of objective perturbation: {why}")

@@ -243,11 +243,9 @@ class Additive(Rule):
         left = self.share - self._lost(self.sums(entries))[1]
         if more <= left - GUARD * self.share:
             return said
-        return said + (
-            f". Beside that it loses delta = {more:.3g}, and of the {self.share:.3g} that the ledger keeps for such losses, "
-            f"{max(left, 0.0):.3g} is left: the delta of a promise without an event is lost, and the probability of noise "
-            "beyond its cap counts 1 + exp(epsilon of the total) times. Basic accounting has more room for such losses"
-        )
+        why = f"beside that it loses delta = {more:.3g}, where noise beyond its cap counts 1 + exp(epsilon of the total) times"
+        kept = f"of {self.share:.3g} that the ledger keeps for such losses, {max(left, 0.0):.3g} is left"
+        return f"{said}; {why}, and {kept}. Basic accounting has more room for them"
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums
@@ -280,7 +278,6 @@ class Renyi(Additive):
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
-
         orders = (round(1 + 1.05**k, 4) for k in range(-80, 200))
         self.order = max(orders, key=lambda order: (total.epsilon - converted(order, self.delta)) / order)
         self.limit = total.epsilon - converted(self.order, self.delta)

@@ -120,11 +120,10 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
 
 
 def rounding_of(parts: Counted, found: Sequence[tuple[Any, ...]], theta: float) -> float:
-    pairs = zip(parts, found, strict=True)
-    each = (
-        n * (theta * float(np.abs(item.values[[0, -1]]).max()) + abs(mass) + 10) for (item, n), (_, mass, *_) in pairs
-    )
-    return ROUNDING * sum(each)
+    total = 0.0
+    for (item, count), (_, log_mass, *_) in zip(parts, found, strict=True):
+        total += count * (theta * float(np.abs(item.values[[0, -1]]).max()) + abs(log_mass) + 10)
+    return ROUNDING * total
 
 
 def tilt(parts: Counted, mean: float) -> float:
@@ -196,9 +195,8 @@ def added(losses: Array, multiplier: float, rate: float) -> Array:
     apart = 1 - np.exp(losses) * (1 - rate)
     scale = np.maximum(apart, 0.0) + ROUNDING  # delta grows with it
     more = losses + np.log(rate) - np.log(scale)
-    return np.minimum(
-        scale * gaussian_delta(more - ROUNDING * (1 + np.abs(more)), 1 / multiplier) * (1 + ROUNDING), 1.0
-    )
+    more -= ROUNDING * (1 + np.abs(more))
+    return np.minimum(scale * gaussian_delta(more, 1 / multiplier) * (1 + ROUNDING), 1.0)
 
 
 @lru_cache(maxsize=64)

@@ -42,10 +42,8 @@ class SystemChaCha(ChaCha):
         self.process = this_process()
 
     def __reduce__(self) -> NoReturn:
-        raise DPConvexError(
-            "a generator of privacy noise cannot be copied, pickled or sent to a worker: its copy would draw the same "
-            "noise again. Draw where the generator was made."
-        )
+        why = "a generator of privacy noise cannot be copied, pickled or sent to a worker: its copy would draw the same noise"
+        raise DPConvexError(f"{why} again. Draw where the generator was made.")
 
 
 def system_generator() -> np.random.Generator:
@@ -153,10 +151,10 @@ def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
 def check_process(made: tuple[int, int]) -> None:
     """Refuse the copy of a fit, or of its generator, that a fork made: one payment is for one release."""
     if made != this_process():
-        raise DPConvexError(
-            "noise: this fit was begun in another process, of which this one is a fork; it was paid for once, and its noise "
-            "is drawn there. Begin a fit of its own here."
+        why = (
+            "this fit was begun in another process, of which this one is a fork; it was paid for once, and its noise is"
         )
+        raise DPConvexError(f"noise: {why} drawn there. Begin a fit of its own here.")
 
 
 def scaled(direction: Array, length: float) -> Array:
