@@ -65,9 +65,7 @@ def error_bands(
     if x.ndim != 1 or not (x.size and np.isfinite(x).all() and (x > 0).all()):
         raise TemplateError(f"error_bands: epsilons must be a list of positive numbers, not {epsilons!r}.")
     if y.ndim != 2 or len(y) != len(x) or not (y.size and np.isfinite(y).all()):
-        raise TemplateError(
-            f"error_bands: errors must have shape ({len(x)}, draws), one row an epsilon, not {y.shape}."
-        )
+        raise TemplateError(f"error_bands: errors must have shape ({len(x)}, draws), not {y.shape}.")
     drawn = dressed(axes, xlabel="privacy parameter ε (smaller promises more)", ylabel="test error", xscale="log")
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
     drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -84,10 +82,9 @@ def error_bands(
 def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
     """Draw where the epsilon of a `dpconvex.Certificate` goes, one bar for each part; axes as for `error_bands`."""
     drawn = dressed(axes, xlabel=f"share of epsilon = {certificate.epsilon:g}, in per cent")
-    parts = {
-        what.split(":")[0].split(",")[0]: 100 * spent / certificate.epsilon for spent, what in certificate.shares()
-    }
-    bars = drawn.barh(list(parts), list(parts.values()), color=PRIVATE, height=0.6)
+    names = [what.split(":")[0].split(",")[0] for _, what in certificate.shares()]
+    shares = [100 * spent / certificate.epsilon for spent, _ in certificate.shares()]
+    bars = drawn.barh(names, shares, color=PRIVATE, height=0.6)
     drawn.bar_label(bars, fmt="{:.3g} %", padding=4, fontsize=9)
     drawn.invert_yaxis()
     drawn.set_xlim(0, 112)

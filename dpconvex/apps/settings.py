@@ -77,9 +77,7 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
         return replace(Schema.load(said["schema"]), **clip)
     features, bounds = given["features"], given.pop("bounds", None)
     if not isinstance(features, dict if bounds is None else list):
-        raise TemplateError(
-            f"features are a table of bounds, or a list of names with --bounds for all, not {features!r}."
-        )
+        raise TemplateError(f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
     return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
 
 

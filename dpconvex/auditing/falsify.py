@@ -197,9 +197,7 @@ def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int
         one = found.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])
         if value == -np.inf:
-            raise DPConvexError(
-                "falsify: the loss has no finite derivatives at any record and parameter that was tried."
-            )
+            raise DPConvexError("falsify: the loss has no finite derivatives at any record and parameter tried.")
         place = *map(search.named, one.sides), search.form.space.unpack(one.theta[0])
         best[constant] = Finding(constant, value, claimed[constant][0], False, *place)
     return best
@@ -239,9 +237,8 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
     here = search.enter(radius * rng.normal(size=(count, dim)))
     along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
     there = search.enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
-    first, second = (
-        np.array([slope_of(form.template.regularizer, form.space, x) for x in points]) for points in (here, there)
-    )
+    regularizer = form.template.regularizer
+    first, second = (np.array([slope_of(regularizer, form.space, x) for x in points]) for points in (here, there))
     change, gap = size * (first - second), here - there
     moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):

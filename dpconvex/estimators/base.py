@@ -148,9 +148,7 @@ class Private(BaseEstimator):
             raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
         sizes = self.radius, self.intercept_scaling
         if not all(is_real(value) and 0 < value < np.inf for value in sizes):
-            raise TemplateError(
-                f"{name}: radius and intercept_scaling must be positive, finite numbers, not {sizes!r}."
-            )
+            raise TemplateError(f"{name}: radius and intercept_scaling must be positive and finite, not {sizes!r}.")
         longer = float(np.hypot(1.0, self.intercept_scaling)) if constant else 1.0
         return {"features": features + bool(constant), "radius": self.radius * longer}
 

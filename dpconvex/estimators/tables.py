@@ -75,9 +75,8 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     if not alone and not has_partitions({"x": X}):
         return None
     if alone != (y is None):
-        raise TemplateError(
-            "fit: pass Partitions of x and y alone, as fit(partitions), and features of Dask with their labels, as fit(X, y)."
-        )
+        why = "Partitions of x and y alone, as fit(partitions), and features of Dask with their labels, as fit(X, y)"
+        raise TemplateError(f"fit: pass {why}.")
     parts = X if alone else Partitions({"x": X, "y": y})
     width = parts.width("x", *getattr(X, "shape", ())[1:2])
     # A frame without records, as Dask describes its frames, has names for its columns.

@@ -70,9 +70,7 @@ def shape_of(certificate: Certificate) -> tuple[int, int]:
 def best_structure(analysis: Analysis) -> RankOne:
     found = rank_one_structures(analysis)
     if not found:
-        why = (
-            "matrix-shaped noise needs every gradient to be a matrix of rank one, weights of the classes times features"
-        )
+        why = "matrix-shaped noise needs gradients that are matrices of rank one, weights of the classes times features"
         remedy = "write all scores as one matrix times one vector of features, or use noise='gamma'"
         raise NotPrivate(f"{why} of the record, and that is not seen here", analysis.form.template.losses[0], remedy)
     return min(found, key=lambda structure: structure.square)

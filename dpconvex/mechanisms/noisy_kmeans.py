@@ -131,9 +131,7 @@ class NoisyKMeans:
             other = noise("gaussian", balanced if privacy.adjacency == "add-remove" else float(radius))
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
-            why = (
-                f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} times the radius"
-            )
+            why = f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} radii"
             remedy = "promise more, or give the clustering a larger share"
             raise NotPrivate(why, f"epsilon = {privacy.epsilon:g}", remedy)
         return chosen

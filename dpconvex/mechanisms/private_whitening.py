@@ -172,9 +172,8 @@ def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
     if name is None and len(balls) == 1:
         name = next(iter(balls))
     if name not in balls:
-        raise TemplateError(
-            f"PrivateWhitening: name one of the record's Euclidean balls as `field`, not {name!r}; there are {list(balls)}."
-        )
+        known = f"one of the record's Euclidean balls, {list(balls)}"
+        raise TemplateError(f"PrivateWhitening: name {known}, as `field`, not {name!r}.")
     dim = balls[name].dim
     if dim > MOST_FEATURES:
         raise TemplateError(f"PrivateWhitening: {dim} features are more than the {MOST_FEATURES} that it can do.")

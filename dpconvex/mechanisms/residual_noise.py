@@ -126,9 +126,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     try:
         larger, noise, steps = hidden(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
-        why = (
-            "there are far more records than the nominal number, and no noise for so many is known; nothing is released"
-        )
+        why = "there are far more records than the nominal number, and no noise for so many; nothing is released"
         raise DomainError(f"{why}. Pass a larger nominal number as `size`. ({error})") from error
     return replace(larger, cover=noise, derivation=replace(certificate.derivation, children=steps))
 

@@ -178,7 +178,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     4.225
     """
     found = smallest_scale(
-        lambda s: float(gaussian_delta(epsilon, sensitivity / s)), delta, sensitivity, reach=math.inf
+        lambda s: gaussian_delta(epsilon, sensitivity / s).item(), delta, sensitivity, reach=math.inf
     )
     if found is None:
         why = "no Gaussian noise that a floating-point number describes keeps the promise"

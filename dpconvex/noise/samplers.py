@@ -151,10 +151,8 @@ def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
 def check_process(made: tuple[int, int]) -> None:
     """Refuse the copy of a fit, or of its generator, that a fork made: one payment is for one release."""
     if made != this_process():
-        why = (
-            "this fit was begun in another process, of which this one is a fork; it was paid for once, and its noise is"
-        )
-        raise DPConvexError(f"noise: {why} drawn there. Begin a fit of its own here.")
+        why = "this fit was begun in another process, of which this one is a fork, and its noise is drawn there"
+        raise DPConvexError(f"noise: {why}: it was paid for once. Begin a fit of its own here.")
 
 
 def scaled(direction: Array, length: float) -> Array:
