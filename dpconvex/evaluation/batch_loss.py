@@ -1,8 +1,7 @@
 """The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates.
 
-Of records in partitions, the parameters go to where these are, and partial sums come back.  These are added in an order that the
-numbers of records in the partitions decide, whoever is done first, and what is computed for a partition does not depend on what
-was computed before: the bits are the same for any number of workers.
+Of records in partitions, the parameters go to where these are, and partial sums come back, which are added in an order that the
+partitions decide, whoever is done first: the bits are the same for any number of workers.
 """
 
 from collections.abc import Callable, Hashable, Sequence

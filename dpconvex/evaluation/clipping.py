@@ -1,9 +1,8 @@
-"""Sums of clipped gradients, of which each is computed to the same bits whatever records are beside it.
+"""Norms of gradients and clipped gradients, each computed to the same bits whatever records are beside it (docs/release.md).
 
-Such a sum moves by no more than the clip with one record, also where rounding decides what a gradient is, as at nonsmooth points.
-Nothing here depends on the number of records, on which labels occur among them, or on a record's place: products are added one
-term after the other (`product_apart`), and every block, like every `Share` of it, is filled up to a multiple of `LANES` with
-copies of its last record: whatever a processor computes at once, no record is one of few that are left over.
+A sum of them moves by no more than the clip with one record, also where rounding decides what a gradient is, as at nonsmooth
+points.  So products are added one term after the other (`product_apart`), and every block, like every `Share` of it, is filled up
+to a multiple of `LANES` with copies of its last record: whatever a processor computes at once, none is one of few left over.
 
 A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and m its monomials, and its squared norm is
 ``(g (x) m)' map map' (g (x) m)``.  Where ``map map'`` is a Kronecker product of a matrix G and a diagonal D, as for competing

@@ -6,7 +6,6 @@ these are multiplied with the block again.
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,12 +36,9 @@ WIDE = 2**22
 LARGE = 2**17
 # Monomials of degree two are kept if they are so many at most: 128 MB.
 KEPT = 2**24
-# So many records are multiplied at a time for second moments: they stay in a cache.
-AT_ONCE = 1024
 
 
-@dataclass(frozen=True, eq=False)
-class Share:
+class Share(NamedTuple):
     """Records of a block whose losses are one function of different leaves, label by label.
 
     The last is repeated up to a multiple of `LANES`: where each is computed apart, none is one of few that are left over.
@@ -72,10 +68,8 @@ class Share:
 
 
 class Plan(NamedTuple):
-    """Who handles which of a block's records."""
-
     size: int
-    shares: list[Share]
+    shares: list[Share]  # who handles which of a block's records
 
 
 def filled(rows: Indices) -> Indices:
@@ -101,15 +95,14 @@ class Engine:
             kinds.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
         self._kinds = list(kinds.values())
         self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
-        columns = batch.fields
         # Blocks of sparse columns are kept: they share the column's numbers.
         self._columns = {
             name: [partial(itself, read()) for read in readers(c, self._step)] if sp.issparse(c) else c
-            for name, c in columns.items()
+            for name, c in batch.fields.items()
         }
         # What is made of blocks is kept where nobody can change them, and that is not too much.
-        self._keeps = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns.values())
-        self._keeps &= self.design.pairs is None or batch.size * self.design.count <= KEPT
+        fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
+        self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
         self._made: dict[tuple[str, int], Any] = {}
         self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
 
@@ -161,11 +154,10 @@ class Engine:
                 block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block))
             return function(number, block, self.plans[number])
 
-        tasks = (
-            partial(task, k, {name: next(column) for name, column in columns.items()}) for k in range(len(self.plans))
-        )
+        count = len(self.plans)
+        tasks = (partial(task, k, {name: next(column) for name, column in columns.items()}) for k in range(count))
         with one_blas_thread() if self._large else nullcontext(1) as threads:
-            yield from in_order(tasks, min(threads, len(self.plans)))
+            yield from in_order(tasks, min(threads, count))
 
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
@@ -236,8 +228,7 @@ class Engine:
             for k, bent in enumerate(bends):
                 for other in range(k, forms):
                     if bent[other].any():
-                        for few in (slice(start, start + AT_ONCE) for start in range(0, len(table), AT_ONCE)):
-                            total[other, :, k] += table[few].T @ (bent[other][few, None] * table[few])
+                        total[other, :, k] = table.T @ (bent[other][:, None] * table)
                         total[k, :, other] = total[other, :, k].T
             return total * weight
 
