@@ -65,7 +65,7 @@ def found(template, column):
     space = Space(template.variables)
     loss = BatchedLoss(template, space, template.record.validate({"x": column, "y": y}))
     value, slope = loss.value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
-    return loss, [np.array(value), slope]
+    return loss, np.append(slope, value)
 
 
 # Each function is compiled for each device, which takes most of the time.
@@ -84,20 +84,15 @@ for name, (column, places) in on.items():
         assert (streamed == 0) == (memory is None), (streamed, len(blocks))
         assert memory is None or streamed < len(blocks) - count  # what fits stays
         assert memory is None or most <= memory, most
-        for one, other in zip(numbers, expected):
-            assert np.allclose(one, other, rtol=1e-12, atol=1e-11), (name, one, other)
-        bits.add(b"".join(number.tobytes() for number in numbers))
+        assert np.allclose(numbers, expected, rtol=1e-12, atol=1e-11), (name, numbers, expected)
+        bits.add(numbers.tobytes())
     assert len(bits) == 1, (name, len(bits))
 
-released = set()
 plain = dp.solve(templates["softmax"], {"x": x, "y": y}, dp.Privacy(1.0), seed=0)
-for count, memory in ((1, None), (4, LIMIT)):
-    with dp.devices(count=count, memory=memory, block=BLOCK):
-        release = dp.solve(templates["softmax"], {"x": x, "y": y}, dp.Privacy(1.0), seed=0)
-    assert release.certificate == plain.certificate
-    assert all(np.allclose(release[k], plain[k], rtol=0, atol=4 * plain.certificate.tolerance) for k in plain.parameters)
-    released.add(b"".join(value.tobytes() for value in release.parameters.values()))
-assert len(released) == 1
+with dp.devices(memory=LIMIT, block=BLOCK):
+    release = dp.solve(templates["softmax"], {"x": x, "y": y}, dp.Privacy(1.0), seed=0)
+assert release.certificate == plain.certificate
+assert all(np.allclose(release[k], plain[k], rtol=0, atol=4 * plain.certificate.tolerance) for k in plain.parameters)
 
 # What its owner changes between two passes is checked when it is sent again.
 with dp.devices(count=1, memory=LIMIT, block=BLOCK):
@@ -144,44 +139,29 @@ def test_sparse_columns_stay_on_the_processor() -> None:
         assert BatchedLoss(template, Space(template.variables), batch).devices is None
 
 
-@pytest.mark.parametrize(
-    ("memory", "block", "reason"),
-    [(10**5, 2**17, "two of them do not fit"), (10**5, 2**10, "two of them do not fit")],
-)
-def test_a_wrong_memory_limit_costs_nothing(memory: int, block: int, reason: str) -> None:
+@pytest.mark.parametrize("block", [2**17, 2**10])
+def test_a_wrong_memory_limit_costs_nothing(block: int) -> None:
     pytest.importorskip("jax")
     budget, learner = dp.Budget(dp.Privacy(10.0)), dp.load("logistic_regression", features=60)
     data = {"x": [[0.5] + [0.0] * 59] * 20, "y": [1, -1] * 10}
-    with dp.devices(memory=memory, block=block), pytest.raises(TemplateError, match=reason):
+    with dp.devices(memory=10**5, block=block), pytest.raises(TemplateError, match="two of them do not fit"):
         dp.solve(learner, data, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
 
 
-# Sums over devices, of inner products and exponentials.
+# Sums over devices, of an exponential of inner products.
 SUMS = """
-import cvxpy as cp
 import numpy as np
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.batch_loss import BatchedLoss
 
 def numbers():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 5))
-    x /= 1.01 * np.linalg.norm(x, axis=1)[:, None]
-    w, W = cp.Variable(5, name="w"), cp.Variable((5, 3), name="W")
-    record = dp.Record(x=dp.Ball(5))
-    templates = {
-        "device": dp.Template(record, lambda x: cp.logistic(cp.abs(x) @ w), 0.1 * cp.sum_squares(w)),
-        "several forms": dp.Template(record, lambda x: cp.log_sum_exp(x @ W), 0.1 * cp.sum_squares(W)),
-    }
-    found = []
-    for template in templates.values():
-        space = Space(template.variables)
-        with dp.devices():
-            loss = BatchedLoss(template, space, template.record.validate({"x": x}))
-            found += loss.value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
-    return b"".join(np.asarray(number).tobytes() for number in found).hex()
+    template = dp.load("softmax_regression", features=5, classes=3)
+    space, batch = Space(template.variables), template.record.sample(600, np.random.default_rng(0))
+    with dp.devices():
+        found = BatchedLoss(template, space, batch).value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
+    return np.append(*found).tobytes().hex()
 """
 OPTIONS: dict[str, Any] = {
     "jax_default_matmul_precision": "F32_F32_F32",
