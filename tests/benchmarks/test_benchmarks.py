@@ -15,10 +15,10 @@ from benchmarks.mutants import mutant
 from dpconvex.errors import DomainError
 
 
-def test_bounds_are_switched_off_and_on_again() -> None:
+def test_bounds_are_switched_off_and_on_again():
     name, switch = next(iter(present().items()))
 
-    def build() -> dp.Template:
+    def build():
         return dp.load("logistic_regression", features=2)
 
     before = {"logistic": measured(build)}
@@ -29,7 +29,7 @@ def test_bounds_are_switched_off_and_on_again() -> None:
     assert list(row(name, before, after))
 
 
-def test_a_mutant_differs_in_one_place() -> None:
+def test_a_mutant_differs_in_one_place():
     file = Path(dp.__file__).parent / "calculus" / "curvature.py"
     source, what = mutant(file, np.random.default_rng(0)) or ("", "")
     assert source
@@ -37,7 +37,7 @@ def test_a_mutant_differs_in_one_place() -> None:
     compile(source, "mutant", "exec")
 
 
-def write_adult(folder: Path, change: dict[str, str]) -> Path:
+def write_adult(folder, change):
     row = dict.fromkeys(ADULT_NUMERIC, "3") | {name: levels[0] for name, levels in ADULT_LEVELS.items()}
     file = folder / "adult.csv.gz"
     with gzip.open(file, "wt", encoding="utf-8") as stream:
@@ -48,7 +48,7 @@ def write_adult(folder: Path, change: dict[str, str]) -> Path:
     return file
 
 
-def test_declared_levels_make_the_columns(tmp_path: Path) -> None:
+def test_declared_levels_make_the_columns(tmp_path):
     table = loaders.adult(write_adult(tmp_path, {"sex": "Male"}), check=False)
     assert table.width == 105
     assert table.y.tolist() == [1, -1]
@@ -61,7 +61,7 @@ def test_declared_levels_make_the_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes: int) -> None:
+def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes):
     from benchmarks.utility import competitors
 
     rng = np.random.default_rng(0)

@@ -1,7 +1,6 @@
 """Bounds on the excess risk: that they hold, that they are attained where the theory says so, and what they are made of."""
 
 import math
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,7 +11,7 @@ from benchmarks.papers.excess_risk import mean_square, minimiser_radius, risk_bo
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
-MECHANISMS: dict[str, tuple[Any, dp.Privacy]] = {
+MECHANISMS = {
     "objective gamma": (dp.ObjectivePerturbation(), dp.Privacy(0.7)),
     "objective matrix": (dp.ObjectivePerturbation("matrix"), dp.Privacy(0.7)),
     "objective gaussian": (dp.ObjectivePerturbation("gaussian"), dp.Privacy(0.7, 1e-6)),
@@ -24,15 +23,15 @@ MECHANISMS: dict[str, tuple[Any, dp.Privacy]] = {
 class Exact:
     """Closed-form answers for a linear loss: the minimiser of <total + b, w> + (mu/2) ||w||^2."""
 
-    def __init__(self, mu: float) -> None:
+    def __init__(self, mu):
         self.total, self.mu = np.array([100.0, -20.0, 3.0]), mu
 
-    def minimise(self, strong_convexity: float, tolerance: float, linear: Any = 0.0, **options: float) -> Any:
+    def minimise(self, strong_convexity, tolerance, linear=0.0, **options):
         return -(self.total + linear) / self.mu
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_it_is_attained_by_quadratics(name: str) -> None:
+def test_it_is_attained_by_quadratics(name):
     """Without curvature of its own the loss leaves the excess ||b||^2 / (2 mu), so the quantile is that of the noise."""
     mechanism, privacy = MECHANISMS[name]
     w, draws = cp.Variable(3, name="w"), 4000
@@ -40,7 +39,7 @@ def test_it_is_attained_by_quadratics(name: str) -> None:
     certificate, analysis = dp.verify(template, privacy, 500, mechanism), analyse(template)
     assert certificate.added == 0
     mu, rng = certificate.strong_convexity, np.random.default_rng(1)
-    engine: Any = Exact(mu)
+    engine = Exact(mu)
     answers = np.array([mechanism.run(analysis, certificate, engine, rng) for _ in range(draws)])
     excess = mu / 2 * ((answers - engine.minimise(mu, 0.0)) ** 2).sum(axis=1) / 500
     for probability in (0.5, 0.05):
@@ -56,7 +55,7 @@ def test_it_is_attained_by_quadratics(name: str) -> None:
 
 
 @pytest.mark.parametrize(("problem", "classes"), [("large_margin_gaussian", (0, 1)), ("hinge_svm", (-1, 1))])
-def test_whole_releases_stay_below(problem: str, classes: tuple[int, int]) -> None:
+def test_whole_releases_stay_below(problem, classes):
     template, rng = dp.load(problem, features=2, regularization=0.1), np.random.default_rng(6)
     y = rng.integers(2, size=300)
     data = {"x": dp.Ball(2).sample(300, rng), "y": np.array(classes)[y]}
@@ -76,7 +75,7 @@ def test_whole_releases_stay_below(problem: str, classes: tuple[int, int]) -> No
         assert (objective.value(theta) - objective.value(best)) / 300 <= found.bound
 
 
-def test_comparators_and_what_is_refused() -> None:
+def test_comparators_and_what_is_refused():
     template = dp.load("large_margin_gaussian", features=3, regularization=1e-3)
     certificate = dp.verify(template, dp.Privacy(0.5), 300, dp.ObjectivePerturbation())
     found = [risk_bound(template, certificate, comparator_norm=r) for r in (0.0, 1.0, 5.0, None)]

@@ -1,7 +1,6 @@
 """Published mechanisms are what the papers print; those of Pathak & Raj are refused for each of their defects, and attacked."""
 
 import math
-from collections.abc import Callable, Mapping
 
 import cvxpy as cp
 import numpy as np
@@ -17,12 +16,11 @@ from benchmarks.published.stationarity_attack import explain, tell_apart
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 
-Data = Mapping[str, np.ndarray]
 PROMISE = dp.Privacy(1.0)
 PUBLISHED = PublishedPerturbation.of(2012)
 
 
-def two_groups(size: int, features: int, seed: int = 0) -> dict[str, np.ndarray]:
+def two_groups(size, features, seed=0):
     """Overlapping classes in the unit ball."""
     rng = np.random.default_rng(seed)
     y = np.arange(size) % 2
@@ -34,7 +32,7 @@ def two_groups(size: int, features: int, seed: int = 0) -> dict[str, np.ndarray]
 # Chaudhuri, Monteleoni and Sarwate: to the letter, and never private
 
 
-def test_calibrations_of_chaudhuri() -> None:
+def test_calibrations_of_chaudhuri():
     found = output_calibration(0.1, 45_222, 10**-2.5)
     assert (found.rate, found.added) == (pytest.approx(45_222 * 10**-2.5 * 0.1 / 2), 0)
     enough = objective_calibration(0.1, 45_222, 10**-2.5, 0.25)
@@ -45,7 +43,7 @@ def test_calibrations_of_chaudhuri() -> None:
     assert little.added == pytest.approx(0.25 / (1000 * math.expm1(0.025)) - 1e-10)
 
 
-def test_the_noise_of_algorithm_1_has_its_law() -> None:
+def test_the_noise_of_algorithm_1_has_its_law():
     template = dp.load("huber_svm", features=3, regularization=0.01)
     data = {"x": np.zeros((40, 3)), "y": np.tile([-1, 1], 20)}
     drawn = np.array([reproduce_chaudhuri(template, data, 1.0, 1, seed=s)["w"] for s in range(60)])
@@ -67,21 +65,19 @@ def test_the_noise_of_algorithm_1_has_its_law() -> None:
         ("pathak_raj_2012_mixture", PublishedPerturbation.of(2012, fitted=("m",))),
     ],
 )
-def test_the_papers_are_refused_at_every_epsilon(
-    name: str, mechanism: PublishedPerturbation, adjacency: str, epsilon: float
-) -> None:
+def test_the_papers_are_refused_at_every_epsilon(name, mechanism, adjacency, epsilon):
     with pytest.raises(dp.NotPrivate, match="does not cover the sensitive subspace"):
         dp.verify(dp.load(name, features=3), dp.Privacy(epsilon, adjacency=adjacency), 583, mechanism)
 
 
-def test_noise_on_one_class_misses_a_part_of_the_sensitive_subspace() -> None:
+def test_noise_on_one_class_misses_a_part_of_the_sensitive_subspace():
     form = analyse(dp.load("large_margin_gaussian", features=1)).form
     first = np.eye(form.space.dim)[:, form.space.blocks["Phi_0"].slice]
     with pytest.raises(dp.NotPrivate, match=r"(?s)does not cover the sensitive subspace.*Phi_1"):
         check_coverage(form, first, "noise on the first class alone")
 
 
-def test_a_variant_with_every_premise_repaired_is_certified_and_runs() -> None:
+def test_a_variant_with_every_premise_repaired_is_certified_and_runs():
     template = dp.load("pathak_raj_2012", features=2, rescale=True)
     mechanism = PublishedPerturbation(shared=False)
     certificate = mechanism.certify(analyse(template), PROMISE, 40)
@@ -96,7 +92,7 @@ def test_a_variant_with_every_premise_repaired_is_certified_and_runs() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_noise_has_the_printed_law(shared: bool) -> None:
+def test_the_noise_has_the_printed_law(shared):
     # ||b|| ~ Gamma(m, s) with mean square m (m + 1) s^2, spread evenly over the m entries; only the symmetric part acts.
     space = analyse(dp.load("pathak_raj_2012", features=1)).form.space
     mechanism, rng = PublishedPerturbation(shared=shared), seeded_generator(7)
@@ -109,7 +105,7 @@ def test_the_noise_has_the_printed_law(shared: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_reproduction_minimises_the_printed_objective() -> None:
+def test_a_reproduction_minimises_the_printed_objective():
     # J_p of 2012, equations 10, 11 and 14, written out anew and solved by a conic solver
     n, d, gamma, lam, h = 24, 2, 0.02, 0.3, 0.5
     data = two_groups(n, d)
@@ -131,7 +127,7 @@ def test_a_reproduction_minimises_the_printed_objective() -> None:
         np.testing.assert_allclose(release[f"Phi_{c}"], P.value, atol=2e-4)
 
 
-def test_2010_has_no_minimiser_for_nearly_all_draws() -> None:
+def test_2010_has_no_minimiser_for_nearly_all_draws():
     # A 4 x 4 matrix of the Gaussian orthogonal ensemble is positive definite with probability 0.0025.
     template, data = dp.load("pathak_raj_2010", features=3, trace=0.01 / 80), two_groups(80, 3)
     for seed in range(3):
@@ -142,13 +138,7 @@ def test_2010_has_no_minimiser_for_nearly_all_draws() -> None:
 # The attack tells neighbours apart where noise misses a direction, and is held to epsilon where it covers them all.
 
 
-def successes(
-    template: dp.Template,
-    adjacency: str,
-    fit: Callable[[Data, int], dp.Release],
-    runs: int,
-    mechanism: PublishedPerturbation | None = None,
-) -> int:
+def successes(template, adjacency, fit, runs, mechanism=None):
     """Count how often the attack names the data set that a release was made from, from the released numbers alone."""
     data, found = two_groups(80, 3), 0
     data["x"][0] = [1.0, 0.0, 0.0]
@@ -165,7 +155,7 @@ def successes(
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
-def test_published_releases_are_told_apart_and_repaired_ones_are_not(adjacency: str) -> None:
+def test_published_releases_are_told_apart_and_repaired_ones_are_not(adjacency):
     template = dp.load("pathak_raj_2012", features=3, regularization=0.1, trace=0.01, width=0.5)
     privacy = dp.Privacy(1.0, adjacency=adjacency)
     fit = lambda data, seed: reproduce(template, data, PROMISE, PUBLISHED, seed=seed)  # noqa: E731
@@ -178,7 +168,7 @@ def test_published_releases_are_told_apart_and_repaired_ones_are_not(adjacency: 
     assert least <= successes(repaired, adjacency, fit, 30) <= most
 
 
-def test_noise_that_is_needed_is_the_noise_that_was_drawn() -> None:
+def test_noise_that_is_needed_is_the_noise_that_was_drawn():
     # Without an active constraint the stationarity condition gives the noise back.
     template = dp.load("logistic_regression", features=2, regularization=0.1)
     x = np.random.default_rng(1).uniform(-0.5, 0.5, size=(30, 2))

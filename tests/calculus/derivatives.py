@@ -5,14 +5,13 @@ calculus.  At a kink they are slopes of both sides, mixed, and no Hessians.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.evaluate import STEP, over_records, slopes
-from dpconvex.core.expression import Expression, postorder
+from dpconvex.core.expression import postorder
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
@@ -31,21 +30,21 @@ class Jet:
 class Jets:
     """Evaluates subexpressions of a template's losses at all pairs of points, shape (points, dim), and records' fields."""
 
-    def __init__(self, form: LossForm, fields: dict[str, Array], points: Array) -> None:
+    def __init__(self, form, fields, points):
         self.form, self.shape = form, (len(points), len(next(iter(fields.values()))))
         self.theta = np.repeat(points, self.shape[1], axis=0)
         self.fields = {
             name: np.tile(column, (len(points), *(1,) * (column.ndim - 1))) for name, column in fields.items()
         }
-        self.known: dict[Expression, Jet] = {}
+        self.known = {}
 
-    def of(self, expression: Expression) -> Jet:
+    def of(self, expression):
         """Return the jet of an expression."""
         if expression not in self.known:
             self.known[expression] = self._evaluate(expression)
         return self.known[expression]
 
-    def _evaluate(self, expression: Expression) -> Jet:
+    def _evaluate(self, expression):
         value, gradient = self._slopes(expression, self.theta, self.fields)
         dim = self.form.space.dim
         moved = (self.theta[:, None, :] + 1j * STEP * np.eye(dim)).reshape(-1, dim)
@@ -54,10 +53,10 @@ class Jets:
         hessian = np.nan_to_num(turned.imag / STEP).reshape(len(value), dim, -1, dim).swapaxes(1, 2)
         return Jet(*(part.reshape(*self.shape, *part.shape[1:]) for part in (value, gradient, hessian)))
 
-    def _slopes(self, expression: Expression, theta: Array, fields: dict[str, Array]) -> tuple[Array, Array]:
+    def _slopes(self, expression, theta, fields):
         """Return values and slopes of all entries, shapes (points, entries) and (points, entries, dim)."""
         entries = [expression[place[::-1]] if place else expression for place in np.ndindex(expression.shape[::-1])]
-        leaves: dict[Expression, Array] = {leaf: np.moveaxis(fields[leaf.name], 0, -1) for leaf in expression.fields}
+        leaves = {leaf: np.moveaxis(fields[leaf.name], 0, -1) for leaf in expression.fields}
         blocks, count = self.form.space.blocks.values(), len(theta)
         for block in blocks:
             values = block.lift @ theta.T[block.slice]
@@ -74,17 +73,17 @@ class Jets:
         return np.stack([np.broadcast_to(found[entry], (count,)) for entry in entries], axis=1), result
 
 
-def form_of(loss: Any, constraints: Any = (), regularizer: Any = 0.0, **fields: Any) -> LossForm:
+def form_of(loss, constraints=(), regularizer=0.0, **fields):
     """Return what a template of a loss of one record becomes."""
     return LossForm(Template(Record(**fields), loss, regularizer, list(constraints)))
 
 
-def analyse(loss: Any, constraints: Any = (), regularizer: Any = 0.0, **fields: Any) -> Analysis:
+def analyse(loss, constraints=(), regularizer=0.0, **fields):
     """Return the calculus's constants of a loss of one record."""
     return Analysis(form_of(loss, constraints, regularizer, **fields))
 
 
-def observe(analysis: Analysis, fields: dict[str, Array], points: Array) -> dict[str, float]:
+def observe(analysis, fields, points):
     """Return the largest constants seen at all pairs of records and points of the first loss, by name."""
     form = analysis.form
     assert all(np.allclose(form.feasible.project(point), point, atol=1e-9) for point in points)
@@ -103,7 +102,7 @@ def observe(analysis: Analysis, fields: dict[str, Array], points: Array) -> dict
     }
 
 
-def certified(analysis: Analysis) -> dict[str, float]:
+def certified(analysis):
     """Return what was proved of the first loss, by the names of `observe`; log det with mu = 1."""
     (loss,) = analysis.losses
     found = {"gradient": loss.gradient_bound, "replacement": analysis.replacement_bound}
@@ -113,9 +112,7 @@ def certified(analysis: Analysis) -> dict[str, float]:
     return found
 
 
-def compare(
-    analysis: Analysis, fields: dict[str, Array], points: Array, tightness: float | dict[str, float] = 0.5
-) -> dict[str, float]:
+def compare(analysis, fields, points, tightness=0.5):
     """Assert that no observed constant exceeds its certificate, nor is less than a part of it; return the ratios."""
     seen, value, ratios = observe(analysis, fields, points), analysis.losses[0].scalar.value, {}
     slack = 1e-9 * (1 + abs(seen["least value"]) + abs(seen["largest value"]))

@@ -4,9 +4,7 @@ A template is grown from a source of choices, so that Hypothesis can shrink it a
 several fields and variables; convex atoms are stacked on them to a depth of four, with non-negative weights that may be fields.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -38,10 +36,10 @@ class Grower:
         ``pick(options)`` returns one of a sequence.
     """
 
-    def __init__(self, pick: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(self, pick):
         self.pick = pick
         self.number = 0
-        self.fields: dict[str, Any] = {}
+        self.fields = {}
         self.dim = pick([1, 2, 3])
         self.fields["x"] = Ball(self.dim, radius=pick([0.5, 1.0, 3.0]), norm=pick([1, 2, 2, np.inf]))
         if pick([True, False]):
@@ -52,19 +50,19 @@ class Grower:
             self.fields["y"] = Choice(labels)
         self.labels = len(labels)
         self.bounded = pick([True, True, False])
-        self.constraints: list[cp.Constraint] = []
-        self.sizes: dict[int, float] = {}
+        self.constraints = []
+        self.sizes = {}
         self.w = self.variable("w", (self.dim,), pick(["ball", "box"]))
         self.v = self.variable("v", (), pick(["ball", "box", "bounds"]))
         kind = pick(["none", "plain", "symmetric", "PSD"])
-        self.matrix: cp.Variable | None = None
+        self.matrix = None
         if kind == "plain":
             self.matrix = self.variable("A", (2, self.dim), pick(["ball", "box"]))
         elif kind != "none":
             side = self.dim + 1
             self.matrix = self.variable("S", (side, side), "ball", **{kind: True})
 
-    def variable(self, name: str, shape: tuple[int, ...], how: str, **attributes: Any) -> cp.Variable:
+    def variable(self, name, shape, how, **attributes):
         """Declare a variable and what bounds it."""
         count = int(np.prod(shape, dtype=int))
         size = INFINITE
@@ -82,11 +80,11 @@ class Grower:
         self.sizes[id(variable)] = size
         return variable
 
-    def template(self) -> Template:
+    def template(self):
         """Grow the losses and return the template."""
         depth = self.pick([1, 2, 3, DEPTH])
 
-        def loss(**fields: Any) -> cp.Expression:
+        def loss(**fields):
             total = self.convex(fields, depth).expression
             for _ in range(self.pick([0, 0, 1])):
                 total = total + self.convex(fields, depth - 1).expression
@@ -97,11 +95,11 @@ class Grower:
 
     # Affine leaves
 
-    def extent(self, name: str) -> float:
+    def extent(self, name):
         """Bound on the norm of a field."""
         return float(self.fields[name].norm_bound)
 
-    def leaf(self, fields: dict[str, Any]) -> Part:
+    def leaf(self, fields):
         """Return a scalar that is affine in the variables."""
         total = self.term(fields)
         for _ in range(self.pick([0, 1, 1, 2])):
@@ -113,7 +111,7 @@ class Grower:
             total = Part(total.expression + offset.expression, total.size + offset.size)
         return total
 
-    def term(self, fields: dict[str, Any]) -> Part:
+    def term(self, fields):
         """Return one variable times a function of the record."""
         x, s, w, v, matrix = fields["x"], fields["s"], self.w, self.v, self.matrix
         rw, rv, rx, rs = self.sizes[id(w)], self.sizes[id(v)], self.extent("x"), self.extent("s")
@@ -139,7 +137,7 @@ class Grower:
             found += [Part(matrix[0, -1] * s + matrix[1, 0], radius * (rs + 1)), form, form]
         return self.pick(found)
 
-    def vector(self, fields: dict[str, Any]) -> Part:
+    def vector(self, fields):
         """Return a vector that is affine in the variables."""
         if self.matrix is not None and self.matrix.name() == "A" and self.pick([True, False]):
             size = self.sizes[id(self.matrix)] * self.extent("x")
@@ -147,7 +145,7 @@ class Grower:
         parts = [self.leaf(fields) for _ in range(self.pick([2, 3]))]
         return Part(cp.hstack([part.expression for part in parts]), sum(part.size for part in parts))
 
-    def record_function(self, fields: dict[str, Any]) -> Part:
+    def record_function(self, fields):
         """Return a function of the record alone."""
         x, s, rx, rs = fields["x"], fields["s"], self.extent("x"), self.extent("s")
         norm, number = cp.norm(x, self.pick([1, 2, "inf"])), cp.Constant(self.pick([1.0, -0.5]))
@@ -156,7 +154,7 @@ class Grower:
 
     # Convex atoms
 
-    def convex(self, fields: dict[str, Any], depth: int) -> Part:
+    def convex(self, fields, depth):
         """Return a convex scalar of at most the given depth."""
         if depth <= 0:
             return self.leaf(fields)
@@ -167,13 +165,13 @@ class Grower:
         families = [general, general, general, kinks] + ([curved, curved, curved] if self.bounded else [])
         return self.compose(self.pick(self.pick(families)), fields, depth - 1)
 
-    def positive(self, fields: dict[str, Any]) -> Part:
+    def positive(self, fields):
         """Return an affine scalar that is at least 1/4."""
         part = self.leaf(fields)
         size = 1.01 * part.size + self.pick([0.25, 1.0])
         return Part(part.expression + size, size + part.size)
 
-    def compose(self, kind: str, fields: dict[str, Any], depth: int) -> Part:
+    def compose(self, kind, fields, depth):
         """Apply an atom."""
         if kind in OF_POSITIVE:
             first, second = self.positive(fields), self.positive(fields)
@@ -206,7 +204,7 @@ class Grower:
             "softmax of convex": Part(cp.log_sum_exp(cp.hstack([inner, other.expression, 0.0])), total + 2),
         }[kind]
 
-    def of_entries(self, kind: str, fields: dict[str, Any]) -> Part:
+    def of_entries(self, kind, fields):
         """Apply an atom entry by entry, and combine the entries with non-negative coefficients."""
         part = self.vector(fields)
         atom = self.pick([cp.logistic, lambda m: cp.huber(m, 0.5), lambda m: dp.huber_hinge(m, 0.5)])
@@ -227,7 +225,7 @@ class Grower:
 
 
 # By name: parts made of a source of choices, an expression and its size; of a vector and two positive numbers.
-OF_CONVEX: dict[str, Callable[[Any, Any, float], Part]] = {
+OF_CONVEX = {
     "logistic": lambda pick, m, size: Part(cp.logistic(m), size + 1),
     "hinge": lambda pick, m, size: Part(dp.huber_hinge(m, width=pick([0.5, 0.1])), size + 1),
     "pos": lambda pick, m, size: Part(cp.pos(m), size),
@@ -238,7 +236,7 @@ OF_CONVEX: dict[str, Callable[[Any, Any, float], Part]] = {
     "power": lambda pick, m, size: Part(cp.power(cp.pos(m) / max(1.0, size) + 0.5, pick([1.5, 2.5])), 3.0),
     "exp": lambda pick, m, size: Part(cp.exp(m / max(1.0, size)), 3.0),
 }
-OF_AFFINE: dict[str, Callable[[Any, Any, float], Part]] = {
+OF_AFFINE = {
     "huber": lambda pick, m, size: Part(cp.huber(m, pick([0.25, 1.0])), 2 * size),
     "abs": lambda pick, m, size: Part(cp.abs(m), size),
     "square": lambda pick, m, size: Part(cp.square(m), size**2),
@@ -248,7 +246,7 @@ OF_AFFINE: dict[str, Callable[[Any, Any, float], Part]] = {
     "sum of squares": lambda pick, m, size: Part(cp.sum_squares(m), size**2),
     "quad_form": lambda pick, m, size: Part(cp.quad_form(m, np.eye(m.size) + 0.5), 3 * size**2),
 }
-OF_POSITIVE: dict[str, Callable[[Part, Part, Part], Part]] = {
+OF_POSITIVE = {
     "log": lambda v, p, q: Part(-cp.log(p.expression), 2 + p.size),
     "entr": lambda v, p, q: Part(-cp.entr(p.expression), p.size**2 + 1),
     "inv_pos": lambda v, p, q: Part(cp.inv_pos(p.expression), 4.0),
@@ -263,12 +261,12 @@ OF_POSITIVE: dict[str, Callable[[Part, Part, Part], Part]] = {
 
 
 @st.composite
-def templates(draw: Any) -> Template:
+def templates(draw):
     """Draw a template."""
     return Grower(lambda options: draw(st.sampled_from(list(options)))).template()
 
 
-def seeded_template(seed: int) -> Template:
+def seeded_template(seed):
     """Grow the template of a seed."""
     rng = np.random.default_rng(seed)
     return Grower(lambda options: options[int(rng.integers(len(options)))]).template()

@@ -1,7 +1,5 @@
 """Rules for atoms, each alone: never below what is observed, and rarely far above; and rounded kinks."""
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -27,12 +25,11 @@ W, S = cp.Variable((3, 2), name="W"), cp.Variable((2, 2), symmetric=True, name="
 # is dense near 0 and reaches far out.  A domain is the centre, the points, and whether the parameter is bounded.
 SCALES = {"s": np.linspace(-1.0, 1.0, 41)}
 FAR = np.geomspace(1e-3, 60, 150)
-Domain = tuple[float, np.ndarray, bool]
-FREE: Domain = (0.6, np.concatenate([-FAR[::-1], [0.0], FAR])[:, None], False)
-BOUNDED: Domain = (0.5, np.linspace(-1.5, 1.5, 301)[:, None], True)
-POSITIVE: Domain = (1.25, np.linspace(-0.75, 0.75, 301)[:, None], True)
+FREE = (0.6, np.concatenate([-FAR[::-1], [0.0], FAR])[:, None], False)
+BOUNDED = (0.5, np.linspace(-1.5, 1.5, 301)[:, None], True)
+POSITIVE = (1.25, np.linspace(-0.75, 0.75, 301)[:, None], True)
 
-OF_NUMBERS: dict[str, tuple[Any, Domain]] = {
+OF_NUMBERS = {
     "logistic": (cp.logistic, FREE),
     "logistic, bounded": (cp.logistic, BOUNDED),
     "logistic, far from 0": (lambda m: cp.logistic(m + 3), POSITIVE),
@@ -94,7 +91,7 @@ BALL = [cp.norm(w, 2) <= 1]
 CYLINDER = [*BALL, v >= 0.5, v <= 2]
 A, HINGES, centre = np.array([[2.0, 1.0], [1.0, 1.0]]), np.array([1.0, -0.5]), np.eye(3) - 1 / 3
 
-OF_ENTRIES: dict[str, tuple[Any, list[cp.Constraint], np.ndarray]] = {
+OF_ENTRIES = {
     "log-sum-exp": (lambda x: cp.log_sum_exp(W @ x), [], ANYWHERE),
     "log-sum-exp with a constant": (lambda x: cp.log_sum_exp(cp.hstack([w @ x, 0.0, -w @ x])), BALL, DISC),
     "log-sum-exp, scaled": (lambda x: 0.5 * cp.log_sum_exp(-2 * (W @ x)) + W[0] @ x, [], ANYWHERE),
@@ -196,7 +193,7 @@ def test_spectral_norms(atom):
 
 
 # What tests/test_refusals.py has no place for.
-REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
+REFUSALS = {
     "entr": (lambda x: -cp.entr(v + 1), [v >= 0], "relative entropy is Lipschitz only on bounded sets", "entr"),
     "xexp": (lambda x: cp.xexp(v * x[0]), [v >= -1, v <= 1], "xexp is defined for arguments that are not", "xexp"),
     "root": (lambda x: -cp.sqrt(v * x[0]), [v >= 0, v <= 1], "power 0.5 needs an argument", "v"),

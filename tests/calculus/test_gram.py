@@ -9,16 +9,13 @@ from hypothesis import example, given, reject, settings, strategies as st
 from strategies import seeded_template
 from test_soundness import generator_rows
 
+import dpconvex as dp
 from dpconvex.calculus import bilinear_forms, gram as module
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.expansion import Bases
 from dpconvex.core.record_domains import Ball, Box
-from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 
 w = cp.Variable(3, name="w")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -36,7 +33,7 @@ def test_bounds_hold_on_random_leaves(seed):
     """
     try:
         form = LossForm(seeded_template(seed))
-    except NotPrivate:  # a drawn loss in which the variables cancel
+    except dp.NotPrivate:  # a drawn loss in which the variables cancel
         reject()
     rng = np.random.default_rng(seed)
     leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
@@ -60,14 +57,15 @@ def test_bounds_hold_on_random_leaves(seed):
 
 
 RECORDS = [
-    Record(x=Ball(3, 2.0)),
-    Record(x=Ball(2, 0.5, norm=1), t=Box([-1.0, 0.5], [2.0, 0.75])),
-    Record(x=Ball(2, 1.0), y=Ball(2, 3.0, norm=np.inf)),
-    Record(t=Box(-0.5, 2.0)),
+    dp.Record(x=Ball(3, 2.0)),
+    dp.Record(x=Ball(2, 0.5, norm=1), t=Box([-1.0, 0.5], [2.0, 0.75])),
+    dp.Record(x=Ball(2, 1.0), y=Ball(2, 3.0, norm=np.inf)),
+    dp.Record(t=Box(-0.5, 2.0)),
 ]
+KINDS = ["full", "sparse", "definite", "large", "isotropic", "partial"]
 
 
-def monomials(record: Record, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def monomials(record, count, rng):
     """Draw the monomials up to degree 2 and their values at records, shape (count, monomials)."""
     scalars = Bases(record).count
     pairs = [(-1, -1)] + [(-1, j) for j in range(scalars)] + [(i, j) for i in range(scalars) for j in range(i, scalars)]
@@ -77,9 +75,7 @@ def monomials(record: Record, count: int, rng: np.random.Generator) -> tuple[np.
     return table, np.column_stack([*columns, np.ones(count)])[:, table].prod(axis=2)
 
 
-@given(
-    SEEDS, st.sampled_from(RECORDS), st.sampled_from(["full", "sparse", "definite", "large", "isotropic", "partial"])
-)
+@given(SEEDS, st.sampled_from(RECORDS), st.sampled_from(KINDS))
 def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
     rng, bases = np.random.default_rng(seed), Bases(record)
     table, values = monomials(record, 150, rng)
@@ -97,27 +93,21 @@ def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
         if kind == "large":  # without eigenvalues of large blocks the ranges are wider, never narrower
             patch.setattr(bilinear_forms, "LARGEST_DENSE", 1)
         found = [form_range(sp.csr_array(form), table, bases, same) for same in (True, False)]
-    for interval, seen in zip(
-        found, (np.einsum("ni,ij,nj->n", values, form, values), values @ form @ values.T), strict=True
-    ):
+    alone = np.einsum("ni,ij,nj->n", values, form, values)
+    for interval, seen in zip(found, (alone, values @ form @ values.T), strict=True):
         slack = 1e-9 * (1 + float(np.abs(seen).max()))
         assert interval.low - slack <= seen.min()
         assert seen.max() <= interval.high + slack
 
 
-def test_too_many_forms_are_refused():
-    record = Record(t=Box(np.zeros(4), np.ones(4)))
-    template = Template(
-        record, lambda t: sum(cp.logistic(w[0] * t[i] + w[1] * t[j] ** 2) for i in range(4) for j in range(4))
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LARGEST_NUMBER_OF_FORMS", 10)
-        with pytest.raises(MissingRule, match="more than 10 different forms"):
-            Analysis(LossForm(template))
-        patch.undo()
-        patch.setattr(module, "LARGEST_NUMBER_OF_PRODUCTS", 10)
-        with pytest.raises(MissingRule, match="more than 10 products"):
-            Analysis(LossForm(template))
+@pytest.mark.parametrize(("limit", "what"), [("FORMS", "different forms"), ("PRODUCTS", "products")])
+def test_too_many_forms_are_refused(limit, what, monkeypatch):
+    monkeypatch.setattr(module, f"LARGEST_NUMBER_OF_{limit}", 10)
+    with pytest.raises(dp.MissingRule, match=f"more than 10 {what}"):
+        analyse(
+            lambda t: sum(cp.logistic(w[0] * t[i] + w[1] * t[j] ** 2) for i in range(4) for j in range(4)),
+            t=Box(np.zeros(4), np.ones(4)),
+        )
 
 
 @pytest.mark.parametrize("boxed", [False, True])

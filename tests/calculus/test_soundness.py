@@ -6,21 +6,19 @@ set, and every Hessian below its pieces, at the very record that it belongs to.
 """
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pytest
-from derivatives import Jet, Jets
+from derivatives import Jets
 from hypothesis import HealthCheck, given, settings
 from strategies import seeded_template, templates
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.abstract_values import Piece, Scalar, Term
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.expression import Expression
 from dpconvex.errors import NotPrivate
-from dpconvex.language.template import Template
 
 RECORDS = 12
 POINTS = 6
@@ -35,14 +33,14 @@ class Spy(Walker):
 
     seen: list[tuple[Expression, list[Scalar]]]
 
-    def walk(self, expression: Expression) -> Any:
+    def walk(self, expression):
         """Walk, and remember."""
         entries, step = super().walk(expression)
         self.seen.append((expression, entries))
         return entries, step
 
 
-def walked(analysis: Analysis) -> list[tuple[Expression, list[Scalar]]]:
+def walked(analysis):
     """Return every subexpression of the losses with what the calculus knows about its entries."""
     form = analysis.form
     everything = [leaf for group in form.leaves for leaf in group]
@@ -54,7 +52,7 @@ def walked(analysis: Analysis) -> list[tuple[Expression, list[Scalar]]]:
     return spy.seen
 
 
-def generator_rows(analysis: Analysis, jets: Jets) -> np.ndarray:
+def generator_rows(analysis, jets):
     """Rows of the generators at each record, shape (records, generators, dim).
 
     A leaf's row in one variable, or one of its columns, is a known multiple of one generator.
@@ -73,7 +71,7 @@ def generator_rows(analysis: Analysis, jets: Jets) -> np.ndarray:
     return result
 
 
-def support(terms: tuple[Term, ...], images: np.ndarray) -> float:
+def support(terms, images):
     """Largest inner product of a direction with the sum of terms; `images` are those of the generators."""
     total = 0.0
     for term in terms:
@@ -82,7 +80,7 @@ def support(terms: tuple[Term, ...], images: np.ndarray) -> float:
     return total
 
 
-def largest_bend(piece: Piece, images: np.ndarray) -> float:
+def largest_bend(piece, images):
     """Bound the curvature of a piece in a direction; for a covariance, over mixtures of its two extreme vertices."""
     extreme = max(support(piece.terms, images), support(piece.terms, -images))
     if piece.spread == 0:
@@ -96,14 +94,14 @@ def largest_bend(piece: Piece, images: np.ndarray) -> float:
     return float(bend.max() + (piece.spread + piece.outer) * (high - low) ** 2 / 400**2)
 
 
-def draw_points(form: LossForm, rng: np.random.Generator) -> np.ndarray:
+def draw_points(form, rng):
     """Draw parameters in K, some of them far out, and some near 0, where many terms tie or bend."""
     scale = np.array([1e-6, 0.3, 1.0, 3.0, 10.0, 100.0])[:POINTS, None]
     points = scale * rng.normal(size=(POINTS, form.space.dim))
     return np.stack([form.feasible.project(point) for point in points])
 
 
-def check_ranges(expression: Expression, entries: list[Scalar], jet: Jet) -> None:
+def check_ranges(expression, entries, jet):
     """Test the range of an expression's entries."""
     slack = 1e-9 * (1 + np.abs(jet.value).max(initial=0.0))
     for k, scalar in enumerate(entries):
@@ -111,9 +109,7 @@ def check_ranges(expression: Expression, entries: list[Scalar], jet: Jet) -> Non
         assert jet.value[:, :, k].max() <= scalar.value.high + slack, f"above the range of {expression}"
 
 
-def check_sets(
-    expression: Expression, entries: list[Scalar], jet: Jet, generators: np.ndarray, directions: np.ndarray
-) -> None:
+def check_sets(expression, entries, jet, generators, directions):
     """Test gradients and Hessians against their sets, in some directions, record by record."""
     slopes = np.einsum("pzkd,qd->qzkp", jet.gradient, directions)
     bends = np.einsum("pzkde,qd,qe->qzkp", jet.hessian, directions, directions, optimize=True)
@@ -132,7 +128,7 @@ def check_sets(
                 assert seen.max() <= bound * (1 + TOLERANCE) + rounding, f"a Hessian of {expression} above its pieces"
 
 
-def check_constants(analysis: Analysis, jets: list[Jet]) -> None:
+def check_constants(analysis, jets):
     """Test every constant of the certificate."""
     gradients = [jet.gradient[:, :, 0] for jet in jets]
     for loss, gradient in zip(analysis.losses, gradients, strict=True):
@@ -145,7 +141,7 @@ def check_constants(analysis: Analysis, jets: list[Jet]) -> None:
         check_curvature(analysis, [jet.hessian[:, :, 0] for jet in jets], together, apart)
 
 
-def check_curvature(analysis: Analysis, hessians: list[np.ndarray], together: np.ndarray, apart: np.ndarray) -> None:
+def check_curvature(analysis, hessians, together, apart):
     """Test eigenvalue, trace and log det, and the joint bound of gradient and curvature."""
     spectra = [np.linalg.eigvalsh(hessian) for hessian in hessians]
     # The observed eigenvalues are no more exact than this.
@@ -169,12 +165,12 @@ def check_curvature(analysis: Analysis, hessians: list[np.ndarray], together: np
             assert (beta * apart + cost[:, :, None]).max() <= replace, "cost of replacing a record"
 
 
-def log_det(spectrum: np.ndarray, mu: float) -> np.ndarray:
+def log_det(spectrum, mu):
     """Evaluate log det(I + H/mu) from the eigenvalues of H on the last axis."""
     return np.log1p(np.maximum(spectrum, 0) / mu).sum(axis=-1)
 
 
-def attack(template: Template, rng: np.random.Generator) -> bool:
+def attack(template, rng):
     """Attack everything that is claimed about a template; returns whether its curvature was among it.
 
     Raises
@@ -207,7 +203,7 @@ def test_nothing_exceeds_its_certificate(template):
         attack(template, np.random.default_rng(0))
 
 
-def campaign(seeds: range) -> tuple[int, int]:
+def campaign(seeds):
     """Attack the templates of some seeds; returns how many were accepted, and how many of those with curvature."""
     accepted = smooth = 0
     for seed in seeds:

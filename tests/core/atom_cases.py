@@ -2,19 +2,17 @@
 
 import inspect
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.core.atom import ATOMS, Atom
 from dpconvex.core.declared_atoms import Atom as Declaration
 from dpconvex.core.evaluate import evaluate
-from dpconvex.core.expression import Expression, Field, Shape, Variable
+from dpconvex.core.expression import Field, Shape, Variable
 
-SHAPES: list[Shape] = [(), (3,), (2, 3), (3, 3), (1, 3), (0,), (2, 2, 2)]
+SHAPES = [(), (3,), (2, 3), (3, 3), (1, 3), (0,), (2, 2, 2)]
 MOST = 24
 FLAT = Declaration("curve", lambda m: (1.0 + m * m) ** 0.5, slope=(-1.0, 1.0), curvature=1.0, lower=1.0)
 
@@ -27,31 +25,31 @@ class Case:
     shapes: tuple[Shape, ...]
     options: dict[str, Any]
 
-    def __str__(self) -> str:
+    def __str__(self):
         options = ",".join(f"{k}={'curve' if k == 'declaration' else v}" for k, v in sorted(self.options.items()))
         return f"{self.atom.name}-{'-'.join(map(str, self.shapes))}-{options}".replace(" ", "")
 
-    def leaves(self, kind: str = "variable") -> list[Expression]:
+    def leaves(self, kind="variable"):
         """Return leaves of the shapes: variables, or fields."""
         if kind == "field":
             return [Field.of(shape, f"x{k}", "cases") for k, shape in enumerate(self.shapes)]
         return [Variable.of(shape, f"v{k}", 10**9 + k) for k, shape in enumerate(self.shapes)]
 
-    def expression(self, kind: str = "variable") -> Expression:
+    def expression(self, kind="variable"):
         """Return the atom of leaves."""
         return self.atom(*self.leaves(kind), **self.options)
 
-    def at(self, point: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def at(self, point):
         """Value of the atom."""
         return evaluate(self.expression(), dict(zip(self.leaves(), point, strict=True)))
 
-    def point(self, rng: np.random.Generator) -> list[NDArray[np.float64]]:
+    def point(self, rng):
         """Draw arguments inside the domain, away from kinks and from zero."""
         domains = self.atom.domain(self.expression())
         return [draw(shape, domain, rng) for shape, domain in zip(self.shapes, domains, strict=True)]
 
 
-def draw(shape: Shape, domain: str | None, rng: np.random.Generator) -> NDArray[np.float64]:
+def draw(shape, domain, rng):
     """Draw numbers of which no two are as large, in a domain."""
     size = 0.3 + rng.permutation(int(np.prod(shape))).reshape(shape) / 2 + rng.uniform(0, 0.1, shape)
     value = size * rng.choice([-1.0, 1.0], shape)
@@ -62,12 +60,12 @@ def draw(shape: Shape, domain: str | None, rng: np.random.Generator) -> NDArray[
     return np.asarray(value @ value.T + np.eye(*shape)) if domain == "semidefinite" else np.asarray(value)
 
 
-def option_values(name: str, shapes: tuple[Shape, ...]) -> list[Any]:
+def option_values(name, shapes):
     """Return values worth trying for an option; an option that is not known here fails the tests."""
     count, first = len(shapes[0]), shapes[0]
     axes = [axis for n in range(1, count + 1) for axis in itertools.combinations(range(count), n)] or [()]
     ends = [(0, (0, n, 1), (n - 1, -1, -2)) for n in first]
-    values: dict[str, list[Any]] = {
+    values = {
         "M": [0.5, 2.0],
         "p": [-1.0, 0.5, 1.5, 2.0, 3.0, 4.0, 6.0, 1.0, float("inf")],
         "axis": [*axes, *range(count)],
@@ -84,7 +82,7 @@ def option_values(name: str, shapes: tuple[Shape, ...]) -> list[Any]:
     return values[name]
 
 
-def cases_of(atom: Atom) -> Iterator[Case]:
+def cases_of(atom):
     """Yield what fits an atom."""
     parameters = list(inspect.signature(atom.value).parameters.values())[2:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -107,7 +105,7 @@ def cases_of(atom: Atom) -> Iterator[Case]:
                     yield case
 
 
-def some(cases: list[Case]) -> list[Case]:
+def some(cases):
     """Return the first and the last cases, and some between."""
     return cases if len(cases) <= MOST else [cases[k * (len(cases) - 1) // (MOST - 1)] for k in range(MOST)]
 
@@ -115,6 +113,6 @@ def some(cases: list[Case]) -> list[Case]:
 CASES = {name: some(list(cases_of(ATOMS[name]))) for name in sorted(ATOMS)}
 
 
-def full(name: str) -> list[Case]:
+def full(name):
     """The cases of an atom whose arguments have entries."""
     return [case for case in CASES[name] if all(np.prod(shape) for shape in case.shapes)]

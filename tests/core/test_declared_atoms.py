@@ -1,8 +1,5 @@
 """A user's own atom: what runs has the declared constants by construction, and claims that are visibly false are refused."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -11,27 +8,27 @@ from learners_of_tests import logistic, records_of
 import dpconvex as dp
 
 
-def softplus(m: Any) -> Any:
+def softplus(m):
     return np.logaddexp(m, 0.0)
 
 
-def softplus_of_jax(m: Any) -> Any:
+def softplus_of_jax(m):
     import jax.numpy as jnp
 
     return jnp.logaddexp(m, 0.0)
 
 
-def kink_at_500(m: Any) -> Any:
+def kink_at_500(m):
     return np.maximum(m - 500.3, 0.0)
 
 
-def narrow(m: Any) -> Any:
+def narrow(m):
     """Return 0, then t^2/2, then a line: curvature 1 on an interval of length 1e-3 far from zero."""
     t = m - 37.0
     return np.where(t > 1e-3, 1e-3 * t - 5e-7, np.where(t > 0, t**2 / 2, 0.0))
 
 
-def test_functions_in_numpy_run_as_those_in_jax() -> None:
+def test_functions_in_numpy_run_as_those_in_jax():
     pytest.importorskip("jax")
     points = np.linspace(-30.0, 30.0, 1001)
     ours, theirs = (dp.Atom("mine", f, (-1.0, 1.0), 1.0) for f in (softplus, softplus_of_jax))
@@ -39,7 +36,7 @@ def test_functions_in_numpy_run_as_those_in_jax() -> None:
     assert ours.evaluate(points, 1) == pytest.approx(theirs.evaluate(points, 1), abs=2e-9)
 
 
-FALSE: dict[str, tuple[Callable[[Any], Any], tuple[float, float], float, float, str]] = {
+FALSE = {
     "steeper": (softplus, (0.0, 0.9), 0.25, 0.0, "slopes in"),
     "more curved": (softplus, (0.0, 1.0), 0.2, 0.0, "curvature"),
     "lower": (softplus, (0.0, 1.0), 0.25, 1e-3, "lower bound"),
@@ -53,7 +50,7 @@ FALSE: dict[str, tuple[Callable[[Any], Any], tuple[float, float], float, float, 
 
 
 @pytest.mark.parametrize("name", FALSE)
-def test_false_claims_are_refused(name: str) -> None:
+def test_false_claims_are_refused(name):
     function, slope, curvature, lower, message = FALSE[name]
     atom = dp.Atom("mine", function, slope, curvature, lower)
     with pytest.raises(dp.NotPrivate, match=message) as caught:
@@ -62,33 +59,33 @@ def test_false_claims_are_refused(name: str) -> None:
     assert caught.value.remedy
 
 
-BAD: list[dict[str, Any]] = [
+BAD = [
     *({"slope": slope} for slope in ((1.0, 0.0), (0.0, np.inf), 1.0)),
     *({"lower": np.inf}, {"curvature": -1.0}, {"function": 3}),
 ]
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_malformed_declarations_are_refused_when_they_are_made(bad: dict[str, Any]) -> None:
+def test_malformed_declarations_are_refused_when_they_are_made(bad):
     with pytest.raises(dp.TemplateError, match="Atom 'mine'"):
         dp.Atom(**{"name": "mine", "function": softplus, "slope": (0.0, 1.0), "curvature": 0.25, **bad})
 
 
-def raises(m: Any) -> Any:
+def raises(m):
     raise RuntimeError("not today")
 
 
-def joined(m: Any) -> Any:
+def joined(m):
     return np.concatenate([m, m])
 
 
 @pytest.mark.parametrize("function", [raises, joined, lambda m: m * 1j, lambda m: m * np.max(np.abs(m))])
-def test_functions_that_are_none_of_one_real_number_are_refused_by_name(function: Callable[[Any], Any]) -> None:
+def test_functions_that_are_none_of_one_real_number_are_refused_by_name(function):
     with pytest.raises(dp.TemplateError, match=r"Atom .mine.*of one scalar"):
         dp.Atom("mine", function, (0.0, 1.0), 1.0).attack()
 
 
-def test_it_gives_the_constants_of_the_derived_twin() -> None:
+def test_it_gives_the_constants_of_the_derived_twin():
     w, derived = cp.Variable(3, name="w"), logistic(3)
     atom = dp.Atom("softplus", softplus, (0.0, 1.0), 0.25, 0.0)
     declared = dp.Template(derived.record, lambda x, y: atom(-y * (x @ w)), 0.05 * cp.sum_squares(w))
@@ -105,7 +102,7 @@ def test_it_gives_the_constants_of_the_derived_twin() -> None:
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize("function", [softplus, lambda m: softplus(m) + 5e-10 * kink_at_500(m)])
-def test_what_runs_has_the_declared_constants_and_a_derivative(function: Callable[[Any], Any], scale: float) -> None:
+def test_what_runs_has_the_declared_constants_and_a_derivative(function, scale):
     """Also where no node shows that a claim is false: between neighbouring points, slopes keep to the declared bounds."""
     atom = dp.Atom("mine", lambda m: scale * function(m), (0.0, scale), 0.25 * scale, 0.0)
     nodes = atom.running.nodes
@@ -122,9 +119,9 @@ def test_what_runs_has_the_declared_constants_and_a_derivative(function: Callabl
     np.testing.assert_allclose(np.diff(values), middle * np.diff(near), atol=1e-9 * scale)
 
 
-def test_a_declaration_cannot_change_later() -> None:
+def test_a_declaration_cannot_change_later():
     slope, factor = [0.0, 1.0], [1.0]
-    atom = dp.Atom("mine", lambda m: factor[0] * softplus(m), slope, 0.25, 0.0)  # type: ignore[arg-type]
+    atom = dp.Atom("mine", lambda m: factor[0] * softplus(m), slope, 0.25, 0.0)
     atom.attack()
     before = atom.evaluate(np.array([3.0]), 1)
     slope[1], factor[0] = 0.1, 100.0

@@ -1,12 +1,9 @@
 """Sums over records: what they are, and how far rounding can take them, against exact arithmetic."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from fractions import Fraction
 from itertools import product as pairs
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -26,7 +23,7 @@ from dpconvex.solvers.distance import Composite
 LONG = np.longdouble
 
 
-def test_apart_no_record_depends_on_others() -> None:
+def test_apart_no_record_depends_on_others():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(4, 100, 1)), rng.normal(size=(100, 7, 5 * LANES))
     whole = contracted(np, "ij", "jk", "ik", a, b)
@@ -38,11 +35,11 @@ def test_apart_no_record_depends_on_others() -> None:
         assert (product_apart(weights, rows[LANES : 2 * LANES]) == found[:, LANES : 2 * LANES]).all()
 
 
-def logistic(x: Any, y: Any, w: Any) -> Any:
+def logistic(x, y, w):
     return -(y / (1 + np.exp(y * (x @ w))))[:, None] * x
 
 
-def softmax(x: Any, y: Any, w: Any) -> Any:
+def softmax(x, y, w):
     scores = x @ w.reshape(-1, x.shape[1]).T
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -66,7 +63,7 @@ LEARNERS = {
     ],
 )
 @pytest.mark.parametrize("data", ["flat", "equal", "random"])
-def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str) -> None:
+def test_gradients_err_less_than_is_claimed(name, data, form):
     """With equal records all errors point the same way; long parameters whose inner products cancel make them large."""
     exact, more, labels = LEARNERS[name]
     template, d = dp.load(name, regularization=1e-3, **more, features=20), 20
@@ -94,7 +91,7 @@ def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str) -> 
             assert error <= 20 * ROUNDOFF * size * (gradient + hessian * length)
 
 
-def test_gradients_of_long_records_err_less_than_is_claimed() -> None:
+def test_gradients_of_long_records_err_less_than_is_claimed():
     """An inner product whose first terms cancel, and whose others are lost beside these."""
     d, large, length = 1024, 8, 100.0
     w = cp.Variable(d, name="w")
@@ -111,7 +108,7 @@ def test_gradients_of_long_records_err_less_than_is_claimed() -> None:
     assert error <= form.lengths.gradient_error(1, 1.0, 0.25, float(np.linalg.norm(theta)), 0.0)
 
 
-def test_lengths_are_those_of_the_template() -> None:
+def test_lengths_are_those_of_the_template():
     found = analyse(dp.load("logistic_regression", features=7)).form.lengths
     assert found == Lengths(scalars=7, entries=1, row=1, terms=2)
     several = analyse(dp.load("large_margin_gaussian", features=4, classes=5)).form.lengths
@@ -130,7 +127,7 @@ def test_lengths_are_those_of_the_template() -> None:
         ("metric_learning", {"features": 3}),
     ],
 )
-def test_sums_of_forms_are_not_much_larger_than_gradients(name: str, options: dict[str, Any]) -> None:
+def test_sums_of_forms_are_not_much_larger_than_gradients(name, options):
     """The factor by which errors of the forms' sums can exceed those of the gradients' sums is the one that is counted."""
     analysis = analyse(dp.load(name, **options))
     form = losses_of(analysis.form.template, analysis.form.space).form
@@ -143,7 +140,7 @@ def test_sums_of_forms_are_not_much_larger_than_gradients(name: str, options: di
     assert own - single >= (largest - 1 - 1e-9) * (PIECE + 2 * math.log2(1e6)) * 1e6 * ROUNDOFF
 
 
-def test_every_part_of_a_gradient_counts() -> None:
+def test_every_part_of_a_gradient_counts():
     lengths = Lengths(scalars=5, entries=1, row=1)
     given = {"records": 1000, "gradient_bound": 1.0, "hessian_bound": 0.25, "radius": 3.0, "public": 50.0}
     base = lengths.gradient_error(**given)
@@ -152,7 +149,7 @@ def test_every_part_of_a_gradient_counts() -> None:
         assert more.gradient_error(**given) > base
 
 
-def test_a_long_noise_vector_counts_with_its_rounding() -> None:
+def test_a_long_noise_vector_counts_with_its_rounding():
     """The sum of the data's gradient, the noise and the quadratic's is rounded at the size of the largest part."""
     from tests.solvers.sample_problems import logistic as problem_of
 
@@ -168,5 +165,5 @@ def test_a_long_noise_vector_counts_with_its_rounding() -> None:
         assert 0 < error <= composite.gradient_error(theta, gradient)
 
 
-def test_a_sum_without_one_of_its_terms_is_none() -> None:
+def test_a_sum_without_one_of_its_terms_is_none():
     assert (summed([1.0, None, 2.0]), summed([1.0, 2.0, 3.5])) == (None, 6.5)

@@ -2,16 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.certificate import DescentCertificate
 from dpconvex.mechanisms.clipped_descent import most_drawn, path_rounding
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
@@ -19,59 +16,44 @@ from dpconvex.noise.profiles import gaussian_delta
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
-Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
 ADD = dp.Privacy(1.0, 1e-5, "add-remove")
 
 
-def squares(features: int = 1, constraints: Any = (), regularizer: float = 0.0) -> dp.Template:
-    """Least squares on all of space: no gradient is bounded."""
+def learner(kind, features=1, public=None):
+    """Least squares on all of space, where no gradient is bounded, or losses of margins on a ball."""
     w = cp.Variable(features, name="w")
-    return dp.Template(
-        dp.Record(x=dp.Ball(features), y=dp.Box(-1, 1)),
-        lambda x, y: cp.square(y - x @ w) / 2,
-        regularizer * cp.sum_squares(w),
-        [constraint(w) for constraint in constraints],
-    )
+    losses = {
+        "squares": lambda x, y: cp.square(y - x @ w) / 2,
+        "hinges": lambda x, y: cp.pos(1 - y * (x @ w)),
+        "logistic": lambda x, y: cp.logistic(-y * (x @ w)),
+    }
+    record = dp.Record(x=dp.Ball(features), y=dp.Box(-1, 1) if kind == "squares" else dp.Choice([-1, 1]))
+    ball = [] if kind == "squares" else [cp.norm(w) <= 2]
+    return dp.Template(record, losses[kind], public(w) if public else 0.0, ball)
 
 
-def bounded(features: int = 1, regularizer: Any = None) -> dp.Template:
-    """Hinges on a ball."""
-    w = cp.Variable(features, name="w")
-    return dp.Template(
-        dp.Record(x=dp.Ball(features), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.pos(1 - y * (x @ w)) if regularizer is None else cp.logistic(-y * (x @ w)),
-        0.0 if regularizer is None else regularizer(w),
-        [cp.norm(w) <= 2],
-    )
-
-
-def slopes(theta: Array, records: Array, clip: float) -> Array:
+def slopes(theta, records, clip):
     """Clipped gradients of the sum of squares on the line, at each theta; records are pairs (x, y)."""
     x, y = records[:, 0], records[:, 1]
-    each = (theta[:, None] * x - y) * x
-    return np.asarray(np.clip(each, -clip, clip).sum(axis=1))
+    return np.clip((theta[:, None] * x - y) * x, -clip, clip).sum(axis=1)
 
 
-def hinges(theta: Array, records: Array, radius: float) -> Array:
+def hinges(theta, records, radius):
     """Gradients of the sum of hinges on the line, at each theta cut to the ends of K; records are pairs (x, y)."""
     margins = records[:, 0] * records[:, 1]
     m = np.clip(theta, -radius, radius)[:, None] * margins
-    return np.asarray(np.where(m < 1, -1.0, np.where(m > 1, 0.0, -0.5)) @ margins)
+    return np.where(m < 1, -1.0, np.where(m > 1, 0.0, -0.5)) @ margins
 
 
-def transcript_delta(
-    slopes: Any, first: Array, second: Array, clip: float, step: float, sigma: float, epsilon: float
-) -> float:
+def transcript_delta(slopes, first, second, clip, step, sigma, epsilon):
     """Delta of two noisy sums: the second is taken where the first one led to."""
     noise = np.linspace(-8.0, 8.0, 801) * sigma
     start = [slopes(np.zeros(1), records, clip)[0] for records in (first, second)]
     seen = start[0] + noise
-    theta = -step * seen
-    then = [slopes(theta, records, clip) for records in (first, second)]
+    then = [slopes(-step * seen, records, clip) for records in (first, second)]
     lead = (seen - start[1]) ** 2 - noise**2
-    v = noise[None, :]
-    follow = (then[0][:, None] + v - then[1][:, None]) ** 2 - v**2
+    follow = (then[0][:, None] + noise - then[1][:, None]) ** 2 - noise**2
     loss = (lead[:, None] + follow) / (2 * sigma**2)
     weight = np.multiply.outer(*[stats.norm.pdf(noise / sigma)] * 2) * (noise[1] - noise[0]) ** 2 / sigma**2
     return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum())
@@ -79,18 +61,17 @@ def transcript_delta(
 
 @pytest.mark.parametrize("clipped", [True, False])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_two_adaptive_steps_keep_their_promise(adjacency: str, clipped: bool) -> None:
+def test_two_adaptive_steps_keep_their_promise(adjacency, clipped):
     epsilon, delta, clip = 0.7, 1e-3, 0.25 if clipped else 2.0
-    mechanism = dp.NoisyGradientDescent(steps=2)
-    if clipped:
-        mechanism = dp.NoisyGradientDescent(steps=2, clip=clip, momentum=0.0, step_size=0.02)
-    learner, sums = (squares(), slopes) if clipped else (bounded(), hinges)
-    certificate = mechanism.certify(analyse(learner, mechanism), dp.Privacy(epsilon, delta, adjacency), 6)
+    options = {"clip": clip, "momentum": 0.0, "step_size": 0.02} if clipped else {}
+    mechanism, sums = dp.NoisyGradientDescent(steps=2, **options), slopes if clipped else hinges
+    analysis = analyse(learner("squares" if clipped else "hinges"), mechanism)
+    certificate = mechanism.certify(analysis, dp.Privacy(epsilon, delta, adjacency), 6)
     step, sigma = certificate.settings["step_size"], certificate.noise_scale
+    others = np.array([[1.0, 1.0], [1.0, -1.0], [0.3, 0.7], [-0.9, 0.2], [1.0, 0.1]])
 
-    def worst(deviation: float, limit: float) -> float:
+    def worst(deviation, limit):
         found = 0.0
-        others = np.array([[1.0, 1.0], [1.0, -1.0], [0.3, 0.7], [-0.9, 0.2], [1.0, 0.1]])
         for record in ([1.0, 1.0], [1.0, -1.0], [0.6, -0.5]):
             mine = np.vstack([others, record])
             theirs = others if adjacency == "add-remove" else np.vstack([others, [-record[0], record[1]]])
@@ -104,11 +85,14 @@ def test_two_adaptive_steps_keep_their_promise(adjacency: str, clipped: bool) ->
     assert worst((0.8 if clipped else 0.4) * sigma, clip) > delta
 
 
+LOGISTIC = dp.load("logistic_regression", features=2, regularization=0.0)
+
+
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_all_steps_are_one_gaussian_release(adjacency: str) -> None:
+def test_all_steps_are_one_gaussian_release(adjacency):
     promise = dp.Privacy(0.5, 1e-6, adjacency)
     for steps, clip in ((1, 0.1), (60, 0.3), (60, 50.0)):
-        certificate = dp.NoisyGradientDescent(steps=steps, clip=clip).certify(analyse(logistic()), promise, 100)
+        certificate = dp.NoisyGradientDescent(steps=steps, clip=clip).certify(analyse(LOGISTIC), promise, 100)
         bound = min(clip, 1.0) * (2 if adjacency == "replace-one" else 1)
         assert bound <= certificate.sensitivity <= bound * (1 + 1e-4)
         spent = float(gaussian_delta(0.5, math.sqrt(steps) * certificate.sensitivity / certificate.noise_scale))
@@ -116,87 +100,77 @@ def test_all_steps_are_one_gaussian_release(adjacency: str) -> None:
     assert "changes nothing" in " ".join(certificate.advice)
 
 
-def logistic(features: int = 2, regularization: float = 0.0) -> dp.Template:
-    return dp.load("logistic_regression", features=features, regularization=regularization)
+class Line:
+    """An engine whose sum of gradients pulls to a target, and is public otherwise; it records what it is asked."""
+
+    def __init__(self, target, public=0.0):
+        self.target, self.public, self.records = target, public, 1000
+        self.seen, self.chosen, self.clips = [], [], []
+
+    def clipped_gradient(self, theta, clip, chosen=None):
+        self.chosen.append(chosen)
+        self.clips.append(clip)
+        return self.loss_gradient(theta)
+
+    def loss_gradient(self, theta):
+        self.seen.append(theta)
+        return theta - self.target
+
+    def public_gradient(self, theta):
+        return np.full_like(theta, self.public)
+
+    def project(self, theta):
+        return theta
 
 
-def test_nearly_equal_gradients_may_be_clipped_differently() -> None:
-    w = cp.Variable(2, name="w")
-    learner = dp.Template(dp.Record(u=dp.Box(0.0, 1.0)), lambda u: w[0] + 1e-6 * u * w[1], 0.0)
-    promise, found = dp.Privacy(1.0, 1e-6), []
+def test_nearly_equal_gradients_may_be_clipped_differently():
+    w, found = cp.Variable(2, name="w"), []
+    template = dp.Template(dp.Record(u=dp.Box(0.0, 1.0)), lambda u: w[0] + 1e-6 * u * w[1], 0.0)
     for clip in (0.5, 1.0, 1.1):
-        mechanism = dp.NoisyGradientDescent(clip=clip, steps=1, step_size=0.01)
-        certificate = dp.verify(learner, promise, 10, mechanism)
+        mechanism, engine = dp.NoisyGradientDescent(clip=clip, steps=1, step_size=0.01), Line(np.zeros(2))
+        certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 10, mechanism)
         found.append(certificate.sensitivity)
-        engine = Line(np.zeros(2))
-        mechanism.run(analyse(learner, mechanism), certificate, engine, np.random.default_rng(0))
+        mechanism.run(analyse(template, mechanism), certificate, engine, np.random.default_rng(0))
         assert engine.clips == [clip if clip <= 1 else math.inf]
     # Norms are rounded up, by more for one record than for another: gradients differ by 1e-6, what is left of them may by more.
     assert found[:2] == pytest.approx([1.0, 2.0], rel=1e-6)
     assert 1e-6 <= found[2] <= 2e-6
 
 
-class Line:
-    """An engine whose clipped sum pulls to a target; it counts what it is asked."""
-
-    def __init__(self, target: Array) -> None:
-        self.target, self.seen, self.chosen, self.clips = target, [], [], []
-        self.records = 1000
-
-    def clipped_gradient(self, theta: Array, clip: float, chosen: Any = None) -> Array:
-        self.seen.append(theta)
-        self.chosen.append(chosen)
-        self.clips.append(clip)
-        return theta - self.target
-
-    def public_gradient(self, theta: Array) -> Array:
-        return np.zeros_like(theta)
-
-    def project(self, theta: Array) -> Array:
-        return theta
-
-
-def run(mechanism: dp.NoisyGradientDescent, engine: Any) -> Array:
-    analysis = analyse(logistic())
+def run(engine, **options):
+    mechanism, analysis = dp.NoisyGradientDescent(clip=0.1, **options), analyse(LOGISTIC)
     certificate = mechanism.certify(analysis, dp.Privacy(50.0, 1e-5, "add-remove"), 100)
-    return mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
+    mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
+    return np.array(engine.seen)
 
 
-def test_last_iterate_and_momentum() -> None:
-    def options(**more: Any) -> dp.NoisyGradientDescent:
-        return dp.NoisyGradientDescent(clip=0.1, steps=40, step_size=0.5, **more)
-
-    engine = Line(np.array([5.0, 0.0]))
-    run(options(momentum=0.0), engine)
-    assert len(engine.seen) == 40
-    assert (engine.seen[0] == 0).all()
-    seen = np.array(engine.seen)
-    slow = Line(np.array([5.0, 0.0]))
-    run(options(), slow)
-    assert 0 < slow.seen[1][0] < 0.3 * seen[1][0]  # the first step is a fifth as long
+def test_steps_and_momentum():
+    plain, slow = (run(Line(np.array([5.0, 0.0])), steps=40, step_size=0.5, **more) for more in ({"momentum": 0.0}, {}))
+    assert len(plain) == 40
+    assert (plain[0] == 0).all()
+    assert 0 < slow[1][0] < 0.3 * plain[1][0]  # the first step is a fifth as long
 
 
-def test_poisson_samples_are_drawn_anew_at_every_step() -> None:
+def test_poisson_samples_are_drawn_anew_at_every_step():
     engine = Line(np.zeros(2))
-    run(dp.NoisyGradientDescent(clip=0.1, steps=30, sampling=0.2), engine)
+    run(engine, steps=30, sampling=0.2)
     counts = np.array([chosen.sum() for chosen in engine.chosen])
     assert abs(counts.mean() - 200) < 10
     assert 6 < counts.std() < 20  # a batch of a fixed size is no Poisson sample
-    certificate = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.1, sampling=0.2))
-    full = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.1))
-    assert 0.2 * full.noise_scale < certificate.noise_scale < 0.4 * full.noise_scale
+    sampled, full = (dp.NoisyGradientDescent(clip=0.1, sampling=rate) for rate in (0.2, None))
+    scales = [dp.verify(LOGISTIC, ADD, 100, mechanism).noise_scale for mechanism in (sampled, full)]
+    assert 0.2 * scales[1] < scales[0] < 0.4 * scales[1]
     with pytest.raises(dp.NotPrivate, match="Poisson"):
-        dp.verify(logistic(), dp.Privacy(1.0, 1e-5), 100, dp.NoisyGradientDescent(clip=0.1, sampling=0.2))
+        dp.verify(LOGISTIC, dp.Privacy(1.0, 1e-5), 100, sampled)
 
 
-def test_more_records_than_planned_get_more_noise() -> None:
-    analysis = analyse(logistic())
+def test_more_records_than_planned_get_more_noise():
+    analysis = analyse(LOGISTIC)
     for sampling in (None, 0.5):
         mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=5)
-        certificate = dp.verify(logistic(), ADD, 100, mechanism)
+        certificate = dp.verify(LOGISTIC, ADD, 100, mechanism)
         more = for_count(mechanism, analysis, certificate, 1e7)
         rounding = [(found.sensitivity - 0.3 * (1 + 1e-12)) / 2 for found in (certificate, more)]
-        assert isinstance(more, DescentCertificate)
         assert rounding[1] >= path_rounding(analysis, more, 1e7, more.noise_scale) * (1 - 1e-9)
         assert rounding[1] > 100 * rounding[0] > 0
         assert more.noise_scale > certificate.noise_scale
@@ -204,65 +178,42 @@ def test_more_records_than_planned_get_more_noise() -> None:
             spent = float(gaussian_delta(more.noise_epsilon, math.sqrt(5) * more.sensitivity / more.noise_scale))
             assert spent <= more.noise_delta
         else:  # what hides rounding is not amplified by sampling
-            added = more.noise_scale**2 - certificate.noise_scale**2
-            own = math.sqrt(added / 5)
-            paid = 1e-3 * more.noise_epsilon, 1e-3 * more.noise_delta
-            assert float(gaussian_delta(paid[0], 2 * rounding[1] / own)) <= paid[1]
+            own = math.sqrt((more.noise_scale**2 - certificate.noise_scale**2) / 5)
+            assert gaussian_delta(1e-3 * more.noise_epsilon, 2 * rounding[1] / own) <= 1e-3 * more.noise_delta
 
 
-def test_noise_of_samples_does_not_grow_with_records_that_take_no_part() -> None:
+def test_noise_of_samples_does_not_grow_with_records_that_take_no_part():
     for records, rate in ((1000, 0.01), (10**6, 1e-4), (50, 0.9), (10**5, 0.3)):
         for probability in (1e-3, 1e-12, 2.0**-100):
             assert stats.binom.sf(most_drawn(records, rate, probability), records, rate) <= probability
     scales = [
-        dp.verify(logistic(), ADD, size, dp.NoisyGradientDescent(clip=0.3, steps=300, sampling=0.01)).noise_scale
+        dp.verify(LOGISTIC, ADD, size, dp.NoisyGradientDescent(clip=0.3, steps=300, sampling=0.01)).noise_scale
         for size in (100, 100_000)
     ]
     assert scales[1] == pytest.approx(scales[0], rel=0.02)
 
 
-# Without a clip.
-
-
-class Quadratic:
-    """An engine whose gradient is theta minus a target, and a public constant; it counts what it is asked."""
-
-    def __init__(self, target: Array, radius: float, public: float = 0.0) -> None:
-        self.target, self.radius, self.public, self.seen = target, radius, public, []
-
-    def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
-        raise AssertionError("gradient descent asks for no minimiser")
-
-    def loss_gradient(self, theta: Array) -> Array:
-        self.seen.append(theta)
-        return theta - self.target
-
-    def public_gradient(self, theta: Array) -> Array:
-        return np.full_like(theta, self.public)
-
-    def project(self, theta: Array) -> Array:
-        return theta * min(1.0, self.radius / max(float(np.linalg.norm(theta)), 1e-300))
-
-
-def test_noise_comes_before_what_is_public() -> None:
+def test_noise_comes_before_what_is_public():
     """A public gradient of 4e16 would round those of neighbours, which are 1.3 apart at most, to multiples of 8."""
     far, n = 1.1e12, 20_000
-    learner = bounded(regularizer=lambda w: far * cp.sum_squares(w - 1))
-    certificate = dp.verify(learner, dp.Privacy(1.0, 1e-6), n, dp.NoisyGradientDescent())
-    x = np.zeros((n, 1))
+    template = learner("logistic", public=lambda w: far * cp.sum_squares(w - 1))
+    certificate, x, found = (
+        dp.verify(template, dp.Privacy(1.0, 1e-6), n, dp.NoisyGradientDescent()),
+        np.zeros((n, 1)),
+        [],
+    )
     x[:8] = 0.7
-    found = []
     for last in (1.0, -1.0):
         x[-1] = last
-        engine = DataEngine(analyse(learner), learner.record.validate({"x": x, "y": np.ones(n)}), n, None)
+        engine = DataEngine(analyse(template), template.record.validate({"x": x, "y": np.ones(n)}), n, None)
         found.append(engine.loss_gradient(np.zeros(1)))
     assert 0.5 < abs(found[0] - found[1]) <= certificate.sensitivity
     assert engine.public_gradient(np.zeros(1)) == -2 * far * n
 
-    slope, start, public = 270.0, np.zeros(1), 2.0**61
+    slope, public = 270.0, 2.0**61
     one = replace(certificate, settings={**certificate.settings, "steps": 1.0, "step_size": 1.0})
     seeds = [np.random.Generator(np.random.PCG64(3)) for _ in range(2)]
     noisy = slope + GAUSSIAN.draw(1, one.noise_scale, seeds[0])
-    moved = 2 * dp.NoisyGradientDescent().run(analyse(learner), one, Quadratic(start - slope, np.inf, public), seeds[1])
+    moved = 2 * dp.NoisyGradientDescent().run(analyse(template), one, Line(np.full(1, -slope), public), seeds[1])
     assert moved == -(noisy + public)
     assert moved != -(noisy - slope + (slope + public))

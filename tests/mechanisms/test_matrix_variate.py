@@ -1,12 +1,10 @@
 """Matrix-shaped noise: its law, its Lipschitz property, the shape of gradients that it needs, and exact privacy."""
 
 import math
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
@@ -15,15 +13,14 @@ from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.mechanisms.matrix_noise import matrix_noise, noise_bound, rounding_bound
 from dpconvex.release.verify import analyse
 
-Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
 
 
-def generator(seed: int) -> np.random.Generator:
+def generator(seed):
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def log_law(matrix: Array, beta: float) -> Array:
+def log_law(matrix, beta):
     """Log density of the noise up to a constant, for matrices (..., rows, columns)."""
     rows, columns = matrix.shape[-2:]
     a = (degrees_of_freedom(rows, columns) + columns) / 2
@@ -32,18 +29,15 @@ def log_law(matrix: Array, beta: float) -> Array:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (4, 2)])
-def test_the_sampler_has_its_law(rows: int, columns: int) -> None:
-    rng, count = generator(1), 3000
-    scale = 0.7
+def test_the_sampler_has_its_law(rows, columns):
+    rng, count, scale = generator(1), 3000, 0.7
     drawn = np.array([matrix_noise(rows, columns, scale, rng) for _ in range(count)])
     nu = degrees_of_freedom(rows, columns)
     s = scale * (nu + columns) / 2
     # Wilks' statistic det(I + M M'/s^2)^-1 is a product of independent beta variables.
     wilks = 1 / np.linalg.det(np.eye(rows) + drawn @ np.swapaxes(drawn, 1, 2) / s**2)
-    reference = np.prod(
-        [stats.beta.rvs((nu - i) / 2, columns / 2, size=20_000, random_state=i) for i in range(rows)], axis=0
-    )
-    assert stats.ks_2samp(wilks, reference).pvalue > 1e-3
+    betas = [stats.beta.rvs((nu - i) / 2, columns / 2, size=20_000, random_state=i) for i in range(rows)]
+    assert stats.ks_2samp(wilks, np.prod(betas, axis=0)).pvalue > 1e-3
     # One row is a multivariate t, with nu - rows + 1 degrees of freedom.
     freedom = nu - rows + 1
     row = (drawn[:, -1] ** 2).sum(axis=1) / s**2 * freedom / columns
@@ -51,7 +45,7 @@ def test_the_sampler_has_its_law(rows: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (2, 10), (5, 5), (9, 50)])
-def test_no_rank_one_change_moves_the_log_density_by_more_than_beta(rows: int, columns: int) -> None:
+def test_no_rank_one_change_moves_the_log_density_by_more_than_beta(rows, columns):
     rng, beta = generator(2), 1.3
     worst = 0.0
     for _ in range(200):
@@ -67,7 +61,7 @@ def test_no_rank_one_change_moves_the_log_density_by_more_than_beta(rows: int, c
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 3), (10, 10), (9, 50)])
-def test_the_bound_on_the_norm(rows: int, columns: int) -> None:
+def test_the_bound_on_the_norm(rows, columns):
     rng, count = generator(5), 2000
     norms = np.array([np.linalg.norm(matrix_noise(rows, columns, 1.0, rng)) for _ in range(count)])
     for probability in (0.3, 0.01):
@@ -75,7 +69,7 @@ def test_the_bound_on_the_norm(rows: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (6, 4), (10, 10)])
-def test_what_errors_of_the_draw_do_to_the_noise(rows: int, columns: int) -> None:
+def test_what_errors_of_the_draw_do_to_the_noise(rows, columns):
     # The steps of the sampler, twice: with errors of the worst kind, a share `error` of each row, in the direction in which
     # the rows below have most to lose, and without.
     rng, error, probability, count = generator(6), 1e-7, 0.05, 1500
@@ -96,7 +90,7 @@ def test_what_errors_of_the_draw_do_to_the_noise(rows: int, columns: int) -> Non
     assert bound < 100 * np.quantile(moved, 1 - probability)
 
 
-def root(row: Array) -> Array:
+def root(row):
     """Return (I + r'r)^(1/2), from eigenvectors."""
     value, vector = np.linalg.eigh(np.eye(len(row)) + np.outer(row, row))
     return np.asarray((vector * np.sqrt(value)) @ vector.T)
@@ -105,40 +99,38 @@ def root(row: Array) -> Array:
 # Which templates have gradients of rank one.
 
 
-def softmax(classes: int, features: int, bias: bool = False) -> dp.Template:
+def softmax(classes, features, bias=False):
     W, b = cp.Variable((classes, features), name="W"), cp.Variable(classes, name="b")
 
-    def loss(x: Any, y: int) -> Any:
+    def loss(x, y):
         scores = W @ x + b if bias else W @ x
         return cp.log_sum_exp(scores) - scores[y]
 
-    ridge = cp.sum_squares(W) + (cp.sum_squares(b) if bias else 0)
-    return dp.Template(dp.Record(x=dp.Ball(features), y=dp.Choice(range(classes))), loss, 0.1 * ridge)
+    record, ridge = dp.Record(x=dp.Ball(features), y=dp.Choice(range(classes))), cp.sum_squares(W) + cp.sum_squares(b)
+    return dp.Template(record, loss, 0.1 * (ridge if bias else cp.sum_squares(W)))
 
 
-SEEN: dict[str, Any] = {
-    "rows of a matrix": lambda: softmax(3, 4),
-    "rows and an intercept": lambda: softmax(3, 4, bias=True),
-    "columns of a matrix": lambda: dp.load("softmax_regression", features=4, classes=3),
-    "one symmetric matrix for each class": lambda: dp.load("large_margin_gaussian", features=3, classes=3),
-    "mixtures": lambda: dp.load("large_margin_gaussian_mixture", features=2, classes=2),
-    "small records": lambda: dp.load("large_margin_gaussian", features=3, classes=2, radius=1e6),
+SEEN = {
+    "rows of a matrix": softmax(3, 4),
+    "rows and an intercept": softmax(3, 4, bias=True),
+    "columns of a matrix": dp.load("softmax_regression", features=4, classes=3),
+    "one symmetric matrix for each class": dp.load("large_margin_gaussian", features=3, classes=3),
+    "mixtures": dp.load("large_margin_gaussian_mixture", features=2, classes=2),
+    "small records": dp.load("large_margin_gaussian", features=3, classes=2, radius=1e6),
 }
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_gradients_are_of_rank_one_where_that_is_claimed(name: str) -> None:
-    template = SEEN[name]()
+def test_gradients_are_of_rank_one_where_that_is_claimed(name):
+    template, rng = SEEN[name], np.random.default_rng(6)
     analysis = analyse(template)
-    found = rank_one_structures(analysis)
+    found, space = rank_one_structures(analysis), analysis.form.space
     assert found
-    space, rng = analysis.form.space, np.random.default_rng(6)
     batch = template.record.sample(30, rng)
     theta = space.pack({n: rng.normal(size=b.variable.shape) for n, b in space.blocks.items()})
     loss = BatchedLoss(template, space, batch)
-    gradients = [loss.clipped_gradient(theta, np.inf, one) for one in np.eye(30, dtype=bool)]
-    for structure in found:
-        for gradient in gradients:
+    for gradient in (loss.clipped_gradient(theta, np.inf, one) for one in np.eye(30, dtype=bool)):
+        for structure in found:
             matrix = (structure.map.T @ gradient).reshape(structure.rows, structure.columns)
             values = np.linalg.svd(matrix, compute_uv=False)
             assert values[0] == pytest.approx(np.linalg.norm(gradient), rel=1e-9, abs=1e-12)

@@ -2,11 +2,9 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
@@ -15,24 +13,15 @@ from dpconvex.mechanisms import noisy_kmeans
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, block_sensitivity, euclidean_sensitivity
 from dpconvex.noise.samplers import seeded_generator
 
-Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
 ALARM = 1e-6
-SHAPE: dict[str, Any] = {"classes": 2, "components": 3, "features": 4, "radius": 1.5}
+SHAPE = {"classes": 2, "components": 3, "features": 4, "radius": 1.5}
 
 
 # Sensitivity: neighbours are formed from records, and their statistics are those of the code that is run.
 
 
-def moved(first: Array, second: Array, weight: float) -> tuple[float, float]:
-    """Return the distance of two sets of statistics, in the Euclidean norm and summed over cells."""
-    difference = first - second
-    difference[..., -1] *= weight
-    cells = np.linalg.norm(difference, axis=-1)
-    return float(np.linalg.norm(cells)), float(cells.sum())
-
-
-def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
+def cells(x, y, centers, radius):
     """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
     batch, step = record.validate({"x": x, "y": y}), noisy_kmeans.grid_step(radius)
@@ -41,41 +30,29 @@ def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
     return found
 
 
-def inside(size: int, features: int, radius: float, rng: np.random.Generator) -> Array:
-    return dp.Ball(features, radius=radius).sample(size, rng)
-
-
 @pytest.mark.parametrize("ratio", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize("features", [1, 3])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(
-    adjacency: str, features: int, ratio: float
-) -> None:
-    rng = np.random.default_rng(features)
-    radius, worst = 1.7, (0.0, 0.0)
+def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(adjacency, features, ratio):
+    rng, radius, worst = np.random.default_rng(features), 1.7, np.zeros(2)
     weight = ratio * radius
     bound = euclidean_sensitivity(adjacency, radius, weight), block_sensitivity(adjacency, radius, weight)
-    pole = radius * np.eye(features)[0]
+    inside, pole = dp.Ball(features, radius=radius).sample, radius * np.eye(features)[0]
     extreme = [(pole, 0), (-pole, 0), (pole, 1), (-pole, 1)]  # turned around, moved to another class, or both
     for trial in range(40):
-        centers = inside(6, features, radius, rng).reshape(2, 3, features)
+        centers = inside(6, rng).reshape(2, 3, features)
         if trial % 2:  # both poles share a centre
             centers[:, 0], centers[:, 1:] = 0.0, 0.9 * radius * np.eye(features)[-1] if features > 1 else 0.0
-        x, y = inside(8, features, radius, rng), rng.integers(0, 2, 8)
-        drawn = [(v, int(c)) for v, c in zip(inside(3, features, radius, rng), rng.integers(0, 2, 3), strict=True)]
-        found = [
-            cells(np.vstack([x, value]), np.append(y, group), centers, radius) for value, group in [*extreme, *drawn]
-        ]
-        if adjacency == "add-remove":
-            pairs = [(one, cells(x, y, centers, radius)) for one in found]
-        else:
-            pairs = list(itertools.combinations(found, 2))
+        x, y = inside(8, rng), rng.integers(0, 2, 8)
+        drawn = [(v, int(c)) for v, c in zip(inside(3, rng), rng.integers(0, 2, 3), strict=True)]
+        found = [cells(np.vstack([x, v]), np.append(y, group), centers, radius) for v, group in [*extreme, *drawn]]
+        others = [cells(x, y, centers, radius)]
+        pairs = itertools.product(found, others) if adjacency == "add-remove" else itertools.combinations(found, 2)
         for first, second in pairs:
-            worst = tuple(map(max, worst, moved(first, second, weight)))  # type: ignore[assignment]
-    assert worst[0] <= bound[0] * (1 + 1e-12)
-    assert worst[1] <= bound[1] * (1 + 1e-12)
-    assert worst[0] >= 0.999 * bound[0]
-    assert worst[1] >= 0.999 * bound[1]
+            lengths = np.linalg.norm((first - second) * [*np.ones(features), weight], axis=-1)
+            worst = np.maximum(worst, [np.linalg.norm(lengths), lengths.sum()])  # Euclidean, and summed over cells
+    assert (worst <= np.array(bound) * (1 + 1e-12)).all()
+    assert (worst >= 0.999 * np.array(bound)).all()
 
 
 # Calibration
@@ -83,8 +60,8 @@ def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(("epsilon", "delta", "rounds"), [(0.1, 1e-6, 5), (1.0, 1e-9, 10), (8.0, 1e-2, 20)])
-def test_gaussian_noise_spends_the_promise_exactly(epsilon: float, delta: float, rounds: int, adjacency: str) -> None:
-    def profile(shift: float) -> float:
+def test_gaussian_noise_spends_the_promise_exactly(epsilon, delta, rounds, adjacency):
+    def profile(shift):
         upper = stats.norm.cdf(shift / 2 - epsilon / shift)
         return float(upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift))
 
@@ -98,21 +75,21 @@ def test_gaussian_noise_spends_the_promise_exactly(epsilon: float, delta: float,
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_gamma_noise_spends_the_promise_exactly(adjacency: str) -> None:
+def test_gamma_noise_spends_the_promise_exactly(adjacency):
     noise = NoisyKMeans(rounds=7).calibrate(dp.Privacy(0.3, 0.0, adjacency), **SHAPE)
     assert noise.noise == "gamma"
     assert noise.sensitivity == block_sensitivity(adjacency, 1.5, noise.weight)
     assert 0.3 * (1 - 1e-9) <= noise.composed / noise.scale <= 0.3
 
 
-def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch):
     # Two data sets whose noisy statistics agree must give the same centres.
     method = NoisyKMeans(rounds=3)
     noise = method.calibrate(dp.Privacy(1.0, 1e-6), classes=2, components=2, features=1, radius=1.0)
     target, drawn = np.array([300.0, 900.0]), []
 
-    def run(sums: float, counts: float) -> Array:
-        def fill(_: Any, shape: tuple[int, ...], __: Any) -> Array:
+    def run(sums, counts):
+        def fill(_, shape, __):
             drawn.append(shape)
             return np.broadcast_to((target - [sums, counts]) * [noise.step, noise.weight], (*shape, 2)).copy()
 
@@ -123,6 +100,6 @@ def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyP
     assert drawn == [(2, 1), (2, 2), (2, 2)] * 2  # as many rounds as are paid for
 
 
-def test_noise_beyond_all_sums_is_refused() -> None:
+def test_noise_beyond_all_sums_is_refused():
     with pytest.raises(dp.NotPrivate, match="larger share"):
         NoisyKMeans().calibrate(dp.Privacy(1e-8), **SHAPE)

@@ -6,19 +6,17 @@ from itertools import product
 import mpmath
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
 from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma
 from dpconvex.noise.samplers import seeded_generator
 
-Array = NDArray[np.float64]
 ALARM = 1e-7
 SHAPES = (-0.5, 0.0, 1e-9, 0.5, 1.0, 4.0)
 
 
-def generating(law: Repetitions, x: Array) -> Array:
+def generating(law, x):
     """Probability generating function E[x^K] (Papernot & Steinke 2022, definition 1)."""
     rest, eta = 1 - (1 - law.gamma) * x, law.shape
     if abs(eta) < 1e-6:
@@ -26,28 +24,25 @@ def generating(law: Repetitions, x: Array) -> Array:
     return np.asarray((rest**-eta - 1) / (law.gamma**-eta - 1))
 
 
-def best_of(base: Array, law: Repetitions) -> Array:
+def best_of(base, law):
     """Law of the best of K draws from `base`, whose outcomes are ordered from worst to best."""
     below = np.concatenate([[0.0], np.cumsum(base)])
     return np.diff(generating(law, np.minimum(below, 1.0)))
 
 
-def loss(first: Array, second: Array) -> float:
+def loss(first, second):
     """The exact epsilon between two discrete laws."""
     return float(np.abs(np.log(first / second)).max())
 
 
-def excess(epsilon: float, first: Array, second: Array) -> float:
+def excess(epsilon, first, second):
     """The exact delta between two discrete laws."""
     return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
 
 
-# The law of the number of runs.
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mean", [1.5, 10.0])
-def test_the_number_of_runs_has_its_law(mean: float, shape: float) -> None:
+def test_the_number_of_runs_has_its_law(mean, shape):
     law = Repetitions(mean, shape)
     probabilities = law.probabilities(20_000)
     assert probabilities.sum() == pytest.approx(1, abs=1e-9)
@@ -72,7 +67,7 @@ def test_the_number_of_runs_has_its_law(mean: float, shape: float) -> None:
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 4.0])
 @pytest.mark.parametrize("mean", [2.0, 10.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
-def test_the_pure_cost_is_exact(mean: float, shape: float, epsilon: float) -> None:
+def test_the_pure_cost_is_exact(mean, shape, epsilon):
     law = Repetitions(mean, shape)
     claimed = law.total(dp.Privacy(epsilon)).epsilon
     assert claimed <= (2 + shape) * epsilon * (1 + 1e-9)
@@ -96,7 +91,7 @@ def test_the_pure_cost_is_exact(mean: float, shape: float, epsilon: float) -> No
 
 
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0])
-def test_the_approximate_cost_covers_everything_and_not_much_more(shape: float) -> None:
+def test_the_approximate_cost_covers_everything_and_not_much_more(shape):
     law, epsilon, delta = Repetitions(6.0, shape), 0.7, 1e-3
     claimed = law.total(dp.Privacy(epsilon, delta))
     assert claimed.delta == pytest.approx(6 * delta)
@@ -119,12 +114,12 @@ def test_the_approximate_cost_covers_everything_and_not_much_more(shape: float) 
     ("mean", "shape"), [(100.0, -0.9), (990_000.0, -0.5), (1.5, -0.99), (1.000001, 900.0), (10.0, 0.0)]
 )
 @pytest.mark.parametrize("epsilon", [1e-9, 0.3, 18.0, 40.0, 300.0, 1000.0])
-def test_the_cost_keeps_its_digits(mean: float, shape: float, epsilon: float) -> None:
+def test_the_cost_keeps_its_digits(mean, shape, epsilon):
     law = Repetitions(mean, shape)
     with mpmath.workdps(1000):
         gamma = mpmath.exp(-mpmath.mpf(log_inverse_gamma(mean, shape)))
 
-        def exact(run: float) -> mpmath.mpf:
+        def exact(run):
             e = mpmath.exp(mpmath.mpf(run))
             return run + (1 + mpmath.mpf(shape)) * mpmath.log((e + gamma) / (1 + gamma * e))
 

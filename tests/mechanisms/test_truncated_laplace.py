@@ -12,7 +12,7 @@ import dpconvex as dp
 from dpconvex.mechanisms.bound_certificate import TruncatedLaplace, truncated_laplace
 
 
-def law(noise: TruncatedLaplace) -> dict[int, Decimal]:
+def law(noise):
     """Probabilities of k, to 50 digits."""
     scale = Decimal(noise.scale)
     weights = {k: (-abs(k) / scale).exp() for k in range(-noise.reach, noise.reach + 1)}
@@ -20,7 +20,7 @@ def law(noise: TruncatedLaplace) -> dict[int, Decimal]:
     return {k: weight / total for k, weight in weights.items()}
 
 
-def profile(p: dict[int, Decimal], moves: tuple[int, ...], epsilon: float) -> Decimal:
+def profile(p, moves, epsilon):
     """Exact hockey-stick divergence of the product law from the same moved by so many steps in each coordinate."""
     bound = Decimal(epsilon).exp()
     total = Decimal(0)
@@ -31,7 +31,7 @@ def profile(p: dict[int, Decimal], moves: tuple[int, ...], epsilon: float) -> De
     return total
 
 
-def coarse(noise: TruncatedLaplace, steps: int, size: int) -> TruncatedLaplace:
+def coarse(noise, steps, size):
     """The same calibration on a grid that is coarse enough to enumerate."""
     from dpconvex.mechanisms.bound_certificate import least_reach
 
@@ -41,7 +41,7 @@ def coarse(noise: TruncatedLaplace, steps: int, size: int) -> TruncatedLaplace:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (0.1, 1e-3), (8.0, 1e-9), (1e-3, 0.3), (0.5, 0.9)])
-def test_the_exact_delta_in_one_dimension(epsilon: float, delta: float) -> None:
+def test_the_exact_delta_in_one_dimension(epsilon, delta):
     noise = coarse(truncated_laplace(dp.Privacy(epsilon, delta), 1.0, 1), 20, 1)
     with localcontext() as context:
         context.prec = 50
@@ -58,7 +58,7 @@ def test_the_exact_delta_in_one_dimension(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 40])
 @pytest.mark.parametrize("sensitivity", [1.0, 0.3, 7e-5])
-def test_rounding_to_the_grid_is_counted(size: int, sensitivity: float) -> None:
+def test_rounding_to_the_grid_is_counted(size, sensitivity):
     noise = truncated_laplace(dp.Privacy(1.0, 1e-6), sensitivity, size)
     rng, step = np.random.default_rng(0), Fraction(noise.step)
     for draw in range(200):
@@ -74,7 +74,7 @@ def test_rounding_to_the_grid_is_counted(size: int, sensitivity: float) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 5])
-def test_values_never_rise_and_draws_have_the_law(seed: int | None) -> None:
+def test_values_never_rise_and_draws_have_the_law(seed):
     noise = coarse(truncated_laplace(dp.Privacy(1.0, 0.05), 1.0, 1), 2, 4000)
     rng = None if seed is None else np.random.default_rng(seed)
     drawn = np.array(noise.draw(rng))

@@ -15,25 +15,22 @@ from dpconvex.noise.loss_distributions import sampled_delta, sampled_multiplier
 from dpconvex.noise.profiles import chi_delta, gaussian_delta, gaussian_sigma, moving_delta, smallest_scale, swing
 
 
-def hockey_stick(epsilon: float, a: float) -> float:
+def hockey_stick(epsilon, a):
     """Integrate the positive part of N(a, 1) minus exp(epsilon) N(0, 1) numerically."""
     edge = epsilon / a + a / 2  # beyond it the difference is positive
-
-    def difference(t: float) -> float:
-        return float(stats.norm.pdf(t - a) - math.exp(epsilon) * stats.norm.pdf(t))
-
+    difference = lambda t: float(stats.norm.pdf(t - a) - math.exp(epsilon) * stats.norm.pdf(t))  # noqa: E731
     return float(integrate.quad(difference, edge, edge + 12, epsabs=0, epsrel=1e-11, limit=200)[0])
 
 
 @pytest.mark.parametrize("a", [0.05, 0.5, 2.0, 6.0])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 5.0])
-def test_the_profile_of_the_gaussian_mechanism_is_exact(epsilon: float, a: float) -> None:
+def test_the_profile_of_the_gaussian_mechanism_is_exact(epsilon, a):
     exact = hockey_stick(epsilon, a)
     found = float(gaussian_delta(epsilon, a))
     assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-7) + 1e-18
 
 
-def test_extreme_numbers_do_no_harm() -> None:
+def test_extreme_numbers_do_no_harm():
     assert float(gaussian_delta(1.0, 0.0)) == 0.0
     assert float(gaussian_delta(0.0, 1e-12)) < 1e-12
     assert float(gaussian_delta(1.0, 1e6)) == 1.0
@@ -42,26 +39,22 @@ def test_extreme_numbers_do_no_harm() -> None:
     assert (np.diff(gaussian_delta(1.0, np.geomspace(1e-3, 1e3, 50))) >= 0).all()
 
 
-def by_quadrature(epsilon: float, dimension: int, a: float) -> float:
+def by_quadrature(epsilon, dimension, a):
     c = epsilon - a**2 / 2
-
-    def term(t: float) -> float:
-        return max(-math.expm1(c - a * t), 0.0) * float(stats.chi.pdf(t, dimension))
-
-    start = max(c / a, 0.0)
-    return float(integrate.quad(term, start, np.inf, epsabs=0, epsrel=1e-10, limit=400)[0])
+    term = lambda t: max(-math.expm1(c - a * t), 0.0) * float(stats.chi.pdf(t, dimension))  # noqa: E731
+    return float(integrate.quad(term, max(c / a, 0.0), np.inf, epsabs=0, epsrel=1e-10, limit=400)[0])
 
 
 @pytest.mark.parametrize(
     ("dimension", "a", "epsilon"),
     [(1, 0.5, 0.5), (3, 1.0, 0.3), (9, 0.1, 0.5), (2, 3.0, 1.0), (20, 0.4, 5.0), (5, 1.0, -0.1), (2, 2.0, 1.0)],
 )
-def test_the_chi_bound_is_above_quadrature_and_close(dimension: int, a: float, epsilon: float) -> None:
+def test_the_chi_bound_is_above_quadrature_and_close(dimension, a, epsilon):
     exact = by_quadrature(epsilon, dimension, a)
     assert exact * (1 - 1e-8) <= chi_delta(epsilon, dimension, a) <= exact * (1 + 2e-4)
 
 
-def test_a_delta_that_is_no_number_proves_nothing() -> None:
+def test_a_delta_that_is_no_number_proves_nothing():
     found = smallest_scale(lambda scale: math.nan if scale < 3 else 1 / scale, 1e-3, 1.0)
     assert found == pytest.approx(1e3)
     assert smallest_scale(lambda scale: math.nan, 1e-3, 1.0) is None
@@ -69,14 +62,14 @@ def test_a_delta_that_is_no_number_proves_nothing() -> None:
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
-def test_calibration_is_rounded_up_and_tight(epsilon: float, delta: float) -> None:
+def test_calibration_is_rounded_up_and_tight(epsilon, delta):
     sigma = gaussian_sigma(epsilon, delta, 3.0)
     assert float(gaussian_delta(epsilon, 3.0 / sigma)) <= delta
     assert float(gaussian_delta(epsilon, 3.0 / (sigma * (1 - 1e-6)))) > delta
 
 
 @pytest.mark.parametrize("epsilon", [700.0, 1000.0, 1e5])
-def test_huge_promises_do_not_overflow(epsilon: float) -> None:
+def test_huge_promises_do_not_overflow(epsilon):
     sigma = gaussian_sigma(epsilon, 1e-6, 1.0)
     assert 0.0 < sigma < 0.1
     assert max(float(gaussian_delta(epsilon, 1.0 / sigma)) * 1e6, chi_delta(epsilon, 3, 1.0 / sigma)) <= 1.0
@@ -87,45 +80,30 @@ NORMAL = np.linspace(-7.0, 9.0, 801)
 WEIGHT = np.exp(-(NORMAL**2) / 2) / math.sqrt(2 * math.pi) * (NORMAL[1] - NORMAL[0])
 
 
-def found(delta_of: object, start: float = 5.0) -> float:
-    sigma = smallest_scale(delta_of, 1e-6, start)  # type: ignore[arg-type]
-    assert sigma is not None
-    return sigma
-
-
-@given(
-    angle=st.floats(0.0, math.pi),
-    length=st.floats(0.05, 2.0),
-    epsilon=st.floats(0.1, 2.0),
-    curvature=st.floats(0.01, 3.0),
-)
+@given(st.floats(0.0, math.pi), st.floats(0.05, 2.0), st.floats(0.1, 2.0), st.floats(0.01, 3.0))
 @settings(max_examples=25)
-def test_noise_that_moves_a_slope_counts_most_along_the_difference(
-    angle: float, length: float, epsilon: float, curvature: float
-) -> None:
-    reach = length * (np.cos(angle) * NORMAL[:, None] + np.sin(angle) * NORMAL) + length**2 / 2
-    gained = np.clip(-np.expm1(np.minimum(epsilon - curvature - reach, 0.0)), 0.0, -math.expm1(-curvature))
-    most = (np.exp(-(NORMAL[:, None] ** 2) / 2) * gained).max(axis=0) / math.sqrt(2 * math.pi) @ WEIGHT
-    bound = float(moving_delta(epsilon, length, curvature))
-    assert most / -math.expm1(-curvature) <= bound * (1 + 1e-6) + 1e-12
-    fine = np.linspace(0.0, 12.0, 40001)
-    straight = length * fine + length**2 / 2
-    gained = np.clip(-np.expm1(np.minimum(epsilon - curvature - straight, 0.0)), 0.0, -math.expm1(-curvature))
-    reached = (np.exp(-(fine**2) / 2) * gained).max() / -math.expm1(-curvature) / math.sqrt(2 * math.pi)
-    assert bound <= reached * 1.05 + 1e-12
+def test_noise_that_moves_a_slope_counts_most_along_the_difference(angle, length, epsilon, curvature):
+    bound, most = float(moving_delta(epsilon, length, curvature)), -math.expm1(-curvature)
+
+    def gained(reach, noise):
+        share = np.clip(-np.expm1(np.minimum(epsilon - curvature - reach - length**2 / 2, 0.0)), 0.0, most)
+        return (np.exp(-(noise**2) / 2) * share).max(axis=0) / math.sqrt(2 * math.pi) / most
+
+    along = NORMAL[:, None]
+    found = gained(length * (np.cos(angle) * along + np.sin(angle) * NORMAL), along) @ WEIGHT
+    assert found <= bound * (1 + 1e-6) + 1e-12
+    straight = np.linspace(0.0, 12.0, 40001)
+    assert bound <= gained(length * straight, straight) * 1.05 + 1e-12
 
 
-def delta_of(sigma: float, curvature: float, behind: bool) -> float:
+def delta_of(sigma, curvature, behind):
     """Delta of a hinge that replaces an opposite one, or appears, as a certificate bounds it, at epsilon = 1."""
     step = 1 / sigma
-    if behind:
-        return Hull(2, 2 * step, curvature, (step, 2 * step), (2.0, 1.0), (step, 0.0, 0.0, 0.0), (0.0, step)).delta(
-            1.0
-        )[0]
-    return Hull(1, step, curvature, (step,), (1.0,), (step, 0.0, 0.0, 0.0), (0.0,)).delta(1.0)[0]
+    slopes, lengths, counts = (step, 0.0, 0.0, 0.0), (step, 2 * step)[: 1 + behind], (2.0, 1.0)[1 - behind :]
+    return Hull(1 + behind, lengths[-1], curvature, lengths, counts, slopes, (0.0, step)[: 1 + behind]).delta(1.0)[0]
 
 
-def one_fall(epsilon: float, sigma: float, curvature: float, behind: float = 1.0) -> float:
+def one_fall(epsilon, sigma, curvature, behind=1.0):
     """The slope stays, falls as fast as it may, and stays, beside a record with an opposite slope."""
     start, length = np.linspace(-2, 8, 401)[:, None], np.linspace(0, 12, 481)[None]
     end, left = start + length, np.maximum(0.0, 1 / sigma + math.expm1(-curvature) * length)
@@ -136,16 +114,16 @@ def one_fall(epsilon: float, sigma: float, curvature: float, behind: float = 1.0
 
 @pytest.mark.parametrize("curvature", [0.1, 0.3, 0.5, 0.8])
 @pytest.mark.parametrize("behind", [False, True])
-def test_no_adversary_beats_a_hinge_and_one_comes_close(behind: bool, curvature: float) -> None:
-    sigma = found(lambda s: delta_of(s, curvature, behind))
+def test_no_adversary_beats_a_hinge_and_one_comes_close(behind, curvature):
+    sigma = smallest_scale(lambda s: delta_of(s, curvature, behind), 1e-6, 5.0)
     assert one_fall(1.0, sigma, curvature, float(behind)) <= 1e-6
     assert one_fall(1.0, 0.9 * sigma, curvature, float(behind)) > 1e-6  # a tenth less would be found out
     steps, counts = (np.array([1, 2]), np.array([2, 1])) if behind else (np.array([1]), np.array([1]))
-    everywhere = found(lambda s: float((counts * gaussian_delta(1 - curvature, steps / s)).sum()))
+    everywhere = smallest_scale(lambda s: float((counts * gaussian_delta(1 - curvature, steps / s)).sum()), 1e-6, 5.0)
     assert everywhere >= 1.05 * sigma
 
 
-def test_limits() -> None:
+def test_limits():
     assert swing(1.0, 0.5, 0.5, 0.3) == swing(1.0, 0.5, 0.0, 0.0) == 0.0
     assert swing(1.0, 0.5, 0.3, 0.3) < swing(1.0, 0.5, 0.0, 0.3) < swing(1.0, 0.5, 0.0, 0.3, behind=1.0)
     everywhere = swing(1.0, 0.3, 0.0, math.log1p(0.5))
@@ -155,7 +133,7 @@ def test_limits() -> None:
     assert np.isfinite(moving_delta(700.0, lengths[:, None], np.geomspace(1e-6, 50.0, 40))).all()
 
 
-def one_step(epsilon: float, multiplier: float, rate: float) -> float:
+def one_step(epsilon, multiplier, rate):
     """The exact delta of one step: both orders, by the profile of the Gaussian mechanism (Balle, Barthe & Gaboardi 2018)."""
     more = math.log1p(math.expm1(epsilon) / rate)
     first = rate * float(gaussian_delta(more, 1 / multiplier))
@@ -169,12 +147,12 @@ def one_step(epsilon: float, multiplier: float, rate: float) -> float:
 
 
 @pytest.mark.parametrize(("multiplier", "rate", "epsilon"), [(1.0, 0.1, 0.05), (0.8, 0.5, 0.4), (2.0, 0.9, 0.3)])
-def test_one_step_is_exact(multiplier: float, rate: float, epsilon: float) -> None:
+def test_one_step_is_exact(multiplier, rate, epsilon):
     exact = one_step(epsilon, multiplier, rate)
     assert exact <= sampled_delta(epsilon, multiplier, rate, 1) <= exact * 1.001
 
 
-def test_the_multiplier_keeps_the_promise_and_no_more() -> None:
+def test_the_multiplier_keeps_the_promise_and_no_more():
     multiplier = sampled_multiplier(1.0, 1e-5, 0.1, 30)
     assert sampled_delta(1.0, multiplier, 0.1, 30) <= 1e-5
     assert sampled_delta(1.0, 0.999 * multiplier, 0.1, 30) > 1e-5
@@ -183,25 +161,24 @@ def test_the_multiplier_keeps_the_promise_and_no_more() -> None:
         sampled_multiplier(1.0, 1e-21, 0.1, 30)
 
 
-def by_contour(epsilon: float, multiplier: float, rate: float, steps: int) -> float:
+def by_contour(epsilon, multiplier, rate, steps):
     """The exact delta of a record in the first data set: an integral over a line of complex exponents, with no grid of losses."""
     x = np.linspace(-14 * multiplier, 1 + 14 * multiplier, 4001)
     loss = np.log1p(rate * np.expm1((2 * x - 1) / (2 * multiplier**2)))
     density = (1 - rate) * np.exp(-((x / multiplier) ** 2) / 2) + rate * np.exp(-(((x - 1) / multiplier) ** 2) / 2)
     p = density / density.sum()
 
-    def mean(theta: float) -> float:
+    def excess(theta):
         weights = p * np.exp(theta * loss)
-        return float((weights * loss).sum() / weights.sum())
+        return steps * float((weights * loss).sum() / weights.sum()) - epsilon
 
-    theta = brentq(lambda t: steps * mean(t) - epsilon, 1e-9, 40.0)
+    theta = brentq(excess, 1e-9, 40.0)
     weights = p * np.exp(theta * loss)
     spread = math.sqrt(steps * float((weights * (loss - epsilon / steps) ** 2).sum() / weights.sum()))
     s = theta + 1j * np.linspace(-12, 12, 1201) / spread
     logs = np.array([np.log1p((p * np.expm1(point * loss)).sum()) for point in s])
-    return float(
-        np.real((np.exp(steps * logs - s * epsilon) / (s * (s + 1))).sum()) * 24 / spread / 1200 / (2 * math.pi)
-    )
+    total = np.real((np.exp(steps * logs - s * epsilon) / (s * (s + 1))).sum())
+    return float(total * 24 / spread / 1200 / (2 * math.pi))
 
 
 @pytest.mark.parametrize(
@@ -209,6 +186,6 @@ def by_contour(epsilon: float, multiplier: float, rate: float, steps: int) -> fl
     # The transforms of plain probabilities were wrong by 6 % and more in the first, and more in others.
     [(17.871, 0.3, 300_000, 100.0), (1.5628, 0.01, 1000, 1.0), (2.736, 0.01, 20_000, 4.0)],
 )
-def test_rounding_is_a_small_part_of_small_deltas(multiplier: float, rate: float, steps: int, epsilon: float) -> None:
+def test_rounding_is_a_small_part_of_small_deltas(multiplier, rate, steps, epsilon):
     exact = by_contour(epsilon, multiplier, rate, steps)
     assert exact <= sampled_delta(epsilon, multiplier, rate, steps) <= exact * 1.05

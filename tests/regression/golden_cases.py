@@ -3,8 +3,6 @@
 Options are written out where they matter, so that a changed default moves only what it should.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,25 +31,25 @@ class Dataset(NamedTuple):
     raw: np.ndarray
 
 
-def iris() -> Dataset:
+def iris():
     """Four lengths in cm: 150 records, 3 classes."""
     bunch = datasets.load_iris()
     return Dataset(unit_ball(bunch.data, 0, 10), bunch.target.astype(np.int64), bunch.data)
 
 
-def breast_cancer() -> Dataset:
+def breast_cancer():
     """Wisconsin, original: 683 records, nine gradings from 1 to 10; class 1 is malignant."""
     raw, labels = load_breast_cancer()
     return Dataset(unit_ball(raw, 1, 10), (labels == "malignant").astype(np.int64), raw)
 
 
-def adult() -> Dataset:
+def adult():
     """UCI Adult: 45,222 records, 105 columns, each record divided by its own norm; class 1 earns more than 50,000."""
     table = loaders.adult(loaders.find("adult.csv.gz"))
     return Dataset(table.design(unit=True).toarray(), (table.y > 0).astype(np.int64), table.numeric)
 
 
-def thinned(data: Callable[[], Dataset], step: int) -> Callable[[], Dataset]:
+def thinned(data, step):
     """Take each `step`-th record, for tests that have little time."""
     return lambda: Dataset(*(column[::step] for column in data()))
 
@@ -65,7 +63,7 @@ class Fit:
     seed: int = 1
 
     @property
-    def name(self) -> str:
+    def name(self):
         """Name in the golden file."""
         promise = f"{self.privacy.adjacency}, epsilon {self.privacy.epsilon:g}"
         promise += f", delta {self.privacy.delta:g}" if self.privacy.delta else ""
@@ -87,30 +85,30 @@ class Case:
     shared: bool = False
 
 
-def classes(d: Dataset) -> Data:
+def classes(d):
     return {"x": d.x, "y": d.y}
 
 
-def virginica(d: Dataset) -> Data:
+def virginica(d):
     return {"x": d.x, "y": np.where(d.y == 2, 1, -1)}
 
 
-def signs(d: Dataset) -> Data:
+def signs(d):
     return {"x": d.x, "y": 2 * d.y - 1}
 
 
-def components(d: Dataset) -> Data:
+def components(d):
     """The number of the class, and a component by a public rule: is the first feature above the middle of its range."""
     return {"x": d.x, "y": d.y, "m": (d.x[:, 0] > 0).astype(int)}
 
 
-def pairs(d: Dataset) -> Data:
+def pairs(d):
     """Differences of records, and whether they are of one class."""
     other = (np.arange(len(d.y)) * 7 + 11) % len(d.y)
     return {"x": d.x - d.x[other], "y": np.where(d.y == d.y[other], "alike", "different")}
 
 
-def petal_width(d: Dataset) -> Data:
+def petal_width(d):
     """Iris: the last length, declared to lie between 0 and 3 cm, from the others."""
     return {"x": d.x[:, :3], "y": (d.raw[:, 3] - 1.5) / 1.5}
 
@@ -122,7 +120,7 @@ GAUSSIAN = Fit(APPROXIMATE, dp.ObjectivePerturbation("gaussian"))
 DESCENT = Fit(APPROXIMATE, dp.NoisyGradientDescent(steps=30))
 TENTH = Fit(dp.Privacy(0.1))
 MATRIX = Fit(dp.Privacy(10.0, adjacency="add-remove"), dp.ObjectivePerturbation("matrix"))
-THREE: dict[str, Any] = {"classes": 3, "regularization": 0.01}
+THREE = {"classes": 3, "regularization": 0.01}
 SOFT = THREE | {"competitors": "soft"}
 BOTH = (WEAK, WEAK_GAUSSIAN)
 LESS = {"regularization": 1e-3}
@@ -132,7 +130,7 @@ on_original = partial(Case, "breast_cancer", breast_cancer)
 on_fourth = partial(Case, "breast_cancer", thinned(breast_cancer, 4))
 on_adult = partial(Case, "adult", adult, shared=True, slow=True)
 
-CASES: tuple[Case, ...] = (
+CASES = (
     on_iris("softmax", "softmax_regression", classes, THREE, fits=(*BOTH, MATRIX)),
     on_iris("large-margin Gaussians, soft", "large_margin_gaussian", classes, SOFT, fits=BOTH),
     on_iris("large-margin Gaussians, summed", "large_margin_gaussian", classes, THREE | {"competitors": "summed"}),
@@ -157,7 +155,7 @@ CASES: tuple[Case, ...] = (
 
 # Problems whose certificates are kept: each with its defaults, what depends on the number of classes with more of them, and
 # with larger records what costs no curvature on small ones.
-GALLERY: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in dp.problems()} | {
+GALLERY = {name: (name, {}) for name in dp.problems()} | {
     "logistic_regression_of_larger_records": ("logistic_regression", {"radius": 4.0}),
     "softmax_regression_of_five": ("softmax_regression", {"classes": 5}),
     "softmax_regression_of_larger_records": ("softmax_regression", {"classes": 3, "radius": 2.0}),

@@ -5,15 +5,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from golden_cases import GALLERY, Case, Dataset, Fit
-from numpy.typing import NDArray
+from golden_cases import GALLERY, Fit
 
 import dpconvex as dp
 from dpconvex.release.verify import analyse
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.problem import Problem
 
-Array = NDArray[np.float64]
 Numbers = dict[str, Any]
 
 # Certified distance from the exact minimiser, in the Euclidean norm of the parameters.
@@ -32,7 +30,7 @@ CHOICE = ("mechanism", "added", "strong_convexity", "noise_scale", "predicted_ri
 # Certificates of the gallery need no data.  The quadratic is given, so that every constant is determined to rounding; it is
 # small, so that curvature costs something.
 GALLERY_FEATURES, GALLERY_SIZE, GALLERY_EPSILON, ADDED = 3, 100, 3.0, 2.0
-MECHANISMS: dict[float, tuple[Any, ...]] = {
+MECHANISMS = {
     0.0: (
         None,
         dp.ObjectivePerturbation("gamma", added=ADDED),
@@ -50,9 +48,9 @@ MECHANISMS: dict[float, tuple[Any, ...]] = {
 STATISTICS = {"least_squares_classifier", "linear_regression"}
 
 
-def constants(certificate: dp.Certificate, given: bool = False) -> Numbers:
+def constants(certificate, given=False):
     """Return every number of a certificate; `given` if the added quadratic is."""
-    found: Numbers = {"mechanism": certificate.mechanism} | ({"given": True} if given else {})
+    found = {"mechanism": certificate.mechanism} | ({"given": True} if given else {})
     found |= {name: getattr(certificate, name) for name in CONSTANTS if getattr(certificate, name) is not None}
     found |= dict(certificate.settings)
     if certificate.cover is not None:
@@ -65,13 +63,13 @@ def constants(certificate: dp.Certificate, given: bool = False) -> Numbers:
     return found
 
 
-def walk(step: Any) -> Any:
+def walk(step):
     yield step
     for child in step.children:
         yield from walk(child)
 
 
-def certificates(name: str) -> Numbers:
+def certificates(name):
     """Return the constants of all certificates of a problem of the gallery, or the fact that there is none."""
     problem, options = GALLERY[name]
     template = dp.load(problem, features=GALLERY_FEATURES, **options)
@@ -95,7 +93,7 @@ def certificates(name: str) -> Numbers:
     return found
 
 
-def probes(theta: Array) -> list[float]:
+def probes(theta):
     """Return inner products of a vector with fixed unit vectors, which no vector of another direction shares."""
     directions = [np.cos(np.arange(1, len(theta) + 1) * (k + 1) + k) for k in range(PROBES)]
     return [float(theta @ d / np.linalg.norm(d)) for d in directions]
@@ -104,7 +102,7 @@ def probes(theta: Array) -> list[float]:
 class Measured:
     """A case with its data: each method measures one group of numbers."""
 
-    def __init__(self, case: Case, data: Dataset) -> None:
+    def __init__(self, case, data):
         self.case = case
         columns = {name: np.asarray(column) for name, column in case.columns(data).items()}
         features = columns["x"].shape[1]
@@ -127,7 +125,7 @@ class Measured:
         )
         self.kinked = analysis.kink is not None
 
-    def minimum(self) -> Numbers:
+    def minimum(self):
         """Fit without privacy.
 
         The minimiser is certified to `TOLERANCE`, and a subgradient r of the objective is known there with ||r||/mu below it.
@@ -141,7 +139,7 @@ class Measured:
         assert gap <= 1e-10 * abs(objective), f"{self.case.name}: the objective is certified only to {gap:.2g}"
         return {"records": self.size, "distance": TOLERANCE, "objective": objective} | self.quality(solution.theta)
 
-    def fit(self, fit: Fit) -> Numbers:
+    def fit(self, fit):
         """Fit privately with a seed, and say what was promised and what came out."""
         nominal = self.size if fit.privacy.adjacency == "add-remove" else None
         release = dp.solve(
@@ -149,19 +147,19 @@ class Measured:
         )
         assert release.certificate is not None
         theta = self.problem.space.pack(dict(release.items()))
-        found: Numbers = {"seed": fit.seed, "certificate": constants(release.certificate)}
+        found = {"seed": fit.seed, "certificate": constants(release.certificate)}
         return found | {"objective": self.problem.value(theta) / self.size} | self.quality(theta)
 
-    def quality(self, theta: Array) -> Numbers:
+    def quality(self, theta):
         """Return what parameters are, and mistakes on the test records, or for other than labels the mean absolute error."""
         parameters = self.problem.space.unpack(theta)
-        found: Numbers = {"norm": float(np.linalg.norm(theta)), "probes": probes(theta)}
+        found = {"norm": float(np.linalg.norm(theta)), "probes": probes(theta)}
         assert self.template.predict is not None
         answer = self.template.predict(parameters, self.test["x"].astype(float))
         if self.template.record.discrete:
             return found | {"test_mistakes": int((answer != self.test["y"]).sum()), "test_records": len(self.test["y"])}
         return found | {"test_error": float(np.mean(np.abs(answer - self.test["y"]) if "y" in self.test else answer))}
 
-    def everything(self) -> Numbers:
+    def everything(self):
         """Return all that the golden file holds about the case."""
         return {"minimum": self.minimum()} | {fit.name: self.fit(fit) for fit in self.case.fits}

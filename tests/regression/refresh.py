@@ -19,12 +19,11 @@ determined on any machine, not how well it happened to agree on one:
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from golden_cases import CASES, GALLERY
-from golden_measures import Measured, Numbers, certificates
+from golden_measures import Measured, certificates
 
 from dpconvex.errors import DomainError
 
@@ -42,7 +41,7 @@ CALIBRATED = {
 Moved = tuple[str, Any, Any]
 
 
-def allowed(name: str, old: float, around: Mapping[str, Any]) -> float:
+def allowed(name, old, around):
     """Return how far a number may be from the golden one, in the golden group that it belongs to."""
     certificate = around.get("certificate")
     if name == "test_mistakes":
@@ -62,7 +61,7 @@ def allowed(name: str, old: float, around: Mapping[str, Any]) -> float:
     return DERIVED * max(abs(old), unit.get(name, 0.0))
 
 
-def compare(old: Any, new: Any, place: str = "", around: Mapping[str, Any] | None = None) -> Iterator[Moved]:
+def compare(old, new, place="", around=None):
     """Yield what differs between golden and measured numbers by more than it may."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
@@ -78,26 +77,26 @@ def compare(old: Any, new: Any, place: str = "", around: Mapping[str, Any] | Non
         yield place, old, new
 
 
-def told(old: Any, new: Any) -> str:
+def told(old, new):
     """Say what moved, one line each; of whole groups only that they are there."""
     moved = [(place, *("..." if isinstance(v, dict) else v for v in pair)) for place, *pair in compare(old, new)]
     return "\n".join(f"{place}: {before} -> {after}" for place, before, after in moved)
 
 
-def merge(old: Any, new: Any, around: Mapping[str, Any] | None = None, name: str = "") -> Any:
+def merge(old, new, around=None, name=""):
     """Return the golden numbers with those replaced that moved, so that a refreshed file shows nothing else."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {key: merge(old.get(key), value, old, key) for key, value in new.items()}
     return new if list(compare(old, new, name, around)) else old
 
 
-def load(name: str) -> Numbers:
+def load(name):
     """Read a golden file; one that does not exist is empty."""
     file = FOLDER / f"{name}.json"
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
-def rounded(value: Any) -> Any:
+def rounded(value):
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -105,7 +104,7 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def measured(name: str, old: Numbers, quick: bool) -> Numbers:
+def measured(name, old, quick):
     """Measure one golden file; what is left out stays as it was."""
     if name.startswith(CERTIFICATES):
         return certificates(name.removeprefix(CERTIFICATES))
@@ -125,7 +124,7 @@ def measured(name: str, old: Numbers, quick: bool) -> Numbers:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Run the command line; the exit status is 1 if something moved and was not written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help="golden file without .json; by default all")

@@ -1,10 +1,8 @@
 """Certificates of the gallery, fits on canonical data sets, private and not, and passes over the records are what they were."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from golden_cases import CASES, GALLERY, Case
+from golden_cases import CASES, GALLERY
 from golden_measures import Measured, certificates
 from refresh import CALIBRATED, CERTIFICATES, compare, load, told
 
@@ -16,13 +14,13 @@ REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do.
 
 
 @pytest.mark.parametrize("name", GALLERY)
-def test_no_certificate_has_moved(name: str) -> None:
+def test_no_certificate_has_moved(name):
     change = told(load(CERTIFICATES + name), certificates(name))
     assert not change, change + REMEDY
 
 
-def test_a_constant_that_moves_by_a_millionth_is_found() -> None:
-    golden: dict[str, Any] = load(CERTIFICATES + "large_margin_gaussian")
+def test_a_constant_that_moves_by_a_millionth_is_found():
+    golden = load(CERTIFICATES + "large_margin_gaussian")
     checked = 0
     for group in golden.values():
         given = group.get("given", False) or not group.get("added")
@@ -34,13 +32,13 @@ def test_a_constant_that_moves_by_a_millionth_is_found() -> None:
     assert checked > 50
 
 
-def marked(case: Case) -> Any:
+def marked(case):
     marks = [pytest.mark.slow] * case.slow + [pytest.mark.shared] * case.shared
     return pytest.param(case, id=f"{case.golden}-{case.name}".replace(" ", "-"), marks=marks)
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
-def test_fits_are_where_they_were(case: Case) -> None:
+def test_fits_are_where_they_were(case):
     golden = load(case.golden)[case.name]
     try:
         case_now = Measured(case, case.data())
@@ -55,7 +53,7 @@ def test_fits_are_where_they_were(case: Case) -> None:
 
 # Passes over the records of `dp.minimize`, and of `dp.solve` (epsilon 1, delta 1e-6, seed 0): a change may lower these numbers,
 # and raises one only with a reason.
-PASSES: dict[str, tuple[dict[str, Any], int, int]] = {
+PASSES = {
     "logistic_regression": ({"features": 20, "regularization": 1e-4}, 12, 13),
     "softmax_regression": ({"features": 12, "classes": 5, "regularization": 1e-3}, 15, 12),
     "huber_svm": ({"features": 20, "regularization": 1e-3}, 15, 15),
@@ -65,7 +63,7 @@ PASSES: dict[str, tuple[dict[str, Any], int, int]] = {
 }
 
 
-def records(features: int, classes: int, size: int = 2000) -> dict[str, Any]:
+def records(features, classes, size=2000):
     """Return records of unit length, whose classes a noisy linear rule gives, and whose features differ in size."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(size, features)) * np.geomspace(1, 0.05, features)
@@ -75,11 +73,11 @@ def records(features: int, classes: int, size: int = 2000) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", PASSES)
-def test_fits_take_no_more_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fits_take_no_more_passes(name, monkeypatch):
     options, most, private = PASSES[name]
     passes, solve = [], backends.solve
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments):
         found = solve(*arguments)
         passes.append(found.evaluations)
         return found
