@@ -48,28 +48,23 @@ class Block:
         return np.asarray(self.matrix @ away + self.offset)
 
     @cached_property
-    def _sizes(self) -> tuple[sp.csr_array, Array, Array, Array]:
-        """Absolute entries, how many there are in a row, which rows are exact, and the norms of rows."""
-        size = sp.csr_array(abs(self.matrix))
-        counts = np.diff(size.indptr)
-        exact = (counts == 1) & (np.asarray(size.sum(axis=1)).ravel() == 1)
-        norms = np.sqrt(np.asarray((size * size).sum(axis=1)).ravel())
-        return size, counts, exact & (self.point is None), norms
+    def size(self) -> sp.csr_array:
+        return sp.csr_array(abs(self.matrix))
 
-    @property
+    @cached_property
     def norms(self) -> Array:
-        """Of the rows."""
-        return self._sizes[3]
+        return np.sqrt(np.asarray((self.size * self.size).sum(axis=1)).ravel())
 
     def rounding(self, x: Array) -> Array:
         """Bound what rounding does to each number at a point, but for the signs of single coordinates less a bound."""
-        size, counts, exact, norms = self._sizes
+        counts = np.diff(self.size.indptr)
         away = np.abs((x if self.point is None else x - self.point).astype(float))
-        found = (ROOM + counts) * EXTENDED * (size @ away + np.abs(self.offset.astype(float)))
-        if self.kind == NONNEGATIVE:
-            found = np.where(exact, 0.0, found)
+        found = (ROOM + counts) * EXTENDED * (self.size @ away + np.abs(self.offset.astype(float)))
+        if self.kind == NONNEGATIVE and self.point is None:
+            found = np.where((counts == 1) & (np.asarray(self.size.sum(axis=1)).ravel() == 1), 0.0, found)
         if self.errors is not None:
-            found = found + self.errors + (self.slope_error + (ROOM + counts) * UNIT) * norms * np.linalg.norm(away)
+            slope_errors = (self.slope_error + (ROOM + counts) * UNIT) * self.norms
+            found = found + self.errors + slope_errors * np.linalg.norm(away)
         return np.asarray(found, dtype=float)
 
     def margins(self, x: Array) -> tuple[Array, Array]:
@@ -102,9 +97,7 @@ class Block:
 
     def half_space(self, z: Array, x: Array) -> HalfSpace:
         """Return what a vector near the dual cone says of K, with what is left of it at x."""
-        value, error = self.at(x), self.rounding(x)
-        size = self._sizes[0]
-        side = 0
+        value, error, side = self.at(x), self.rounding(x), 0
         if self.kind == SEMIDEFINITE:
             # Exactly semidefinite is what given vectors and weights make.
             weight, vector = np.linalg.eigh(smat(np.asarray(z, dtype=float)))
@@ -117,7 +110,7 @@ class Block:
             z = self.dual(z)
             gap = float(z @ value) + float(np.abs(z) @ error) + 4 * EXTENDED * len(z) * float(np.abs(z) @ np.abs(value))
         row = -np.asarray(self.matrix.T @ z, dtype=float)
-        widest = float(np.linalg.norm((size.T @ np.abs(z)).astype(float)))
+        widest = float(np.linalg.norm((self.size.T @ np.abs(z)).astype(float)))
         return HalfSpace(z, row, max(gap, 0.0), (self.slope_error + (ROOM + len(z) + 4 * side) * UNIT) * widest)
 
 

@@ -21,8 +21,7 @@ from dpconvex.geometry.blocks import EXTENDED, NONNEGATIVE, Block
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.region import Region
 
-# Of double or extended precision.
-Array = NDArray[Any]
+Array = NDArray[Any]  # of double or extended precision
 
 # Rounding is looked at in so many directions.
 DIRECTIONS = 12
@@ -71,7 +70,7 @@ def certified_distance(
             return np.inf
         slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
     sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
-    residual = float(np.linalg.norm(region.free.T @ slope)) + sum(space.error for space in spaces)
+    residual = float(np.linalg.norm(region.hull[1].T @ slope)) + sum(space.error for space in spaces)
     residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
     ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
     if region.is_polyhedral and spaces:
@@ -90,10 +89,8 @@ def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Arra
         costly = z * block.norms**2 <= modulus * block.at(x)
     else:
         costly = np.full(len(z), np.sum((block.matrix.T @ z) ** 2) <= modulus * (z @ block.at(x)))
-    if count:
-        of_heights = np.diff(sp.csr_array(block.matrix[:, -count:]).indptr) > 0
-        costly &= ~of_heights if block.kind == NONNEGATIVE else ~of_heights.any()
-    return np.where(costly, 0.0, z)
+    of_heights = np.diff(sp.csr_array(block.matrix[:, len(x) - count :]).indptr) > 0
+    return np.where(costly & ~(of_heights if block.kind == NONNEGATIVE else of_heights.any()), 0.0, z)
 
 
 def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
@@ -106,10 +103,8 @@ def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Arr
     given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
 
     def said() -> Array:
-        parts = [
-            np.bincount(t.col, (t.data * z[t.row]).astype(float), count) for t, z in zip(heights, given, strict=True)
-        ]
-        return np.asarray(np.sum(parts, axis=0))
+        pairs = zip(heights, given, strict=True)
+        return np.sum([np.bincount(t.col, (t.data * z[t.row]).astype(float), count) for t, z in pairs], axis=0)
 
     slacks = [block.at(x)[table.row].astype(float) for block, table in zip(blocks, heights, strict=True)]
     for table, slack in zip(heights, slacks, strict=True):

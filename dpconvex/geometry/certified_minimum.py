@@ -18,8 +18,7 @@ from dpconvex.geometry.certificates import Certified, Smooth, certified_distance
 from dpconvex.geometry.convex_sets import UNIT, smat, svec
 from dpconvex.geometry.region import Region
 
-# Of double or extended precision.
-Array = NDArray[Any]
+Array = NDArray[Any]  # of double or extended precision
 
 NEWTON_STEPS, LAST_STEPS, PATIENCE, BUNDLE_STEPS = 60, 40, 4, 100
 # A Newton step of this size, relative to the point, is followed by the last steps.
@@ -157,7 +156,6 @@ def nearer(region: Region, block: Block, x: Array) -> Block:
 
 
 def is_same(one: Block, other: Block) -> bool:
-    """Whether two linearisations, of any points, are the same but for rounding."""
     rows, others = (
         np.column_stack([cut.matrix.toarray(), cut.offset - cut.matrix @ cut.point]).astype(float)
         for cut in (one, other)
@@ -343,7 +341,7 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
     rest = goal - sum((space.row for space in spaces), np.zeros(dim))
     tied = region.system[0].any(axis=0)
     # What equations and fixed coordinates have of the rest is everywhere what it is at the point.
-    loose = np.where(tied, region.free @ (region.free.T @ np.where(tied, rest, 0.0)), rest)
+    loose = np.where(tied, region.hull[1] @ (region.hull[1].T @ np.where(tied, rest, 0.0)), rest)
     loose[region.fixed] = 0.0
     used = tied | (goal != 0)
     for block, space in zip(blocks, spaces, strict=True):

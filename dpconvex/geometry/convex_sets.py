@@ -122,7 +122,6 @@ class AxisHull(Piece):
 
     @property
     def is_facet(self) -> bool:
-        """Whether all points lie on one hyperplane, with one on each line."""
         return bool((self.low == self.high).all())
 
     @property
@@ -265,7 +264,6 @@ class Spectral(Piece):
 
     @property
     def center(self) -> Array:
-        """Coordinates of the shift."""
         return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
 
     @property
@@ -281,5 +279,4 @@ class Spectral(Piece):
 
 
 def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:
-    """Turn coordinates, shape (k, m), into matrices, shape (k, *shape)."""
     return smat(x) if symmetric else np.swapaxes(x.reshape(len(x), shape[1], shape[0]), 1, 2)

@@ -12,8 +12,9 @@ from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.errors import NotPrivate
 
-# Atoms with kinks that no condition of ours avoids.
-KINKED = (ABS, MAX, MAXIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
+# Atoms that are piecewise linear, and all those with kinks that no condition of ours avoids.
+POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)
+KINKED = (*POLYHEDRAL, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
 
 
 def has_kinks(expression: Expression) -> bool:
@@ -58,10 +59,10 @@ def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
     for constraint in constraints:
         more = [rel_entr(*constraint.args[1:])] if constraint.kind == "exponential cone" else []
         for _, argument, kind in (one for root in (*constraint.args, *more) for one in domains(root)):
-            if kind in ("not negative", "positive") and argument.variables and is_concave(argument):
-                found.append(not_negative(argument))
-            elif kind == "semidefinite" and argument.variables:
+            if kind == "semidefinite" and argument.variables:
                 found.append(Constraint("semidefinite", (argument,)))
+            elif kind in ("not negative", "positive") and argument.variables and is_concave(argument):
+                found.append(not_negative(argument))
     return list(dict.fromkeys(found))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.geometry.blocks import SEMIDEFINITE
 from dpconvex.geometry.certified_minimum import reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
@@ -51,13 +51,10 @@ class FeasibleSet:
     @cached_property
     def obstacle(self) -> str | None:
         """Why neither a projection nor certificates from multipliers are to be had; None if one of them is."""
-        if self.has_projection:
-            return None
         try:
-            self.region.check()
-        except TemplateError:
-            raise
-        except DPConvexError as error:
+            if not self.has_projection:
+                self.region.check()
+        except (NotPrivate, NotConverged) as error:
             return f"{self.reason}; and not by a conic program: {error}"
         return None
 
@@ -87,7 +84,6 @@ class FeasibleSet:
 
     @cached_property
     def norm_bound(self) -> float:
-        """Bound on ``||theta||`` over K, possibly infinite."""
         return self.norm_on(np.arange(self.space.dim))
 
     @property
@@ -173,7 +169,6 @@ class FeasibleSet:
 
 
 def bounds_of(pieces: Sequence[Piece], dim: int) -> tuple[Array, Array]:
-    """Intersect the bounds of single coordinates."""
     lower, upper = np.full(dim, -np.inf), np.full(dim, np.inf)
     for piece in pieces:
         below, above = piece.bounds()

@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.exponentials import LOG, REL_ENTR
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, POWER
@@ -26,14 +25,10 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
 from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
-from dpconvex.geometry.domains import has_kinks
+from dpconvex.geometry.domains import POLYHEDRAL, has_kinks
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
 from dpconvex.geometry.region import Region
-
-# Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
-POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)
-STEEP = (LOG, REL_ENTR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +112,7 @@ class Epigraph:
         return float(self.weights @ self.region.inside[-len(self.weights) :].astype(float)) - self.value(self.inside)
 
     def heights(self, theta: Array) -> Array:
-        """Evaluate all entries, shape (J,)."""
-        values = self.region.space.unpack(np.concatenate([theta, np.zeros(len(self.weights))]))
-        found = evaluations(self.entries, {v: values[v.name] for entry in self.entries for v in entry.variables})
+        found = evaluations(self.entries, self.region.leaves(np.concatenate([theta, np.zeros(len(self.weights))])))
         return np.concatenate([found[entry][0].reshape(-1, order="F") for entry in self.entries])
 
     def value(self, theta: Array) -> float:
@@ -249,7 +242,7 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
         return True
     if part.atom is LOG_DET:
         return not feasible.least_eigenvalue(part.args[0]) > 0
-    steep = part.atom in STEEP or (part.atom is POWER and part.option("p") < 2)
+    steep = part.atom in (LOG, REL_ENTR) or (part.atom is POWER and part.option("p") < 2)
     return steep and not all(feasible.least_entry(argument) > 0 for argument in part.args)
 
 

@@ -98,22 +98,16 @@ def groups(reduction: Expression) -> NDArray[np.int64]:
 
 
 def taken(parts: Parts, rows: Any) -> Parts:
-    """Return some of the sums."""
     found = {part: sp.csr_array(factors[rows]) for part, factors in parts.items()}
     return {part: factors for part, factors in found.items() if factors.nnz}
 
 
 def expanded(parts: Parts) -> list[Parts] | None:
     """Write upper bounds on the largest of several numbers as bounds on each; None if there is nothing to expand."""
-    absolute: Array | float = 0.0
-    for part, factors in parts.items():
-        if part.atom is ABS:
-            absolute = absolute + np.diff(factors.indptr)
+    absolute = sum(np.diff(factors.indptr) for part, factors in parts.items() if part.atom is ABS)
     for part, factors in parts.items():
         found = choices(part)
-        fit = (np.diff(factors.indptr) == 1) & (factors.sum(axis=1) > 0)
-        if part.atom is ABS:
-            fit &= absolute == 1
+        fit = (np.diff(factors.indptr) == 1) & (factors.sum(axis=1) > 0) & ((part.atom is not ABS) | (absolute == 1))
         if not found or not fit.any():
             continue
         others = {p: f for p, f in parts.items() if p is not part}
@@ -148,8 +142,7 @@ def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
 def stacked(maps: Sequence[Affine], weights: Sequence[Array] | None = None) -> Affine:
     """Put affine maps below each other, their rows times weights if given; without those whose weight is zero."""
     if weights is not None:
-        kept = [(m[w > 0] * w[w > 0][:, None], o[w > 0] * w[w > 0]) for (m, o), w in zip(maps, weights, strict=True)]
-        return stacked(kept)
+        maps = [(m[w > 0] * w[w > 0][:, None], o[w > 0] * w[w > 0]) for (m, o), w in zip(maps, weights, strict=True)]
     return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
 
 

@@ -137,7 +137,6 @@ class Region:
             self.cones.append(Block(SEMIDEFINITE, *found))
 
     def _norm(self, kind: str, level: Affine, inner: Affine) -> None:
-        """Ask that a norm be at most a level."""
         if not level[0].nnz and level[1][0] < 0:
             raise self.contradiction()
         if len(inner[1]) == 1:
@@ -173,7 +172,6 @@ class Region:
                     self._norm(*cone)
 
     def _level(self, parts: Parts) -> Affine:
-        """Return minus the affine parts of sums."""
         count = next(iter(parts.values())).shape[0] if parts else 0
         matrix, offset = sp.csr_array((count, self.dim)), np.zeros(count)
         for part, factors in parts.items():
@@ -225,7 +223,6 @@ class Region:
 
     @cached_property
     def system(self) -> tuple[Array, Array]:
-        """All equations, those of fixed coordinates included."""
         unit = sp.csr_array(sp.eye_array(self.dim))[self.fixed]
         matrix, offset = stacked([*self.equations, (unit, -self.lower[self.fixed])])
         return matrix.toarray(), -offset
@@ -237,11 +234,6 @@ class Region:
         rank = int((singular > singular.max(initial=0.0) * self.dim * UNIT).sum())
         inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
         return inverse, right[rank:].T, float(singular[:rank].min(initial=1.0))
-
-    @property
-    def free(self) -> Array:
-        """Orthonormal basis of the directions that the equations leave free, shape (dim, k)."""
-        return self.hull[1]
 
     def on_hull(self, x: Array) -> Array:
         """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""
@@ -277,7 +269,6 @@ class Region:
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
 
     def leaves(self, x: Array) -> dict[Variable, Array]:
-        """Values of all variables at a point."""
         values = self.space.unpack(x)
         return {block.variable: values[name] for name, block in self.space.blocks.items()}
 
@@ -362,17 +353,15 @@ class Region:
             for root, weight in zip(self.curved, weights, strict=True)
             if len(weight) == root.size and weight.any() and not has_kinks(root)
         ]
-        blocks, result = list(self.space.blocks.values()), np.zeros((self.dim, self.dim))
-        moves = {
-            block.variable: (block.lift @ np.eye(self.dim)[block.slice]).reshape((*block.variable.shape, -1), order="F")
-            for block in blocks
-        }
+        moves, result = {}, np.zeros((self.dim, self.dim))
+        for block in self.space.blocks.values():
+            move = block.lift @ np.eye(self.dim)[block.slice]
+            moves[block.variable] = move.reshape((*block.variable.shape, -1), order="F")
         found = bent(add(*terms), self.leaves(x.astype(float)), moves) if terms else {}
-        for block in blocks:
-            if block.variable in found:
-                shape = *block.variable.shape, self.dim
-                change = np.broadcast_to(found[block.variable], shape).reshape((-1, self.dim), order="F")
-                result[block.slice] += block.lift.T @ change
+        for variable, change in found.items():
+            block = self.space.block_of(variable)
+            whole = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
+            result[block.slice] += block.lift.T @ whole
         return np.where(np.isfinite(result), (result + result.T) / 2, 0.0)
 
 

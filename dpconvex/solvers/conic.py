@@ -80,7 +80,7 @@ class Conic:
         return certify(problem, start, tolerance, self.polish_steps)
 
     def point(self, problem: Problem) -> Array:
-        """Return the solver's own answer, uncertified, shape (dim,)."""
+        """Return the solver's own answer, uncertified."""
         # Fresh variables: nothing that outlives this call comes to hold values that depend on the data.
         fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
         program = perturbed_program(problem, fresh)
@@ -98,7 +98,6 @@ class Conic:
 
 
 def packed(problem: Problem, fresh: dict[str, cp.Variable], program: cp.Problem) -> Array:
-    """Return the values of solved variables as coordinates."""
     values = {name: variable.value for name, variable in fresh.items()}
     if any(value is None or not np.isfinite(value).all() for value in values.values()):
         raise SolverFailed(f"the solver returned no point (its status: {program.status}). Nothing is released.")

@@ -50,6 +50,10 @@ class Composite:
         """Return the same for the segment from a point of K to the minimiser."""
         return self.curvature if float(np.linalg.norm(theta)) <= self.problem.bend.radius else np.inf
 
+    def balanced(self, theta: Array) -> float:
+        """Return the root of L_f mu; infinite where L_f is not known."""
+        return float(np.sqrt(self.curvature_at(theta) * self.problem.strong_convexity))
+
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of f; infinity and NaN where it is too large to compute with."""
         self.evaluations += 1
@@ -136,10 +140,7 @@ def step(composite: Composite, point: Array, value: float, gradient: Array, lips
 
 
 def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
-    """How far the certified distance of a step moves with its end: ``1 + (L + L_f)/mu``.
-
-    Releases have a proved L_f (`mechanisms.residual_noise` sees to it); for problems that promise nothing L estimates it.
-    """
+    """How far the distance of a step moves with its end; where no L_f is proved, which no release lacks, L estimates it."""
     curvature = composite.curvature_at(theta) if np.isfinite(composite.curvature) else lipschitz
     return 1 + (lipschitz + curvature) / composite.problem.strong_convexity
 
@@ -154,7 +155,7 @@ def at_point(
     ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))`` (docs/theory.md, section 13).  Infinite if L_f is not known.
     """
     mu = composite.problem.strong_convexity
-    bound, root = float(np.linalg.norm(gradient)) / mu, balanced(composite, theta)
+    bound, root = float(np.linalg.norm(gradient)) / mu, composite.balanced(theta)
     if not composite.is_smooth:
         bound = np.inf
         if np.isfinite(root):
@@ -165,11 +166,6 @@ def at_point(
     return Iterate(theta, bound if np.isfinite(bound) else np.inf, value, gradient, lipschitz or mu)
 
 
-def balanced(composite: Composite, theta: Array) -> float:
-    """The root of L_f mu; infinite where L_f is not known."""
-    return float(np.sqrt(composite.curvature_at(theta) * composite.problem.strong_convexity))
-
-
 def floor(composite: Composite, iterate: Iterate) -> float:
     """Return the smallest distance bound that rounding allows, near an iterate."""
     mu, theta, gradient = composite.problem.strong_convexity, iterate.theta, iterate.gradient
@@ -177,7 +173,7 @@ def floor(composite: Composite, iterate: Iterate) -> float:
     if composite.is_smooth:
         return errors
     proximal = composite.proximal_error(theta, gradient, iterate.lipschitz)
-    lowest, root = 2 * errors + proximal * spread(composite, theta, iterate.lipschitz), balanced(composite, theta)
+    lowest, root = 2 * errors + proximal * spread(composite, theta, iterate.lipschitz), composite.balanced(theta)
     if not np.isfinite(root):
         return lowest
     return min(lowest, errors + composite.proximal_error(theta, gradient, root) * (1 + 2 * root / mu))

@@ -41,7 +41,6 @@ class Memory:
             self.pairs.append((step, change, inner))
 
     def apply(self, vector: Array) -> Array:
-        """Multiply by the model of the inverse Hessian."""
         result, weights = vector.copy(), []
         for step, change, inner in reversed(self.pairs):
             weight = float(step @ result) / inner
@@ -134,7 +133,6 @@ def inverse(composite: Composite, theta: Array, records: int) -> Inverse | None:
 
 
 def of_grid(places: NDArray[np.int64], bend: Array, moments: Array, diagonal: Array) -> Inverse | None:
-    """Return the inverse of a Kronecker product and a diagonal."""
     root = np.sqrt(diagonal[places].mean(axis=1))
     scaled = moments / root[:, None] / root
     if not (np.isfinite(scaled).all() and np.isfinite(bend).all()):

@@ -47,16 +47,6 @@ def logistic(constraints: Callable[[cp.Variable], list[Any]] = learners_of_tests
     return build(template, 0.1, gradient_bound=1.0, hessian_bound=0.25, **options)
 
 
-def huber_svm(**options: Any) -> Problem:
-    w, c = cp.Variable(3, name="w"), cp.Variable(name="c")
-    template = Template(
-        Record(x=Ball(3), y=Choice([-1, 1])),
-        lambda x, y: huber_hinge(1 - y * (x @ w + c), 0.5),
-        0.05 * (cp.sum_squares(w) + cp.square(c)),
-    )
-    return build(template, 0.1, gradient_bound=np.sqrt(2), hessian_bound=2.0, **options)
-
-
 def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: bool = True, **options: Any) -> Problem:
     kind: dict[str, bool] = {"PSD": True} if psd else {"symmetric": True}
     Phi = [cp.Variable((side, side), name=f"Phi_{c}", **kind) for c in range(classes)]
@@ -109,7 +99,6 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "logistic in a ball": lambda **o: logistic(lambda w: [cp.norm(w, 2) <= 0.4], **o),
     "logistic in a box": lambda **o: logistic(lambda w: [cp.abs(w) <= 0.2, w[0] == 0.1], **o),
     "logistic on a hyperplane": lambda **o: logistic(lambda w: [cp.sum(w) == 1], **o),
-    "huber svm": huber_svm,
     "large margin": large_margin,
     "large margin, symmetric": lambda **o: large_margin(psd=False, **o),
     "soft margin": soft_margin,

@@ -9,14 +9,11 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from sample_problems import PROBLEMS, build, logistic
+from sample_problems import PROBLEMS, logistic
 
 import dpconvex as dp
-from dpconvex.core.record_domains import Box, Choice
-from dpconvex.errors import MissingRule, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 from dpconvex.release.budget import Budget
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import FirstOrder
@@ -32,28 +29,6 @@ def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
     assert np.linalg.norm(raw - ours.theta) < 2e-3
     theirs = solve(problem, Conic(solver), 1e-8)
     assert np.linalg.norm(theirs.theta - ours.theta) <= theirs.distance_bound + ours.distance_bound
-
-
-W = cp.Variable((2, 3), name="W")
-C = cp.Variable(name="C")
-
-
-def template_of(loss: Callable[..., Any]) -> Template:
-    record = Record(A=Box(-np.ones((2, 3)), np.ones((2, 3))), s=Box(0.0, 1.0), y=Choice([0, 1]))
-    return Template(record, loss, cp.sum_squares(W) + cp.square(C))
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda A, s, y: cp.norm(cp.vec(W, order="F"), 3),
-        lambda A, s, y: cp.quad_over_lin(W, 9 + C),
-        lambda A, s, y: cp.lambda_max(W @ np.ones((3, 2))),
-    ],
-)
-def test_missing_rules_are_named(loss: Callable[..., Any]) -> None:
-    with pytest.raises(MissingRule, match="where: "):
-        Conic().point(build(template_of(loss), 2.0, size=3))
 
 
 def test_losses_of_declared_atoms_are_released() -> None:
