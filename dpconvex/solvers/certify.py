@@ -42,12 +42,12 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
-    """Take steps, and turns with interior points, which find what steps do not far out, along the edge of K."""
+    """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
     lowest = floor(composite, best)
     rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
-    for _ in range(0 if rounded or max_steps < MANY else ROUNDS):
+    for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
         if best.distance_bound <= tolerance:
             break
         found = PerturbedObjective(problem).minimised(best.theta, tolerance)

@@ -18,7 +18,7 @@ from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.release.solve import solve as fit
-from dpconvex.solvers import proximal
+from dpconvex.solvers import certify as certifying, proximal
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.distance import Composite, at_point, step
@@ -123,6 +123,21 @@ def test_distant_points_and_tolerances_below_rounding_are_refused(name: str) -> 
         certify(problem, np.ones(problem.space.dim), 1e-6, max_steps=0)
     with pytest.raises(NotConverged, match=r"Double precision allows about .* larger tolerance"):
         certify(problem, np.zeros(problem.space.dim), 1e-17, max_steps=3000)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_where_steps_do_not_reach_the_tolerance_nothing_else_is_minimised(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interior points once took turns without the absolute values of a regularizer, and certified the minimiser of the rest."""
+    problem = PROBLEMS[name]()
+    exact, stepping = certify(problem, np.zeros(problem.space.dim), 1e-9), certifying.polish
+    monkeypatch.setattr(certifying, "polish", lambda composite, start, *_: stepping(composite, start, 1e-6, 0))
+    try:
+        found = certify(problem, np.ones(problem.space.dim), 1e-6)
+    except NotConverged:
+        return
+    assert np.linalg.norm(found.theta - exact.theta) <= found.distance_bound + exact.distance_bound
 
 
 def test_infinite_values_do_not_become_answers() -> None:
