@@ -6,7 +6,6 @@ a ledger has *one* rule, fixed when it is made, whose costs add up to a limit th
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -134,31 +133,37 @@ class Entry:
         return self.event or (Approximate(epsilon, delta) if delta else Pure(epsilon))
 
 
-class Rule(ABC):
-    """How a ledger adds up, against a total; `price` is what adds up, `nothing` its zero."""
+class Basic:
+    """How a ledger adds up, against a total: `price` is what adds up, `nothing` its zero.
 
-    name: str
-    says: str
-    nothing: tuple[Any, ...]
+    By itself, epsilons and deltas, exactly: an amount counts as the shortest decimal that denotes its float.
+    """
+
+    name, says = "basic", "epsilons and deltas add up"
+    nothing: tuple[Any, ...] = (Fraction(0), Fraction(0))
 
     def __init__(self, total: Privacy) -> None:
         self.total = total
         self._last: tuple[tuple[Entry, ...], tuple[Any, ...]] = (), self.nothing
 
-    @abstractmethod
-    def price(self, item: Entry) -> tuple[Any, ...]: ...
+    def price(self, item: Entry) -> tuple[Any, ...]:
+        return exact(item.privacy.epsilon), exact(item.privacy.delta)
 
-    @abstractmethod
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
         """Whether so many spends are within the total; one that is only read has been accepted before."""
+        return min(self._left(entries)) >= 0
 
-    @abstractmethod
     def spent(self, entries: Sequence[Entry]) -> Amount:
         """Return the total of the spends, rounded up."""
+        return Amount(*map(float, self.sums(entries)))
 
-    @abstractmethod
     def left(self, entries: Sequence[Entry]) -> Amount:
         """Return what is left, rounded down."""
+        return Amount(*map(floor, self._left(entries)))
+
+    def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
+        epsilon, delta = self.sums(entries)
+        return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
 
     def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
         """Say more about why one more spend does not fit, if there is more to say."""
@@ -175,30 +180,7 @@ class Rule(ABC):
         return found
 
 
-class Basic(Rule):
-    """Epsilons and deltas add up, exactly: an amount counts as the shortest decimal that denotes its float."""
-
-    name, says = "basic", "epsilons and deltas add up"
-    nothing = (Fraction(0), Fraction(0))
-
-    def price(self, item: Entry) -> tuple[Any, ...]:
-        return exact(item.privacy.epsilon), exact(item.privacy.delta)
-
-    def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
-        return min(self._left(entries)) >= 0
-
-    def spent(self, entries: Sequence[Entry]) -> Amount:
-        return Amount(*map(float, self.sums(entries)))
-
-    def left(self, entries: Sequence[Entry]) -> Amount:
-        return Amount(*map(floor, self._left(entries)))
-
-    def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-        epsilon, delta = self.sums(entries)
-        return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
-
-
-class Additive(Rule):
+class Additive(Basic):
     """One cost adds up to a limit, what is lost of delta to a share of it; the limit makes up for that share."""
 
     nothing = (0.0, 0.0, 0.0)
@@ -210,13 +192,13 @@ class Additive(Rule):
             raise TemplateError(f"Budget: {self.name} accounting needs a delta; use accounting='basic'.")
         self.delta, self.share = total.delta * (1 - SPARE), total.delta * SPARE
 
-    @abstractmethod
     def cost(self, event: Event) -> tuple[float, float]:
         """Return what an event costs, and what it loses of delta."""
+        raise NotImplementedError
 
-    @abstractmethod
     def epsilon(self, cost: float) -> float:
         """Return the epsilon of a cost, for most of the ledger's delta."""
+        raise NotImplementedError
 
     def price(self, item: Entry) -> tuple[Any, ...]:
         return *self.cost(item.known), math.fsum(count * p for p, count in tails(item.known))
@@ -291,10 +273,10 @@ class Renyi(Additive):
         return max(cost + converted(self.order, self.delta), 0.0)
 
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Basic, Gauss, Renyi)}
+RULES: dict[str, type[Basic]] = {rule.name: rule for rule in (Basic, Gauss, Renyi)}
 
 
-def rule_of(name: object, total: Privacy) -> Rule:
+def rule_of(name: object, total: Privacy) -> Basic:
     if not isinstance(name, str) or name not in RULES:
         raise TemplateError(f"Budget: accounting must be one of {', '.join(map(repr, RULES))}, not {name!r}.")
     return RULES[name](total)

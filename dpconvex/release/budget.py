@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpconvex.accounting.events import Event, event_of
-from dpconvex.accounting.totals import Amount, Basic, Entry, Rule, Total, rule_of, totals
+from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
 from dpconvex.core.markup import aligned, bar, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.core.runtime import this_process
@@ -71,7 +71,7 @@ class Budget:
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
         if self.path is not None:
-            chosen = {} if isinstance(self._rule, Basic) else {"accounting": self._rule.name}
+            chosen = {} if self._rule.name == Basic.name else {"accounting": self._rule.name}
             head = {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen}
             ledger.create(self.path, ledger.line_of(head))
             with self._opened():
@@ -260,7 +260,7 @@ def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def parsed(content: bytes, path: Path) -> tuple[Rule, list[Entry]]:
+def parsed(content: bytes, path: Path) -> tuple[Basic, list[Entry]]:
     """Return what a ledger says: its rule, with the total, and the spends, which must be within it."""
     entries: list[Entry] = []
     first, *lines = ledger.lines_of(content, path)
