@@ -203,15 +203,20 @@ def test_a_fit_to_partitions_is_one_to_the_table(name: str, tmp_path: Path) -> N
 
 
 def test_partitions_of_other_fields_or_features_are_refused() -> None:
-    budget = dp.Budget(dp.Privacy(9.0))
-    for fields, complaint in (({"x": X}, "y"), ({"x": X, "y": Y, "z": Z}, "z"), ({"x": X[:, 0], "y": Y}, "shape")):
+    budget, narrow = dp.Budget(dp.Privacy(9.0)), {"x": X[:, :2], "y": Y}
+    for parts, complaint in (
+        ([{"x": X}], "y"),
+        ([{"x": X, "y": Y, "z": Z}], "z"),
+        ([{"x": X[:, 0], "y": Y}], "shape"),
+        ([{"x": X, "y": Y}, narrow], "partition 1: field 'x': expected shape"),
+    ):
         with pytest.raises(dp.DomainError, match=complaint):
-            dp.LogisticRegression(classes=LABELS, budget=budget).fit(dp.Partitions([fields]))
+            dp.LogisticRegression(classes=LABELS, budget=budget).fit(dp.Partitions(parts))
     assert not budget.entries
-    parts = dp.Partitions([lambda: {"x": X, "y": Y}, lambda: {"x": X[:, :2], "y": Y}])
+    later = dp.Partitions([lambda: {"x": X, "y": Y}, lambda: narrow])
     for estimator in (dp.KernelSVC(classes=LABELS), dp.LogisticRegression(classes=LABELS, fit_intercept=True)):
         with pytest.raises(dp.DomainError, match="shape"):
-            estimator.fit(parts)
+            estimator.fit(later)
 
 
 def test_arrays_and_frames_of_dask() -> None:

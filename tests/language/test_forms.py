@@ -106,15 +106,6 @@ def test_what_dask_says_of_its_arrays_is_looked_at(x: Any) -> None:
     assert charged("solve", lambda: data, "add-remove") == 0
 
 
-def test_an_estimator_looks_at_the_form_of_partitions() -> None:
-    pytest.importorskip("sklearn")
-    budget = dp.Budget(dp.Privacy(9.0))
-    parts = dp.Partitions([{"x": X, "y": Y}, {"x": X[:, :1], "y": Y}])
-    with pytest.raises(dp.DomainError, match="partition 1: field 'x': expected shape"):
-        dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), budget=budget).fit(parts)
-    assert not budget.entries
-
-
 # Tables, files and declarations
 
 SCHEMA = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
