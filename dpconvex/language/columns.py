@@ -139,12 +139,20 @@ class FileRows:
         return int(self.shape[0])
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        found = self._mapped()
-        if (found.dtype, found.shape) != (self.dtype, self.shape):
+        if not isinstance(rows, slice):
+            index = np.arange(len(self))[rows]
+            low = int(index.min(initial=len(self)))
+            return self[low : int(index.max(initial=-1)) + 1][index - low]
+        start, stop, step = rows.indices(len(self))
+        count, width = max(stop - start, 0), prod(self.shape[1:])
+        # Read, not mapped: a file that is cut off while it is mapped ends the process.
+        offset = self._mapped().offset + start * width * self.dtype.itemsize
+        read, found = np.fromfile(self.path, self.dtype, count * width, offset=offset), self._mapped()
+        if (found.dtype, found.shape) != (self.dtype, self.shape):  # now: it may be written to while it is read
             raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
-        return np.array(found[rows])
+        return read.reshape(count, *self.shape[1:])[::step]
 
-    def _mapped(self) -> NDArray[Any]:
+    def _mapped(self) -> np.memmap[Any, Any]:
         try:
             if exists(self.path) and not isfile(self.path):  # a pipe may never begin
                 raise OSError("it is a folder, a device or a pipe")

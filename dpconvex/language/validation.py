@@ -148,7 +148,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
 
 def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: bool = True) -> Any:
     """Return a continuous column as a batch has it."""
-    gate = Gate(name, domain, clip)
+    gate = Gate(name, domain, clip, fresh=isinstance(column, FileRows))
     if sp.issparse(column):
         return gate.sparse(column)
     if isinstance(column, Chunks):
@@ -175,12 +175,12 @@ def is_single(column: Any) -> bool:
 class Gate:
     """What records pass whenever they are read from memory that may change.
 
-    They are copied, and the copy is checked: whoever changes the original cannot reach what was let in.  What happens to a record
-    depends on that record alone, to the last bit, and not on those beside it.
+    They are copied, unless they are `fresh` from a file, and the copy is checked: whoever changes the original cannot reach what
+    was let in.  What happens to a record depends on that record alone, to the last bit, and not on those beside it.
     """
 
-    def __init__(self, name: str, domain: Ball | Box, clip: bool) -> None:
-        self.name, self.domain, self.clip = name, domain, clip
+    def __init__(self, name: str, domain: Ball | Box, clip: bool, fresh: bool = False) -> None:
+        self.name, self.domain, self.clip, self.fresh = name, domain, clip, fresh
 
     def opened(self, values: Any) -> NDArray[Any]:
         return numbers(self.name, values, self.domain.shape)
@@ -189,7 +189,7 @@ class Gate:
         """Return records, the first of which has this number, in memory of their own and inside their domain."""
         array = self.opened(values)
         with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
-            rows = np.array(array, dtype=float, order="C")
+            rows = np.array(array, dtype=float, order="C", copy=None if self.fresh else True)
         outside = self.outside(rows, first, is_single(array) if single is None else single)
         if outside is not None:
             rows[outside] = self.domain.project(rows[outside])
