@@ -119,9 +119,10 @@ def evaluate(
 
     wrong, apart = noisy(errors.total(batch), errors.largest)
     records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
-    size, unit = max(round(records), 1), errors.top / errors.largest
+    domain, size = errors.record.fields[label], max(round(records), 1)
+    top = float(domain.upper - domain.lower) ** 2 if isinstance(domain, Box) else 1.0
     low, high = (wrong - apart) / max(records + off, 1.0), (wrong + apart) / max(records - off, 1.0)
-    error, low, high = np.clip(np.array([wrong / size, low, high]) * unit, 0.0, errors.top).tolist()
+    error, low, high = np.clip(np.array([wrong / size, low, high]) * (top / errors.largest), 0.0, top).tolist()
     return Evaluation(error, (low, high), size, None if seed is not None else paid)
 
 
@@ -184,12 +185,6 @@ class Errors:
     def largest(self) -> int:
         """What one record adds to the sum of errors at most, in steps."""
         return 1 if self.counts else STEPS
-
-    @property
-    def top(self) -> float:
-        """The same as an error."""
-        domain = self.record.fields[self.label]
-        return float(domain.upper - domain.lower) ** 2 if isinstance(domain, Box) else 1.0
 
     def total(self, batch: Batch) -> int:
         if isinstance(batch, PartitionedBatch):

@@ -95,9 +95,7 @@ class Budget:
         with ledger.locked(file) as descriptor:
             whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
             parsed(whole + end, file)
-            fragment = ledger.mend(descriptor, file)
-            parsed(ledger.read(descriptor), file)
-        return fragment
+            return ledger.mend(descriptor, file)
 
     @property
     def entries(self) -> tuple[Entry, ...]:

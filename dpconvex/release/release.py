@@ -29,7 +29,7 @@ from dpconvex.release.files import Released
 from dpconvex.release.whitening import Whitening
 
 REMEDY = (
-    "Declare `predict` in the template; read a saved release with Release.load(path, template=...), of a shipped problem with "
+    "Declare it in the template; read a saved release with Release.load(path, template=...), of a shipped problem with "
     "template=dpconvex.load. A problem file of your own is never run on its own account: dpconvex.load('your_file.py', ...)."
 )
 
@@ -131,9 +131,7 @@ class Release(Released, Mapping[str, Array]):
 
     def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
         if function is None:
-            if self.predictor is not None and name != "predict":
-                raise TemplateError(f"{name}: the learner declares no such function.")
-            raise TemplateError(f"Release: there is no function to predict with. {REMEDY}")
+            raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
         given: Any = x
         if sp.issparse(given):
             features: Any = trusted_rows("x", given, given.shape[1:])

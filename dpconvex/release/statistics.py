@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
 from dpconvex.core.arrays import Array
-from dpconvex.core.markup import paragraph
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import TemplateError
@@ -75,9 +74,6 @@ class Statistics(Released):
 
     def __repr__(self) -> str:
         return f"Statistics({self.moments.count} sums; {self.status})"
-
-    def _repr_html_(self) -> str:
-        return paragraph("Statistics", f", {self.moments.count} sums, {self.status}", not self.private)
 
     def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
         """Fit a template from the statistics; it costs nothing.
