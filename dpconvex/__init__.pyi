@@ -54,7 +54,6 @@ from .language.schema_columns import (
 )
 from .language.template import Template as Template
 from .learners.clustering import Components as Components, cluster as cluster
-from .learners.coefficients import Coefficients as Coefficients, coefficients as coefficients
 from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
@@ -75,7 +74,7 @@ from .release.budget import Budget as Budget
 from .release.engine import minimize as minimize
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics
-from .release.statistics import Statistics as Statistics
+from .release.statistics import Coefficients as Coefficients, Statistics as Statistics, coefficients as coefficients
 from .release.verify import is_private as is_private, verify as verify
 from .solvers.conic import Conic as Conic
 

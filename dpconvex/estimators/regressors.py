@@ -14,10 +14,9 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.language.schema_columns import interval
 from dpconvex.language.validation import check_column
-from dpconvex.learners.coefficients import Coefficients, coefficients
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.solve import statistics
-from dpconvex.release.statistics import Statistics
+from dpconvex.release.statistics import Coefficients, Statistics, coefficients
 
 
 class PrivateRegressor(

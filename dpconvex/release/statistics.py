@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.stats import norm
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
 from dpconvex.core.arrays import Array
+from dpconvex.core.markup import aligned, paragraph
+from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.runtime import frozen
-from dpconvex.errors import TemplateError
+from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
@@ -26,6 +30,9 @@ from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 
 # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
 WHITENED_RIDGE = 0.5
+# Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
+CLEAR = 2.0
+HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,3 +138,125 @@ def fields_of(template: Template) -> str:
     record = template.record
     continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items()]
     return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])
+
+
+# Coefficients.  With noise N on Q and m on q the solution of Q theta = q moves by ``Q^-1 (m - N theta)``, but for terms of second
+# order, whose mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the variance of the residuals, and V that
+# of ``m - N theta``, which is public (docs/theory.md, section 18).
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Coefficients:
+    """Estimates of a linear regression, and how far they can be from the truth; it prints as a table.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as ``w[0]``.
+    estimates, standard_errors, noise_errors : ndarray, shape (coefficients,)
+        The last are the part of the standard errors that the noise for privacy makes.
+    lower, upper : ndarray, shape (coefficients,)
+        Ends of the confidence intervals.
+    confidence : float
+    residual_deviation : float
+        Estimated standard deviation of the residuals.
+    """
+
+    names: tuple[str, ...]
+    estimates: Array
+    standard_errors: Array
+    noise_errors: Array
+    lower: Array
+    upper: Array
+    confidence: float
+    residual_deviation: float
+
+    def rows(self) -> list[tuple[str, float, float, float, float, float]]:
+        """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
+        parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
+        return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
+
+    @property
+    def _foot(self) -> str:
+        return f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+
+    def __repr__(self) -> str:
+        rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
+        wide = max(len(row[0]) for row in rows)
+        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), self._foot])
+
+    def _repr_html_(self) -> str:
+        rows = [(name, *map(str, values)) for name, *values in self.rows()]
+        return aligned(HEAD, rows, numbers=range(1, 6)) + paragraph("", self._foot)
+
+
+def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
+    """Estimate a linear regression from released statistics, with standard errors; it costs nothing.
+
+    Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear
+    model with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
+    Of statistics of whitened records, they are those of weighted least squares, and hold more often than they say.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Released with ``SufficientStatistics(residuals=True)``.  Noise that is too large for intervals is refused.
+    template : Template, optional
+        By default, the one that they were released for.  Its loss is the squared residual of one response, times a number.
+    confidence : float
+        Of each interval by itself.
+    """
+    if not (is_real(confidence) and 0 < confidence < 1):
+        raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
+    noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
+    if statistics.whitening is not None and noisy.count is None:
+        raise TemplateError("coefficients: the loss has no offset; declare one, or release without whitening.")
+    known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
+    if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
+        raise TemplateError("coefficients: the squared response is left out; use SufficientStatistics(residuals=True).")
+    if len(noisy.parts) > 1:
+        raise TemplateError("coefficients: the loss is not that of one linear regression; it falls into several.")
+    q = noisy.hessian.toarray()
+    values, vectors = np.linalg.eigh(q)
+    edge = noisy.edge(np.arange(len(q)))
+    if not values[0] > CLEAR * edge:
+        whitened = "Statistics of whitened records (whitening=True), more" if statistics.whitening is None else "More"
+        raise NotConverged(
+            f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it: no "
+            f"standard errors hold. {whitened} records, a larger epsilon or fewer features help; `fit` works, with its ridge."
+        )
+    inverse = (vectors / values) @ vectors.T
+    theta = inverse @ noisy.slope
+    moved = noisy.gradient_map(theta).toarray() * noisy.deviation
+    covariance = moved @ moved.T
+    bias = noisy.deviation * noisy.curvature_products(inverse @ moved)
+    count = statistics.certificate.size if noisy.count is None else noisy.count
+    squares = 2 * (noisy.constant - noisy.slope @ theta / 2) + float(np.sum(inverse * covariance))
+    # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
+    least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
+    variance = max(squares, least) / max(count - len(q), 1.0)
+    # Where records weigh u, their residuals have variance u^2 times that of others, u <= 1: this is at least what they add.
+    of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
+    back = np.linalg.inv(statistics.turn(noisy, form_of(statistics.matching(template))).toarray())
+    estimates = back @ (theta - inverse @ bias)
+    errors = np.sqrt(np.diag(back @ (of_noise + of_residuals) @ back.T))
+    reach = errors * float(norm.isf((1 - confidence) / 2))
+    return Coefficients(
+        names=tuple(names(space)),
+        estimates=estimates,
+        standard_errors=errors,
+        noise_errors=np.sqrt(np.diag(back @ of_noise @ back.T)),
+        lower=estimates - reach,
+        upper=estimates + reach,
+        confidence=float(confidence),
+        residual_deviation=float(np.sqrt(variance)),
+    )
+
+
+def names(space: Space) -> Iterator[str]:
+    """Name the coordinates of the parameters, matrices in column order."""
+    for name, block in space.blocks.items():
+        if block.symmetric:
+            raise TemplateError(f"coefficients: the variable {name!r} is a symmetric matrix; declare plain variables.")
+        for place in np.ndindex(block.variable.shape[::-1]):
+            yield name + (f"[{', '.join(map(str, place[::-1]))}]" if place else "")
