@@ -187,9 +187,7 @@ def checked(
 
 def size_of(schema: Any, value: Any) -> int:
     found = taken(value)
-    if schema is not None:
-        return table_of(found).size
-    return max(map(records_of, mapping_of(found).values()), default=0)
+    return max(map(records_of, mapping_of(found).values()), default=0) if schema is None else table_of(found).size
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
@@ -218,9 +216,8 @@ def is_frame(value: Any) -> bool:
 
 
 def is_column(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return len(value) > 0 and (is_lazy(value[0]) or is_lazy(value[-1]))  # all, or it is refused
-    return is_collection(value)
+    several = isinstance(value, list | tuple)  # of which all are lazy, or it is refused
+    return any(map(is_lazy, (*value[:1], *value[-1:]))) if several else is_collection(value)
 
 
 def has_partitions(data: Any) -> bool:
