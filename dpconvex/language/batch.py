@@ -171,9 +171,9 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function with a partition, which must be as it was."""
     if known is not None and batch.seen != known:
+        counts = f"({batch.size}, and then {known[0]})"
         raise DomainError(
-            f"it holds other records than when it was checked ({batch.size}, and then {known[0]}); nothing is released. Data "
-            "must not change during a fit."
+            f"it holds other records than when it was checked {counts}; data must not change during a fit."
         )
     return function(batch, *arguments)
 
@@ -193,7 +193,5 @@ def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
 def unreadable(number: int, error: BaseException) -> DomainError:
     file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
-    return DomainError(
-        f"partition {number} cannot be read ({type(error).__name__}{file}); nothing is released. Look at its file, or at the "
-        "function or the task that makes it."
-    )
+    remedy = "nothing is released. Look at its file, or at the function or the task that makes it"
+    return DomainError(f"partition {number} cannot be read ({type(error).__name__}{file}); {remedy}.")

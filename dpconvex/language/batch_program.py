@@ -101,10 +101,8 @@ class Rebuilder:
         for j, slope in enumerate(np.moveaxis(np.concatenate(slopes), 1, 0)):
             if slope.any():
                 rows = sp.coo_array(np.broadcast_to(slope.T, (self.count, len(place))))
-                index = rows.row, np.array(place)[rows.col]
-                found[j] = (
-                    sp.csr_array((rows.data, index), shape=(self.count, self.entries.size)) @ self.entries + found[j]
-                )
+                index, shape = (rows.row, np.array(place)[rows.col]), (self.count, self.entries.size)
+                found[j] = sp.csr_array((rows.data, index), shape=shape) @ self.entries + found[j]
         return found
 
     def _values(self, expression: Expression, leaves: dict[Expression, Array]) -> Array:
@@ -149,9 +147,8 @@ class Rebuilder:
 
 def missing(expression: Expression) -> MissingRule:
     name = expression.atom.name if expression.atom is not None else str(expression)
-    return MissingRule(
-        f"the conic backend cannot write the atom {name} over a batch", expression, 'use the backend "first-order"'
-    )
+    why = f"the conic backend cannot write the atom {name} over a batch"
+    return MissingRule(why, expression, 'use the backend "first-order"')
 
 
 def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem:
@@ -189,9 +186,8 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
         symbols[symbol.name()], domains[symbol.name()] = symbol, domain
         count = next(iter(symbols.values())).shape[:1]
         if symbol.shape != (*count, *row) or not count or count[0] < 2:
-            raise TemplateError(
-                f"from_problem: {symbol.name()!r} has shape {symbol.shape}, not rows of shape {row}, two or more, as others have."
-            )
+            wanted = f"rows of shape {row}, two or more, as others have"
+            raise TemplateError(f"from_problem: {symbol.name()!r} has shape {symbol.shape}, not {wanted}.")
     reader = Reader(symbols.values())
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)
     reader.declare([objective, *problem.constraints])
@@ -201,9 +197,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
                 remedy = "constraints are public: move what depends on records into the objective"
                 raise NotPrivate(f"a constraint mentions the data {parameter.name()!r}", constraint, remedy)
     whole = reader.expression(objective, "the objective")
-    rows: dict[Expression, Field] = {
-        field_of(symbol): Field.of(symbol.shape[1:], name, ("row", symbol.id)) for name, symbol in symbols.items()
-    }
+    rows: dict[Expression, Field] = {field_of(s): Field.of(s.shape[1:], n, ("row", s.id)) for n, s in symbols.items()}
     one, rest = split(whole, rows, count[0])
     own = {variable.id: variable for variable in problem.variables()}
     variables: dict[Expression, Any] = {core: own[key] for key, core in reader.variables.items() if key in own}

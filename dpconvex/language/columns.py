@@ -87,9 +87,7 @@ class Pieces:
 
     def blocks(self, step: int) -> Iterator[Array]:
         """Yield blocks of `step` records, the last one shorter; refuse other records than those of the first time."""
-        changed = DomainError(
-            "the chunks hold other records than when they were checked; data must not change during a fit."
-        )
+        changed = DomainError("the chunks hold other records than when they were checked: data changed during a fit.")
         held, size, bits = self.none, 0, 0
         for piece in self.chunks:
             values = self.gate.opened(piece)

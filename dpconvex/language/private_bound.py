@@ -136,9 +136,9 @@ class BoundedProgram:
         least = {bound.name: bound.minimum for bound in self.bounds}
         status = self.attempt(least, solver)
         if status != cp.OPTIMAL:
+            why = f"the problem has no answer where every private bound is at its minimum (status: {status})"
             raise TemplateError(
-                f"the problem has no answer where every private bound is at its minimum (status: {status}). Raise the minimum, "
-                "if it is higher for all data, or allow what is missing at a price."
+                f"{why}. Raise the minimum, if it holds for all data, or allow what is missing at a price."
             )
         self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         room = cp.Variable(name="room")

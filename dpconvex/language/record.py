@@ -75,9 +75,7 @@ class Record(Sealed):
         self.discrete: Mapping[str, Choice] = MappingProxyType(discrete)
         self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(symbols)
         every = product(*(choice.values for choice in discrete.values()))
-        self.combinations: tuple[dict[str, Hashable], ...] = tuple(
-            dict(zip(discrete, values, strict=True)) for values in every
-        )
+        self.combinations = tuple(dict[str, Hashable](zip(discrete, values, strict=True)) for values in every)
         self._sealed = True
 
     def __repr__(self) -> str:

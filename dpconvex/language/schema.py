@@ -82,13 +82,9 @@ class Schema:
         names = [*self.features, self.label, *dict.fromkeys(self.ignore or ())]
         for name in names:
             if not isinstance(name, str) or not name:
-                raise TemplateError(
-                    f"the name of a column, and of the label, must be a text, not {name!r}; give it one."
-                )
+                raise TemplateError(f"the name of a column, and of the label, must be a text, not {name!r}.")
             if names.count(name) > 1:
-                raise TemplateError(
-                    f"the column {name!r} is declared twice, as a feature, the label, or to be ignored."
-                )
+                raise TemplateError(f"the column {name!r} is declared twice, as a feature, the label, or ignored.")
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
         if not math.isfinite(self.constant):

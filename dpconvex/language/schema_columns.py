@@ -44,10 +44,8 @@ class Column:
         absent = missing_entries(values)
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
-            raise DomainError(
-                f"{where(first)}: the value is missing ({values[first]!r}); declare missing='indicator' or a public value, or "
-                "fill it in by a public rule: leaving records out changes their number, which is public under replace-one."
-            )
+            remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
+            raise DomainError(f"{where(first)}: the value is missing ({values[first]!r}); {remedy}.")
         present = np.flatnonzero(~absent)
         found = self._features(lambda i: where(int(present[i])), values[present], clip)
         encoded = np.zeros((len(values), len(self.names(""))))
@@ -67,10 +65,11 @@ class Column:
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
             ends = " to ".join(map(text_of, self.content))
-            raise DomainError(
-                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared bounds {ends}; declare "
-                "what holds by definition, or say clip=True (--clip) to move such values to the nearest bound."
+            remedy = (
+                "declare what holds by definition, or say clip=True (--clip) to move such values to the nearest bound"
             )
+            said = f"{values[outside[0]]} is outside the declared bounds {ends}"
+            raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         places = np.clip(numbers, lower, upper)
         if isinstance(self, Categorical):
             return np.eye(int(upper) + 1)[places.astype(np.int64)]
@@ -284,10 +283,9 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
     except (TypeError, ValueError, OverflowError):
         lower = upper = math.nan
     if not (lower < upper and math.isfinite(upper - lower)):
-        raise TemplateError(
-            f"the bounds of {what} must be two numbers, finite, the lower one below the upper one, not {pair!r}; what holds no "
-            "numbers is declared as Categorical, Ordered, Boolean or Date; in a TOML file, {levels = [...]}."
-        )
+        wanted = "two numbers, finite, the lower one below the upper one"
+        others = "of texts, declare a Categorical, Ordered, Boolean or Date; in a TOML file, {levels = [...]}"
+        raise TemplateError(f"the bounds of {what} must be {wanted}, not {pair!r}; {others}.")
     return lower, upper
 
 

@@ -206,9 +206,7 @@ class Template(Sealed):
         for name, value in (noise or {}).items():
             if name not in linear or np.shape(value) != linear[name].shape or not np.isfinite(value).all():
                 shapes = {name: zeros.shape for name, zeros in linear.items()}
-                raise TemplateError(
-                    f"problem: noise for {name!r} must be finite numbers; shapes of variables are {shapes}."
-                )
+                raise TemplateError(f"problem: noise for {name!r} must be finite; shapes of variables are {shapes}.")
             linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)
         parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
@@ -235,10 +233,8 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
         if isinstance(error, TypeError) and "argument" in str(error):
             fields = ", ".join(record.fields)
             raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
-        error.add_note(
-            "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions "
-            "of them and of variables that fit them, and let only fields with a Choice decide anything."
-        )
+        rules = "use CVXPY's functions of them and of variables that fit; only fields with a Choice may decide anything"
+        error.add_note(f"dpconvex: while the loss of a Template was formed. Continuous fields are symbols: {rules}.")
         raise
 
 
@@ -282,10 +278,8 @@ def check_reading(
             with np.errstate(invalid="ignore"):  # both are infinite outside the domain
                 apart = np.abs(one - two)
             if (np.isfinite(one) & ~(apart <= READING * size)).any():
-                raise TemplateError(
-                    f"Template: {original} was read as an expression of other values, which differ by {np.nanmax(apart):.3g}. "
-                    "Please report it; write it in another way."
-                )
+                why = f"was read as an expression of other values, which differ by {np.nanmax(apart):.3g}"
+                raise TemplateError(f"Template: {original} {why}. Please report it; write it in another way.")
 
 
 def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Array]) -> Array:

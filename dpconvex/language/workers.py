@@ -117,10 +117,9 @@ def reachable() -> Iterator[None]:
         raise
     except Exception as error:
         said = str(error).splitlines()[0] if str(error) else "no reason given"
-        raise WorkersLost(
-            f"the partitions cannot be summed up on their workers ({type(error).__name__}: {said}); nothing is released, and "
-            "what was paid stays paid. Look after the scheduler and its workers, and solve again."
-        ) from error
+        why = f"the partitions cannot be summed up on their workers ({type(error).__name__}: {said})"
+        remedy = "nothing is released, and what was paid stays paid. Look after the cluster, and solve again"
+        raise WorkersLost(f"{why}; {remedy}.") from error
 
 
 def workers(values: Sequence[Any], keep: bool | None) -> Workers | None:
