@@ -1,7 +1,6 @@
 """A template's program over a whole batch as one CVXPY problem, without a loop over records; and a template out of such a one.
 
-The maximal affine subexpressions of a loss (its leaves) become matrices with a row for each record.  The atoms above them are
-written on *columns*: one CVXPY vector with an entry for each record, for each entry of the original.
+Affine parts of a loss become matrices with a row for each record; atoms above them are written on vectors of an entry for each.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ Objects = NDArray[np.object_]
 
 
 class Column:
-    """One entry of an expression, for all records of a group: a vector of numbers or a CVXPY vector.
-
-    It has the arithmetic that linear atoms need, so that their own `value` works on arrays of columns.
-    """
+    """One entry of an expression for all records of a group, of numbers or CVXPY's, with the arithmetic of linear atoms."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -203,19 +199,12 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     variables: dict[Expression, Any] = {core: own[key] for key, core in reader.variables.items() if key in own}
 
     def loss(**fields: Any) -> Any:
-        leaves: dict[Expression, Any] = {row: symbol_or_label(fields[row.name]) for row in rows.values()}
+        found: dict[Expression, Any] = {row: fields[row.name] for row in rows.values()}
+        try:
+            leaves = {row: f if isinstance(f, cp.Expression) else cp.Constant(float(f)) for row, f in found.items()}
+        except (TypeError, ValueError) as error:
+            raise TemplateError(f"from_problem: labels are numbers to compute with ({error}).") from error
         return Writer({**variables, **leaves}).expression(one)
 
-    return {
-        "record": Record(**domains),
-        "loss": loss,
-        "regularizer": Writer(dict(variables)).expression(rest),
-        "constraints": problem.constraints,
-    }
-
-
-def symbol_or_label(value: Any) -> Any:
-    try:
-        return value if isinstance(value, cp.Expression) else cp.Constant(float(value))
-    except (TypeError, ValueError) as error:
-        raise TemplateError(f"from_problem: labels are numbers to compute with, not {value!r}.") from error
+    regularizer = Writer(dict(variables)).expression(rest)
+    return {"record": Record(**domains), "loss": loss, "regularizer": regularizer, "constraints": problem.constraints}

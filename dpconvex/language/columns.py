@@ -1,7 +1,6 @@
 """Columns of records that are not plain arrays: sparse, memory-mapped, in files, or in pieces larger than memory.
 
-A column of a validated batch has a shape ``(n, *shape)`` and is read in blocks of consecutive records, in double precision and
-inside its domain.  Of what is large, or comes in pieces, nothing here ever holds more than a block.
+Those of a validated batch, of shape ``(n, *shape)``, are read in blocks of records, in double precision and inside the domain.
 """
 
 from __future__ import annotations

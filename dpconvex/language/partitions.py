@@ -1,7 +1,4 @@
-"""Records in partitions: each is read, checked and summed up where it lies, and no more than sums leave it.
-
-Dask is not imported where nobody uses it.
-"""
+"""Records in partitions: each is read, checked and summed up where it lies, and no more than sums leave it."""
 
 from __future__ import annotations
 

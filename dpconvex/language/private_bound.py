@@ -76,10 +76,7 @@ MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
 
 
 class BoundedProgram:
-    """A convex problem whose feasible set can only shrink when private bounds fall.
-
-    It keeps a copy of the problem with a solver's memory of its own: what a solver does depends on public and noisy values alone.
-    """
+    """A convex problem whose feasible set can only shrink when private bounds fall; solvers see public and noisy values alone."""
 
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
         self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)

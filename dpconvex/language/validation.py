@@ -1,7 +1,6 @@
 """Checks of a column against its declared domain: nothing is guessed from text, dates or masks, and no index is believed.
 
-Shapes, types and lengths need no values, and are checked before anything is paid.  What comes back is inside the domain and stays
-there: an array that nobody can write to, or a column of `columns` that copies, checks and projects every block as it is read.
+What comes back stays inside: an array that nobody can write to, or a column that copies and checks every block as it is read.
 """
 
 import datetime
@@ -121,10 +120,9 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
-    """Return a sparse matrix in rows, from copies of what it holds, with every index checked and repeated entries added up.
+    """Return a sparse matrix in rows, from copies of what it holds, with every index checked, which SciPy does not do.
 
-    SciPy does not look whether an index lies within the matrix, and adds duplicate entries up in their own type, in which small
-    integers wrap around.
+    It would add up duplicate entries in their own type, in which small integers wrap around.
     """
     check_array(name, shape, column)
     try:

@@ -1,7 +1,6 @@
 """Partitions on the workers of a Dask cluster: what is asked goes out, and what comes back is as small as a sum.
 
-If a worker is lost, Dask computes its partitions again elsewhere, and they pass the same check.  Errors come back as results:
-Dask writes exceptions into its logs, and those of a check name values of records.  Names of tasks are random.
+Errors come back as results: Dask writes exceptions into its logs, and those of a check name values of records.
 """
 
 import sys
