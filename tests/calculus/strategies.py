@@ -1,7 +1,6 @@
 """Random templates, composed from the atoms that the calculus has rules for.
 
-A template is grown from a source of choices, so that Hypothesis can shrink it and a seed can repeat it.  Affine leaves mix
-several fields and variables; convex atoms are stacked on them to a depth of four, with non-negative weights that may be fields.
+A template is grown from a source of choices, so that Hypothesis can shrink it and a seed can repeat it.
 """
 
 from dataclasses import dataclass
@@ -28,13 +27,7 @@ class Part:
 
 
 class Grower:
-    """Grows a template from a source of choices.
-
-    Parameters
-    ----------
-    pick : callable
-        ``pick(options)`` returns one of a sequence.
-    """
+    """Grows a template from a source of choices: ``pick(options)`` returns one of a sequence."""
 
     def __init__(self, pick):
         self.pick = pick
@@ -55,11 +48,10 @@ class Grower:
         self.w = self.variable("w", (self.dim,), pick(["ball", "box"]))
         self.v = self.variable("v", (), pick(["ball", "box", "bounds"]))
         kind = pick(["none", "plain", "symmetric", "PSD"])
-        self.matrix = None
+        self.matrix, side = None, self.dim + 1
         if kind == "plain":
             self.matrix = self.variable("A", (2, self.dim), pick(["ball", "box"]))
         elif kind != "none":
-            side = self.dim + 1
             self.matrix = self.variable("S", (side, side), "ball", **{kind: True})
 
     def variable(self, name, shape, how, **attributes):
@@ -187,9 +179,8 @@ class Grower:
             return OF_CONVEX[kind](self.pick, inner, size)
         if kind == "weight":
             s = fields["s"]
-            return Part(
-                self.pick([cp.Constant(0.5), s, s**2, cp.exp(-s)]) * inner, size * max(1.0, self.extent("s") ** 2)
-            )
+            weight = self.pick([cp.Constant(0.5), s, s**2, cp.exp(-s)])
+            return Part(weight * inner, size * max(1.0, self.extent("s") ** 2))
         if kind == "divide":
             return Part(inner / (1 + fields["s"]), size)
         other, third = self.convex(fields, self.pick([0, depth])), self.leaf(fields)
@@ -254,9 +245,7 @@ OF_POSITIVE = {
     "kl_div": lambda v, p, q: Part(cp.kl_div(p.expression, q.expression), (p.size + q.size) ** 2),
     "rel_entr": lambda v, p, q: Part(cp.rel_entr(p.expression, q.expression), (p.size + q.size) ** 2),
     "quad_over_lin": lambda v, p, q: Part(cp.quad_over_lin(v.expression, p.expression), 5 * v.size**2),
-    "quad_over_lin of concave": lambda v, p, q: Part(
-        cp.quad_over_lin(v.expression, cp.log(1 + p.expression)), 5 * v.size**2
-    ),
+    "over concave": lambda v, p, q: Part(cp.quad_over_lin(v.expression, cp.log(1 + p.expression)), 5 * v.size**2),
 }
 
 

@@ -1,8 +1,7 @@
 """Random templates against their certificates: nothing that is observed may exceed what was proved.
 
-For each template records, neighbours and parameters in K are drawn, and every subexpression is evaluated with its gradient and
-Hessian.  Beyond the constants, the sets that they come from are tested in random directions: every gradient must lie in its
-set, and every Hessian below its pieces, at the very record that it belongs to.
+Beyond the constants, the sets that they come from are tested in random directions: every gradient of every subexpression must lie
+in its set, and every Hessian below its pieces, at the very record that it belongs to.
 """
 
 from contextlib import suppress
@@ -16,8 +15,6 @@ from strategies import seeded_template, templates
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.abstract_values import Scalar
-from dpconvex.core.expression import Expression
 from dpconvex.errors import NotPrivate
 
 RECORDS = 12
@@ -31,10 +28,7 @@ ACCEPTED = 0.8
 class Spy(Walker):
     """A walker that remembers what it found out about every subexpression."""
 
-    seen: list[tuple[Expression, list[Scalar]]]
-
     def walk(self, expression):
-        """Walk, and remember."""
         entries, step = super().walk(expression)
         self.seen.append((expression, entries))
         return entries, step
@@ -43,8 +37,7 @@ class Spy(Walker):
 def walked(analysis):
     """Return every subexpression of the losses with what the calculus knows about its entries."""
     form = analysis.form
-    everything = [leaf for group in form.leaves for leaf in group]
-    rows = dict(zip(everything, analysis.gram.rows, strict=True))
+    rows = dict(zip((leaf for group in form.leaves for leaf in group), analysis.gram.rows, strict=True))
     spy = Spy(form.expander, rows, analysis.reach)
     spy.seen = []
     for loss in form.template.losses:
@@ -118,9 +111,8 @@ def check_sets(expression, entries, jet, generators, directions):
     for k, scalar in enumerate(entries):
         for q, z in np.ndindex(len(directions), len(generators)):
             image = images[q, z]
-            assert slopes[q, z, k].max() <= support(scalar.terms, image) + TOLERANCE * size, (
-                f"a gradient of {expression} outside its set"
-            )
+            reach = support(scalar.terms, image) + TOLERANCE * size
+            assert slopes[q, z, k].max() <= reach, f"a gradient of {expression} outside its set"
             if scalar.kink is None:
                 seen = scalar.sign * bends[q, z, k] if scalar.pieces else np.abs(bends[q, z, k])
                 bound = sum(largest_bend(piece, image) for piece in scalar.pieces)
@@ -157,10 +149,8 @@ def check_curvature(analysis, hessians, together, apart):
     for mu in moduli:
         cost = log_det(np.concatenate(spectra, axis=1), mu)
         for beta in np.array([0.1, 3.0]) / max(analysis.gradient_bound, 1e-12):
-            add, replace = (
-                analysis.perturbation_cost(beta, mu, adjacency)[0] * (1 + TOLERANCE)
-                for adjacency in ("add-remove", "replace-one")
-            )
+            adjacencies = ("add-remove", "replace-one")
+            add, replace = (analysis.perturbation_cost(beta, mu, a)[0] * (1 + TOLERANCE) for a in adjacencies)
             assert (beta * alone + cost).max() <= add, "cost of adding a record"
             assert (beta * apart + cost[:, :, None]).max() <= replace, "cost of replacing a record"
 
@@ -171,13 +161,7 @@ def log_det(spectrum, mu):
 
 
 def attack(template, rng):
-    """Attack everything that is claimed about a template; returns whether its curvature was among it.
-
-    Raises
-    ------
-    NotPrivate
-        If the calculus refuses the template.
-    """
+    """Attack everything that is claimed about a template; returns whether its curvature was among it."""
     form = LossForm(template)
     analysis = Analysis(form)
     seen = walked(analysis)
@@ -187,8 +171,7 @@ def attack(template, rng):
     for expression, entries in seen:
         check_ranges(expression, entries, jets.of(expression))
         check_sets(expression, entries, jets.of(expression), generators, directions)
-    losses = [jets.of(loss) for loss in template.losses]
-    basis = form.basis.toarray()
+    losses, basis = [jets.of(loss) for loss in template.losses], form.basis.toarray()
     for jet in losses:
         outside = jet.gradient - jet.gradient @ basis @ basis.T
         assert np.abs(outside).max() <= 1e-9 * (1e-300 + np.abs(jet.gradient).max()), "outside the subspace"

@@ -98,8 +98,8 @@ def signs(d):
 
 
 def components(d):
-    """The number of the class, and a component by a public rule: is the first feature above the middle of its range."""
-    return {"x": d.x, "y": d.y, "m": (d.x[:, 0] > 0).astype(int)}
+    """The number of the class, and a component by a public rule: is the first feature above the middle of its range?"""
+    return classes(d) | {"m": (d.x[:, 0] > 0).astype(int)}
 
 
 def pairs(d):

@@ -1,6 +1,7 @@
 """Measures a case: numbers that another machine must find too."""
 
 import math
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -14,12 +15,10 @@ from dpconvex.solvers.problem import Problem
 
 Numbers = dict[str, Any]
 
-# Certified distance from the exact minimiser, in the Euclidean norm of the parameters.
-TOLERANCE = 1e-7
-# Where a case says nothing else: minima are then determined to that distance on every machine.
-REGULARIZATION = 0.01
-# Inner products with so many fixed directions stand for a vector of parameters.
-PROBES = 3
+# Certified distance from the exact minimiser, in the Euclidean norm of the parameters; the regularization where a case says
+# nothing else, so that minima are determined to that distance on every machine; the fixed directions whose inner products stand
+# for a vector of parameters.
+TOLERANCE, REGULARIZATION, PROBES = 1e-7, 0.01, 3
 
 CONSTANTS = (
     *("gradient_bound", "sensitivity", "strong_convexity", "added", "hessian_bound", "jacobian_epsilon"),
@@ -30,19 +29,10 @@ CHOICE = ("mechanism", "added", "strong_convexity", "noise_scale", "predicted_ri
 # Certificates of the gallery need no data.  The quadratic is given, so that every constant is determined to rounding; it is
 # small, so that curvature costs something.
 GALLERY_FEATURES, GALLERY_SIZE, GALLERY_EPSILON, ADDED = 3, 100, 3.0, 2.0
+OBJECTIVE, OUTPUT = (partial(kind, added=ADDED) for kind in (dp.ObjectivePerturbation, dp.OutputPerturbation))
 MECHANISMS = {
-    0.0: (
-        None,
-        dp.ObjectivePerturbation("gamma", added=ADDED),
-        dp.ObjectivePerturbation("matrix", added=ADDED),
-        dp.OutputPerturbation("gamma", added=ADDED),
-    ),
-    1e-6: (
-        None,
-        dp.ObjectivePerturbation("gaussian", added=ADDED),
-        dp.OutputPerturbation("gaussian", added=ADDED),
-        dp.NoisyGradientDescent(),
-    ),
+    0.0: (None, OBJECTIVE("gamma"), OBJECTIVE("matrix"), OUTPUT("gamma")),
+    1e-6: (None, OBJECTIVE("gaussian"), OUTPUT("gaussian"), dp.NoisyGradientDescent()),
 }
 # Problems that only statistics are released for.
 STATISTICS = {"least_squares_classifier", "linear_regression"}
@@ -56,17 +46,13 @@ def constants(certificate, given=False):
     if certificate.cover is not None:
         found |= {f"cover_{name}": getattr(certificate.cover, name) for name in ("distance", "size", "noise_cap")}
     # The derivation as a checksum: each constant in it that moves, moves the sum of their logarithms.
-    steps = list(walk(certificate.derivation))
+    steps = [certificate.derivation]
+    for step in steps:
+        steps.extend(step.children)
     values = [abs(value) for step in steps for value in step.claims.values()]
     found["derivation_steps"] = len(steps)
     found["derivation_logarithms"] = sum(math.log(value) for value in values if 1e-6 < value < math.inf)
     return found
-
-
-def walk(step):
-    yield step
-    for child in step.children:
-        yield from walk(child)
 
 
 def certificates(name):
@@ -105,25 +91,20 @@ class Measured:
     def __init__(self, case, data):
         self.case = case
         columns = {name: np.asarray(column) for name, column in case.columns(data).items()}
-        features = columns["x"].shape[1]
         # Every third record is for testing; the sets that are sorted by class keep their mix that way.
         tested = np.arange(len(data.y)) % 3 == 2
         self.train, self.test = ({name: column[rows] for name, column in columns.items()} for rows in (~tested, tested))
-        self.size = int((~tested).sum())
-        self.template = dp.load(case.problem, features=features, **{"regularization": REGULARIZATION, **case.options})
+        options = {"features": columns["x"].shape[1], "regularization": REGULARIZATION, **case.options}
+        self.size, self.template = int((~tested).sum()), dp.load(case.problem, **options)
         analysis = analyse(self.template)
-        form = analysis.form
+        form, self.kinked = analysis.form, analysis.kink is not None
         self.problem = Problem(
-            template=form.template,
-            space=form.space,
-            feasible=form.feasible,
+            **{"template": form.template, "space": form.space, "feasible": form.feasible, "size": self.size},
             batch=self.template.record.validate(self.train),
-            size=self.size,
             strong_convexity=self.size * analysis.modulus,
             gradient_bound=analysis.gradient_bound,
             projector=form.projection,
         )
-        self.kinked = analysis.kink is not None
 
     def minimum(self):
         """Fit without privacy.

@@ -104,7 +104,7 @@ def rounded(value):
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def measured(name, old, quick):
+def measured(name, old):
     """Measure one golden file; what is left out stays as it was."""
     if name.startswith(CERTIFICATES):
         return certificates(name.removeprefix(CERTIFICATES))
@@ -114,8 +114,6 @@ def measured(name, old, quick):
             continue
         if case.name in old:
             found[case.name] = old[case.name]
-        if quick and case.slow:
-            continue
         print(f"  {case.name}", file=sys.stderr, flush=True)
         try:
             found[case.name] = Measured(case, case.data()).everything()
@@ -129,22 +127,21 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help="golden file without .json; by default all")
     parser.add_argument("--write", action="store_true", help="write what moved")
-    parser.add_argument("--quick", action="store_true", help="leave out what takes long")
     options = parser.parse_args(arguments)
     names = [*(CERTIFICATES + name for name in GALLERY), *dict.fromkeys(case.golden for case in CASES)]
     if unknown := set(options.names) - set(names):
         parser.error(f"no golden file is called {', '.join(sorted(unknown))}")
-    any_moved = False
+    moved = False
     for name in options.names or names:
         old = load(name)
-        new = measured(name, old, options.quick)
-        moved = told(old, new)
-        print(f"{name}: nothing moved" if not moved else f"{name}:\n{moved}")
-        any_moved |= bool(moved)
-        if options.write and moved:
-            text = json.dumps(rounded(merge(old, new)), indent=1, ensure_ascii=False)
-            (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    return int(any_moved and not options.write)
+        new = measured(name, old)
+        if change := told(old, new):
+            moved = True
+            if options.write:
+                text = json.dumps(rounded(merge(old, new)), indent=1, ensure_ascii=False)
+                (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        print(f"{name}:\n{change}" if change else f"{name}: nothing moved")
+    return int(moved and not options.write)
 
 
 if __name__ == "__main__":
