@@ -86,13 +86,9 @@ def of_a_matrix(loss: Loss, regularizer: Loss = cp.sum_squares, **attributes: An
     return run
 
 
-def declared(function: Callable[[Any], Any], slope: tuple[float, float], curvature: float) -> Callable[[], Any]:
-    atom = dp.Atom("mine", function, slope=slope, curvature=curvature)
+def declared(function: Callable[[Any], Any]) -> Callable[[], Any]:
+    atom = dp.Atom("mine", function, slope=(0.0, 0.9), curvature=0.25)
     return verified(lambda w, x, y: atom(x @ w))
-
-
-def softplus(m: Any) -> Any:
-    return np.logaddexp(m, 0.0)
 
 
 def shipped(features: int = 2, **options: float) -> dp.Template:
@@ -138,7 +134,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     ),
     "a composition that CVXPY cannot prove convex": verified(lambda w, x, y: cp.sqrt(cp.pos(x @ w))),
     "an atom without a rule": verified(lambda w, x, y: cp.dotsort(cp.multiply(w, x), [1.0, 0.5])),
-    "a declared atom with too small a slope": declared(softplus, (0.0, 0.9), 0.25),
+    "a declared atom with too small a slope": declared(lambda m: np.logaddexp(m, 0.0)),
     "a loss without variables": verified(lambda w, x, y: cp.sum_squares(x)),
     "a loss whose variables are multiplied by zero": verified(lambda w, x, y: cp.logistic(0 * (x @ w))),
     "a loss that is the same for all records": verified(lambda w, x, y: cp.sum(w)),
@@ -170,7 +166,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a loss that returns nothing": verified(lambda w, x: None, FEATURES),
     "a loss with entries": verified(lambda w, x: w, FEATURES),
     "constraints that contradict each other": verified(logistic, FEATURES, constraints=lambda w: [w >= 1, w <= 0]),
-    "an atom of numbers": declared(lambda m: math.exp(m), (0.0, 1.0), 0.25),
+    "an atom of numbers": declared(lambda m: math.exp(m)),
     "an integer variable": verified(logistic, FEATURES, integer=True),
     # What newcomers do wrong
     "labels that were not declared": lambda: dp.LogisticRegression().fit(X, 2 * Y - 1),
@@ -268,37 +264,29 @@ def test_losses_whose_squares_underflow_are_proved_or_refused(scale: float) -> N
 # Whatever an atom of CVXPY does, the answer is a certificate or a refusal, never an error of another kind.
 
 
-def losses(name: str, shapes: Any, bounds: list[float] | None) -> list[tuple[cp.Variable, cp.Expression]]:
+def losses(name: str, shapes: Any, **attributes: Any) -> list[tuple[cp.Variable, cp.Expression]]:
     """Return the losses that an atom of one argument makes, with either sign, of variables of these shapes."""
-    make, found = getattr(cp, name), []
-    for shape in shapes:
-        w = cp.Variable(shape, name="w", **({} if bounds is None else {"bounds": bounds}))
-        try:
-            expression = cp.sum(make(UNIT.parameters["x"] * w + 0.5))
-        except Exception:  # CVXPY has no such expression
-            continue
-        found += [(w, expression), (w, -expression)]
+    found = []
+    for w in [cp.Variable(shape, name="w", **attributes) for shape in shapes]:
+        with suppress(Exception):  # CVXPY has no such expression
+            expression = cp.sum(getattr(cp, name)(UNIT.parameters["x"] * w + 0.5))
+            found += [(w, expression), (w, -expression)]
     return found
 
 
-SHAPES = ((), (3,), (2, 2))
+SHAPES = [(), (3,), (2, 2)]
 ATOMS = sorted(
     name
-    for name, value in vars(cp).items()
-    if inspect.isclass(value)
-    and issubclass(value, cp.Expression)
-    and hasattr(value, "numeric")
-    and losses(name, SHAPES, None)
+    for name, kind in vars(cp).items()
+    if inspect.isclass(kind) and issubclass(kind, cp.Expression) and hasattr(kind, "numeric") and losses(name, SHAPES)
 )
+SLOW = [pytest.param(SHAPES, {**bounded}, marks=pytest.mark.slow) for bounded in ({}, {"bounds": [0.0, 2.0]})]
 
 
-@pytest.mark.parametrize(
-    ("shapes", "bounds"),
-    [((), None), ((2, 2), [0.0, 2.0]), *(pytest.param(None, b, marks=pytest.mark.slow) for b in (None, [0.0, 2.0]))],
-)
+@pytest.mark.parametrize(("shapes", "attributes"), [(SHAPES[:1], {}), (SHAPES[2:], {"bounds": [0.0, 2.0]}), *SLOW])
 @pytest.mark.parametrize("name", ATOMS)
-def test_every_atom_is_certified_or_refused(name: str, shapes: Any, bounds: list[float] | None) -> None:
-    for w, loss in losses(name, SHAPES if shapes is None else [shapes], bounds):
+def test_every_atom_is_certified_or_refused(name: str, shapes: Any, attributes: dict[str, Any]) -> None:
+    for w, loss in losses(name, shapes, **attributes):
         try:
             template = dp.Template(UNIT, lambda x, e=loss: e, cp.sum_squares(w))
             answer = str(dp.verify(template, PROMISE, size=100))
