@@ -7,6 +7,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import X, Y
 
 import dpconvex as dp
 from dpconvex.accounting.events import Gaussian, Perturbation, Pure, Tail
@@ -14,10 +15,7 @@ from dpconvex.accounting.totals import totals
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.solvers import backend as backends
 
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(300, 3))
-X /= 1.001 * np.linalg.norm(X, axis=1)[:, None]
-LARGE = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}
+LARGE = {"x": X[:300], "y": Y[:300]}
 DATA = {name: column[:60] for name, column in LARGE.items()}
 PROMISES = [dp.Privacy(1.0), dp.Privacy(5.0)]
 ADJACENCIES = ["replace-one", "add-remove"]

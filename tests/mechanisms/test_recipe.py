@@ -6,6 +6,7 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import logistic
 
 import dpconvex as dp
 from dpconvex.mechanisms.private_whitening import level
@@ -202,10 +203,7 @@ def test_a_kink_takes_another_mechanism_and_if_all_are_refused_the_first_refusal
 
 def test_residual_noise_counts_where_it_is_the_larger_one():
     """Where an exponential bends over all that noise on the objective may reach, noise on the answer needs far less."""
-    z = cp.Variable(3, name="z")
-    public = 1e-3 * cp.sum_squares(z) + 1e-4 * cp.exp(0.3 * z[0])
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ z)), public)
+    template = logistic(3, lambda w: 1e-3 * cp.sum_squares(w) + 1e-4 * cp.exp(0.3 * w[0]))
     chosen, named = (dp.verify(template, PURE, 2000, m) for m in (None, dp.ObjectivePerturbation()))
     assert named.is_drowned
     assert "residual noise is larger" in named.advice[-1]

@@ -7,16 +7,14 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import X, Y
 
 import dpconvex as dp
 from dpconvex.core.expression import Constant, postorder
 from dpconvex.solvers.certify import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 3))
-X /= np.linalg.norm(X, axis=1)[:, None]
-DATA = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}
+DATA = {"x": X[:60], "y": Y[:60]}
 GAMMA = dp.ObjectivePerturbation("gamma")
 LEARNER = dp.load("logistic_regression", features=3, regularization=0.1)
 
