@@ -1,4 +1,4 @@
-"""Released statistics, coefficients, whitened releases: what they cost, what is fitted from them, and that nothing else leaves."""
+"""Released statistics, coefficients, whitened releases: what they cost, what is fitted from them; nothing else leaves."""
 
 from pathlib import Path
 from typing import Any
