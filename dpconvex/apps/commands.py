@@ -158,10 +158,8 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, settings.Declared]
     """Return a saved release with its functions, and what it knows of tables and labels."""
     saved = dp.Release.load(chosen.model)
     if saved.schema is None:
-        raise TemplateError(
-            f"{chosen.model}: it does not say which columns it reads; fit it with dpconvex fit, or write it with "
-            "the save(path, schema) of an estimator, which adds them."
-        )
+        remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
+        raise TemplateError(f"{chosen.model}: it does not say which columns it reads; {remedy}.")
     name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or (None, {}))
     if name is None:
         raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")

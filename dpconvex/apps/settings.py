@@ -124,10 +124,8 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
     # The component m of a mixture is learnt.
     if set(record) - {"m"} != {"x", "y"} or getattr(record["x"], "shape", None) != (count,) or not fits:
-        raise TemplateError(
-            f"{problem}: a problem for this table needs a record like {schema.record!r}, with as many labels, not "
-            f"{learner.record!r}."
-        )
+        needed = f"a record like {schema.record!r}, with as many labels"
+        raise TemplateError(f"{problem}: a problem for this table needs {needed}, not {learner.record!r}.")
     if set(values) == set(labels):
         values = labels  # whatever their order in the problem
     elif any(isinstance(value, str) for value in values):

@@ -304,10 +304,8 @@ class Private(BaseEstimator):
         """Return the estimator as data: what was released as the bytes of its file."""
         state: dict[str, Any] = dict(super().__getstate__())
         if state.get("learner") is not None or ("release_" in state and self.release_.source is None):
-            raise TypeError(
-                "functions of templates of your own are not pickled, nor labels that JSON has no form for: save the release "
-                "(release_.save), and read it with dpconvex.Release.load(path, template=...)."
-            )
+            why = "functions of templates of your own are not pickled, nor labels that JSON has no form for"
+            raise TypeError(f"{why}: save the release, and read it with dpconvex.Release.load(path, template=...).")
         return state | {name: state[name].to_bytes() for name in ("release_", "statistics_") if name in state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

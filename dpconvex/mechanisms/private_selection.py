@@ -43,8 +43,6 @@ def select(
     how: str = "permute-and-flip",
 ) -> int:
     """Choose a candidate with few mistakes, epsilon-differentially privately; with a generator, for tests, not privately."""
-    if how not in SELECTIONS:
-        raise TemplateError(f"select: the method must be one of {SELECTIONS}, not {how!r}.")
     factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
     left = list(range(len(mistakes)))
     while True:  # a candidate with the fewest mistakes is accepted for sure
