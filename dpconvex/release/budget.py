@@ -124,21 +124,16 @@ class Budget:
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
     def spend(self, privacy: Privacy, label: str, event: Event | None = None) -> None:
-        """Charge a release to the budget, *before* it is computed.
+        """Charge a release to the budget, *before* it is computed; after an error (`DPConvexError`), it must not be made.
 
         Parameters
         ----------
         privacy : Privacy
-            What the release promises.
+            What the release promises; if less is left, the error is a `BudgetExceeded`.
         label : str
             What the release is, for whoever reads the ledger.
         event : Event, optional
             What the release is for accounting, as its certificate says; without it, its promise is all that is known.
-
-        Raises
-        ------
-        BudgetExceeded, TemplateError, DPConvexError
-            If less than that is left, the adjacency differs, or the spend could not be recorded.  The release must not be made.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(

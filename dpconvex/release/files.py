@@ -54,13 +54,7 @@ class Released:
         return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a file, whole or not at all; an existing file is replaced.
-
-        Parameters
-        ----------
-        path : str or path
-            Of a regular file, or of none yet; else a `TemplateError` is raised.
-        """
+        """Write to a file, whole or not at all; a regular one is replaced, and anything else refused by a `TemplateError`."""
         write_whole(replaceable(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:

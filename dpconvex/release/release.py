@@ -112,13 +112,7 @@ class Release(Released, Mapping[str, Array]):
         return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """Apply the template's prediction to a batch of features; it costs no privacy, however often it is done.
-
-        Parameters
-        ----------
-        x : array_like or SciPy sparse matrix, shape (n, ...)
-            Features, scaled as in training; there is a prediction for each of the n.
-        """
+        """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; it costs nothing."""
         return self._applied("predict", self.predictor, x)
 
     def decision_function(self, x: ArrayLike) -> NDArray[Any]:

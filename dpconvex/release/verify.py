@@ -72,7 +72,7 @@ def verify(
     *,
     whitening: Whitened = None,
 ) -> Certificate:
-    """Prove that a mechanism on a template is private, or say why not.
+    """Prove that a mechanism on a template is private, or raise `NotPrivate` or another error, with the place and a remedy.
 
     Parameters
     ----------
@@ -91,11 +91,6 @@ def verify(
         descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
         size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
         mechanism is named, one that is proved to end near a minimiser.
-
-    Raises
-    ------
-    NotPrivate, MissingRule, TemplateError
-        Naming the failing subexpression and a remedy, the expression that the calculus has no rule for, or the wrong argument.
     """
     return Method(mechanism, cover, whitening).prove(template, privacy, size).certificate
 
