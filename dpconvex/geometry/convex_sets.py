@@ -273,9 +273,11 @@ class Spectral(Piece):
     @property
     def rounding(self) -> tuple[float, float]:
         # Backward error of the decomposition, with room for the reassembly, and the error on the spectrum.
-        side, (count, size) = max(self.shift.shape), self.inner.rounding
+        shift, side, (count, size) = float(np.linalg.norm(self.shift)), max(self.shift.shape), self.inner.rounding
+        if isinstance(self.inner, Interval):
+            return 4.0 * side, shift + side * size
         still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
-        return 16.0 * side + count, 2 * float(np.linalg.norm(self.shift)) + still + side * size
+        return 16.0 * side + count, 2 * shift + still + size
 
 
 def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:
