@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from atom_cases import CASES, full
 
+import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.atom import ATOMS
@@ -15,15 +16,11 @@ from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import double_precision
 from dpconvex.core.summation import PIECE
 from dpconvex.core.to_cvxpy import Writer
-from dpconvex.errors import NotPrivate
 from dpconvex.evaluation.devices import compiled
 from dpconvex.evaluation.programs import lowered
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 
 EVERY = pytest.mark.parametrize("name", CASES)
 # No loss or regularizer with these has a Hessian; and no box of entries states the domain of those, see tests/calculus.
@@ -171,10 +168,10 @@ def test_ranges_hold(name):
     proved = 0
     for case in full(name):
         rng, ends = np.random.default_rng(6), zip(case.shapes, boxes(case), strict=True)
-        domains = {f"x{k}": Box(np.full(s, low), np.full(s, high)) for k, (s, (low, high)) in enumerate(ends)}
+        domains = {f"x{k}": dp.Box(np.full(s, low), np.full(s, high)) for k, (s, (low, high)) in enumerate(ends)}
         try:
-            low, high = Expander(Space([]), Bases(Record(**domains))).bounds(case.expression("field"))
-        except NotPrivate:
+            low, high = Expander(Space([]), Bases(dp.Record(**domains))).bounds(case.expression("field"))
+        except dp.NotPrivate:
             continue
         proved += 1
         for trial in range(40):
@@ -190,7 +187,7 @@ def test_ranges_hold(name):
 
 def template_of(case):
     """A template whose loss adds up the atom of affine functions of a bounded variable; None if it is not convex."""
-    record = Record(**{f"x{k}": Box(np.full(s, -1.0), np.full(s, 1.0)) for k, s in enumerate(case.shapes)})
+    record = dp.Record(**{f"x{k}": dp.Box(np.full(s, -1.0), np.full(s, 1.0)) for k, s in enumerate(case.shapes)})
     ws = [cp.Variable(shape, name=f"w{k}", bounds=[-1, 1]) for k, shape in enumerate(case.shapes)]
     public = {"bilinear": 0, "quotient": 1}.get(case.atom.affine)  # the factor that is of the record alone
     factors = [x if k == public else cp.multiply(x, ws[k]) for k, x in enumerate(record.parameters.values())]
@@ -205,7 +202,7 @@ def template_of(case):
         written = Writer(dict(zip(leaves, given, strict=True))).expression(expression)
     sign = 1 if public is not None or is_convex(expression) else -1 if is_concave(expression) else 0
     loss = sign * cp.sum(written)
-    return Template(record, lambda **fields: loss, sum(cp.sum_squares(w) for w in ws)) if sign else None
+    return dp.Template(record, lambda **fields: loss, sum(cp.sum_squares(w) for w in ws)) if sign else None
 
 
 @BOXED
@@ -218,7 +215,7 @@ def test_gradients_and_curvatures_stay_below_what_is_proved(name):
             if template is None:
                 continue
             bounds = Analysis(LossForm(template)).losses[0]
-        except NotPrivate:
+        except dp.NotPrivate:
             continue
         proved += 1
         starts = np.cumsum([0, *(v.size for v in template.variables)])

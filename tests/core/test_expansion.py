@@ -5,22 +5,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import dpconvex as dp
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.record_domains import Ball, Box
-from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Record
 
 SEEDS = st.integers(0, 2**32 - 1)
-RECORD = Record(
-    x=Ball(3, 2.0),
-    M=Box(-np.ones((2, 3)), 2 * np.ones((2, 3))),
-    s=Box(0.5, 2.0),
-    t=Box([0.5, -3.0], [1.5, -0.5]),
-    one=Ball(1, 1.0, norm=1),
+RECORD = dp.Record(
+    x=dp.Ball(3, 2.0),
+    M=dp.Box(-np.ones((2, 3)), 2 * np.ones((2, 3))),
+    s=dp.Box(0.5, 2.0),
+    t=dp.Box([0.5, -3.0], [1.5, -0.5]),
+    one=dp.Ball(1, 1.0, norm=1),
 )
 x, M, s, t, one = (RECORD.parameters[name] for name in ("x", "M", "s", "t", "one"))
 w, v, W = cp.Variable(3, name="w"), cp.Variable(name="v"), cp.Variable((3, 2), name="W")
@@ -115,13 +113,13 @@ def test_equal_functions_of_the_record_cancel():
 
 
 REFUSED = [
-    (lambda: w / (s - 1), NotPrivate, "power -1 needs an argument bounded away from zero"),
-    (lambda: v * cp.sqrt(x[0]), NotPrivate, "bounded away from negative numbers"),
-    (lambda: v * cp.lambda_max(M @ cp.diag(x)[:, :2]), NotPrivate, "not symmetric for every record"),
-    (lambda: v * cp.power(s, s), MissingRule, "exponent of a power depends"),
-    (lambda: cp.Parameter(3, name="unknown") @ w, NotPrivate, "is not a field of this record"),
-    (lambda: cp.Constant(np.ones((3, 2, 3))) @ W, MissingRule, "product"),
-    (lambda: w / np.array([1.0, 0.0, 2.0]), NotPrivate, "divided by zero"),
+    (lambda: w / (s - 1), dp.NotPrivate, "power -1 needs an argument bounded away from zero"),
+    (lambda: v * cp.sqrt(x[0]), dp.NotPrivate, "bounded away from negative numbers"),
+    (lambda: v * cp.lambda_max(M @ cp.diag(x)[:, :2]), dp.NotPrivate, "not symmetric for every record"),
+    (lambda: v * cp.power(s, s), dp.MissingRule, "exponent of a power depends"),
+    (lambda: cp.Parameter(3, name="unknown") @ w, dp.NotPrivate, "is not a field of this record"),
+    (lambda: cp.Constant(np.ones((3, 2, 3))) @ W, dp.MissingRule, "product"),
+    (lambda: w / np.array([1.0, 0.0, 2.0]), dp.NotPrivate, "divided by zero"),
 ]
 
 
@@ -133,12 +131,12 @@ def test_refusals_name_the_place(expression, error, message):
     assert caught.value.remedy
 
 
-BOUNDED = Record(
-    a=Ball(3, 2.0, norm=1),
-    b=Ball(2, 0.5),
-    c=Ball(2, 1.5, norm=np.inf),
-    d=Box([0.5, -2.0], [1.0, 3.0]),
-    e=Box(-1.0, -0.25),
+BOUNDED = dp.Record(
+    a=dp.Ball(3, 2.0, norm=1),
+    b=dp.Ball(2, 0.5),
+    c=dp.Ball(2, 1.5, norm=np.inf),
+    d=dp.Box([0.5, -2.0], [1.0, 3.0]),
+    e=dp.Box(-1.0, -0.25),
 )
 
 
@@ -162,7 +160,7 @@ def test_ranges_and_norms_contain_every_record(seed, degree):
 
 
 def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
-    bases = Bases(Record(x=Ball(3, 1.0)))
+    bases = Bases(dp.Record(x=dp.Ball(3, 1.0)))
     matrix = np.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
     assert bases.norm(bases.polynomials["x"].linear(matrix, (3,))) == pytest.approx(np.sqrt(2))
     assert bases.norm(bases.polynomials["x"]) == pytest.approx(1.0)
@@ -171,7 +169,7 @@ def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
 
 def test_cauchy_schwarz_counts_equal_entries_of_a_tensor_power():
     """(x + y)^2 on the unit disc is at most 2: its cross term stands for two entries of the tensor square."""
-    bases = Bases(Record(x=Ball(2, 1.0)))
+    bases = Bases(dp.Record(x=dp.Ball(2, 1.0)))
     monomial = np.array([[0, 0], [0, 1], [1, 1]])
     assert bases.multiplicity(monomial).tolist() == [1.0, 2.0, 1.0]
     square = Polynomial((), np.zeros(3, int), np.full(3, -1), monomial, np.array([1.0, 2.0, 1.0]))
@@ -182,7 +180,7 @@ def test_cauchy_schwarz_counts_equal_entries_of_a_tensor_power():
 def test_inner_products_of_one_and_of_two_records(seed):
     rng = np.random.default_rng(seed)
     ends = np.sort(rng.normal(size=(2, 3)), axis=0)
-    record = Record(x=Box(ends[0], ends[1]))
+    record = dp.Record(x=dp.Box(ends[0], ends[1]))
     (base,) = Bases(record).bases
     x, y = scalars(record, 300, rng), scalars(record, 300, rng)
     for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:

@@ -117,16 +117,16 @@ def test_lengths_are_those_of_the_template():
     assert several.projected >= 5 * 8 / 5 * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("softmax_regression", {"features": 3, "classes": 3}),
-        ("large_margin_gaussian", {"features": 3, "classes": 2}),
-        ("large_margin_gaussian", {"features": 3, "classes": 7, "competitors": "summed"}),
-        ("large_margin_gaussian_mixture", {"features": 2, "classes": 3, "components": 2}),
-        ("metric_learning", {"features": 3}),
-    ],
-)
+FORMS = [
+    ("softmax_regression", {"features": 3, "classes": 3}),
+    ("large_margin_gaussian", {"features": 3, "classes": 2}),
+    ("large_margin_gaussian", {"features": 3, "classes": 7, "competitors": "summed"}),
+    ("large_margin_gaussian_mixture", {"features": 2, "classes": 3, "components": 2}),
+    ("metric_learning", {"features": 3}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), FORMS)
 def test_sums_of_forms_are_not_much_larger_than_gradients(name, options):
     """The factor by which errors of the forms' sums can exceed those of the gradients' sums is the one that is counted."""
     analysis = analyse(dp.load(name, **options))
