@@ -66,8 +66,10 @@ class Table:
         found = {name: self.read(name) for name in names}
         for name, values in found.items():
             if values.dtype.kind == "O":
-                texts = (value.strip() if isinstance(value, str) else value for value in values.tolist())
-                found[name] = objects([None if isinstance(v, str) and v in absent else v for v in texts])
+                texts = [value.strip() if isinstance(value, str) else value for value in values.tolist()]
+                found[name] = objects(
+                    [None if isinstance(v, str) and v in absent else v for v in texts] if absent else texts
+                )
         lengths = {name: len(values) for name, values in found.items()}
         if len(set(lengths.values())) > 1:
             raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")

@@ -17,7 +17,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks, dense
+from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
@@ -194,20 +194,22 @@ class Gate:
         return rows
 
     def sparse(self, column: Any) -> sp.csr_array:
-        domain, single, step = self.domain, is_single(column), at_once(self.domain.shape)
-        matrix = trusted_rows(self.name, column, domain.shape)
-        if isinstance(domain, Box) or domain.norm == np.inf:
-            rows = [self(dense(block), k * step, single) for k, block in enumerate(blocks(matrix, step))]
-            matrix = sp.csr_array(sp.vstack([sp.csr_array(block) for block in rows]))
-        else:
-            owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-            with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+        length_of(self.name, self.domain, column)
+        domain, matrix = self.domain, trusted_rows(self.name, column, self.domain.shape)
+        places, owners = matrix.indices, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+            if isinstance(domain, Box) or domain.norm == np.inf:
+                lower, upper = domain.bounds
+                inside, excess = np.clip(matrix.data, lower[places], upper[places]), np.zeros(matrix.shape[0])
+                size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
+                np.maximum.at(excess, owners, np.abs(matrix.data - inside) / size[places])
+            else:
                 powers = np.abs(matrix.data / domain.radius) ** domain.norm
-            norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)
-            outside = self.outside(matrix, 0, single, norms - 1.0)
-            if outside is not None:
-                matrix.data = matrix.data / np.where(outside, norms, 1.0)[owners]
-        return sp.csr_array((frozen(matrix.data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
+                norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)
+                inside, excess = matrix.data / np.maximum(norms, 1.0)[owners], norms - 1.0
+        outside = self.outside(matrix, 0, is_single(column), excess)
+        data = matrix.data if outside is None else np.where(outside[owners], inside, matrix.data)
+        return sp.csr_array((frozen(data), frozen(places), frozen(matrix.indptr)), shape=matrix.shape)
 
     def outside(self, rows: Any, first: int, single: bool, excess: Array | None = None) -> NDArray[np.bool_] | None:
         """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""

@@ -276,10 +276,9 @@ def test_sparse_records_are_checked_and_clipped_as_dense_ones(domain: Any) -> No
 
 def test_zeros_of_a_sparse_column_are_numbers_like_others() -> None:
     record, ones = Record(x=Box(np.full(2, 1.0), np.full(2, 2.0))), sp.csr_array(np.ones((3, 2)))
-    with pytest.raises(DomainError, match="zeros are outside"):
-        record.check_form({"x": ones})
-    with pytest.raises(DomainError, match="1 of 3 records lie outside"):
-        record.validate({"x": sp.csr_array([[1.0, 1.0], [1.0, 0.0], [2.0, 1.0]])})
+    for check in (record.check_form, record.validate):
+        with pytest.raises(DomainError, match="zeros are outside"):
+            check({"x": ones})
 
 
 @pytest.mark.parametrize("domain", [Ball(3, radius=2.0), Ball(3, norm=1), Box(-np.ones(3), np.ones(3))], ids=repr)
