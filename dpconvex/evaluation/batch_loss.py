@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.devices import DeviceEngine, current, has_accelerator
-from dpconvex.evaluation.engine import LARGE, Engine, numbers_in
+from dpconvex.evaluation.devices import DeviceEngine, current, on_devices
+from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import LeafForm, losses_of
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
 
 T = TypeVar("T")
@@ -30,14 +29,6 @@ T = TypeVar("T")
 # A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
 ALL = 2**62
 LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM = 500, 2000, 2000
-
-
-def on_devices(batch: Batch) -> bool:
-    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
-    if isinstance(batch, PartitionedBatch) or not batch.size:
-        return False
-    dense = all(isinstance(column, np.ndarray | Stored) for column in batch.fields.values())
-    return dense and (current().asked or (numbers_in(batch) >= LARGE and has_accelerator()))
 
 
 def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:

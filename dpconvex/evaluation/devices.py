@@ -20,10 +20,11 @@ from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.errors import TemplateError
+from dpconvex.evaluation.engine import LARGE, numbers_in
 from dpconvex.evaluation.forms import Losses
 from dpconvex.evaluation.programs import Lowered, Program
-from dpconvex.language.batch import Batch
-from dpconvex.language.columns import dense
+from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.columns import Stored, dense
 
 # Bytes of a block of records, unless others are asked for.
 BLOCK = 2**26
@@ -39,7 +40,7 @@ EXACT = ("cpu", "gpu", "cuda", "rocm")
 
 @dataclass(frozen=True)
 class Placement:
-    """What `devices` was asked for; by default the accelerators that there are, or else one processor."""
+    """What `devices` was asked for; by default all devices."""
 
     count: int | None = None
     memory: int | None = None
@@ -129,8 +130,13 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
         _CURRENT.reset(token)
 
 
-def has_accelerator() -> bool:
-    """Whether JAX finds a device with double precision besides the processor."""
+def on_devices(batch: Batch) -> bool:
+    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
+    if isinstance(batch, PartitionedBatch) or not batch.size:
+        return False
+    dense = all(isinstance(column, np.ndarray | Stored) for column in batch.fields.values())
+    if current().asked or not dense or numbers_in(batch) < LARGE:
+        return dense and current().asked
     try:
         import jax
     except ImportError:
@@ -166,7 +172,7 @@ class DeviceEngine:
     """Sums over records by compiled functions on devices, in blocks of records of one loss."""
 
     def __init__(self, losses: Losses, batch: Batch) -> None:
-        self.lift, self._columns, placement = losses.lift, batch.fields, current()
+        self.losses, self.lift, self._columns, placement = losses, losses.lift, batch.fields, current()
         self._blocks: list[tuple[Lowered, Indices]] = []
         sizes = []
         for group, loss in enumerate(losses.lowered):

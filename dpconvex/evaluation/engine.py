@@ -112,14 +112,11 @@ class Engine:
 
     def _records_in_a_block(self) -> int:
         """Return a multiple of `LANES`."""
-        width, wide = 0.0 if self.design.pairs is None else 8.0 * self.design.count, 1
-        for column in self.batch.fields.values():
-            if sp.issparse(column):
-                width, wide = width + 12 * column.nnz / max(self.batch.size, 1), max(wide, column.shape[1])
-            else:
-                width += 8 * int(np.prod(column.shape[1:], dtype=np.int64))
+        made = 0 if self.design.pairs is None else self.design.count
+        numbers = numbers_in(self.batch) / max(self.batch.size, 1) + made
+        wide = max((c.shape[1] for c in self.batch.fields.values() if sp.issparse(c)), default=1)
         leaves = max(label.combine.shape[0] for label in self.form.labels)
-        rows = np.clip(BLOCK_BYTES / max(width, 16 * (leaves + self.form.forms), 1), FEWEST, BLOCK)
+        rows = np.clip(BLOCK_BYTES / (8 * max(numbers, 2 * (leaves + self.form.forms))), FEWEST, BLOCK)
         return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
 
     def _plan(self, group: Indices) -> Plan:
