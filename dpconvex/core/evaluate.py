@@ -40,9 +40,9 @@ def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -
     return found
 
 
-def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Array]) -> dict[Expression, Array]:
-    """Return the value of every node of some expressions for many records, which are the last axis of all arrays."""
-    found: dict[Expression, Array] = {}
+def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], xp: Any = np) -> dict[Expression, Any]:
+    """Return the value of every node of some expressions, by NumPy or JAX, for many records: the last axis of all arrays."""
+    found: dict[Expression, Any] = {}
     with np.errstate(all="ignore"):
         for node in postorder(roots, leaves):
             if node in leaves:
@@ -51,7 +51,7 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Array]
                 found[node] = node.dense[..., None]
             else:
                 assert node.atom is not None
-                found[node] = np.asarray(node.atom.value(np, node, *(found[argument] for argument in node.args)))
+                found[node] = xp.asarray(node.atom.value(xp, node, *(found[argument] for argument in node.args)))
     return found
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.evaluate import STEP, slopes
+from dpconvex.core.evaluate import STEP, over_records, slopes
 from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.core.parameter_space import Space
 
@@ -32,29 +31,20 @@ class Program:
     fields: tuple[Expression, ...]
     numbers: tuple[Expression, ...]
 
-    @cached_property
-    def order(self) -> list[Expression]:
-        """Every node, arguments before what is made of them."""
-        return postorder([self.root])
-
     def values(self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> dict[Expression, Any]:
         """Evaluate every node by NumPy or JAX, records last.
 
         Entries have a row for each entry of the slots, in column order, and records last; fields have the records first.
         """
-        found = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
+        leaves = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
         for slot, field in zip(self.fields, fields, strict=True):
-            found[slot] = xp.moveaxis(field, 0, -1)
+            leaves[slot] = xp.moveaxis(field, 0, -1)
         start = 0
         for slot in self.entries:
             part = entries[start : start + slot.size].reshape((*slot.shape[::-1], entries.shape[-1]))
-            found[slot] = part if slot.ndim < 2 else part.transpose((*range(slot.ndim)[::-1], slot.ndim))
+            leaves[slot] = part if slot.ndim < 2 else part.transpose((*range(slot.ndim)[::-1], slot.ndim))
             start += slot.size
-        for node in self.order:
-            if node not in found:
-                assert node.atom is not None
-                found[node] = node.atom.value(xp, node, *(found[argument] for argument in node.args))
-        return found
+        return over_records([self.root], leaves, xp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +62,10 @@ class Lowered:
         Entries have the records last, or one column if these share them; fields have the records first.
         """
         program = self.program
+        found = program.values(np, entries, fields, self.constants)
         # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
         with np.errstate(all="ignore"):
-            found = program.values(np, entries, fields, self.constants)
-            known = slopes(program.order, found, program.root)
+            known = slopes(list(found), found, program.root)
         parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
         rows = [part.reshape((-1, size), order="F") if part.ndim > 2 else part.reshape((-1, size)) for part in parts]
         whole = rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, size)), *rows])
