@@ -26,7 +26,6 @@ def choice_law(counts: np.ndarray, factor: float, how: str) -> np.ndarray:
 
 
 def worst_choice(factor: float, adjacency: str, how: str) -> float:
-    """Return the largest loss of privacy over all ways in which one record moves three counts of mistakes."""
     moves = [np.array(move) for move in product((-1.0, 0.0, 1.0), repeat=3)]
     if adjacency == "add-remove":
         moves = [move for move in moves if (move >= 0).all() or (move <= 0).all()]

@@ -52,7 +52,6 @@ def count(epsilon: float) -> Array:
 
 
 def shown(parts: list[Array], delta: float) -> float:
-    """Return the epsilon that the product of the laws needs at a delta."""
     masses, lowest = parts[0], -WIDTH
     for part in parts[1:]:
         masses, lowest = np.maximum(fftconvolve(masses, part), 0.0), lowest - WIDTH

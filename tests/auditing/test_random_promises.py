@@ -132,7 +132,6 @@ class Promise:
         return gradient + first * record[1], self.modulus + second * record[1] ** 2
 
     def pairs(self, rng: np.random.Generator, most: int) -> list[tuple[Any, Any]]:
-        """Return neighbours, in both orders: ends, and anything."""
         points = [self.lower, self.upper, *rng.uniform(self.lower, self.upper, 2)]
         records: list[Any] = [(label, x) for label in range(len(self.kinds)) for x in points]
         others = [None] if self.privacy.adjacency == "add-remove" else records
@@ -192,7 +191,6 @@ def aims(promise: Promise, certificate: dp.Certificate, pair: Any, rng: np.rando
 
 
 def exact(promise: Promise, certificate: dp.Certificate, pair: Any, rest: float, count: int) -> Masses:
-    """Return the exact laws of the answers for neighbours, with a rest of the data."""
     pull = promise.modulus * promise.middle - rest
     center = np.sign(pull) * max(abs(pull) - promise.absolute, 0.0) / promise.modulus
     ends, scale = promise.ends or (-np.inf, np.inf), certificate.noise_scale
@@ -213,7 +211,6 @@ ROUNDING = 1e-6
 
 
 def check(promise: Promise, most: int, places: int) -> None:
-    """Compare what is claimed with what is found for the worst neighbours that are tried."""
     try:
         mechanism = dp.ObjectivePerturbation(promise.noise, added=0.0)
         certificate = dp.verify(promise.template, promise.privacy, promise.size, mechanism)
