@@ -67,8 +67,7 @@ class Walker:
         walked = [self.walk(argument) for argument in expression.args]
         steps = zip(expression.args, walked, strict=True)
         children = tuple(step for argument, (_, step) in steps if argument.variables)
-        atom = expression.atom
-        assert atom is not None
+        atom = expression.operation
         with placed(expression):
             self.expander.check_symmetric(expression)
             entries = atom.rule(expression, [entries for entries, _ in walked])

@@ -44,8 +44,7 @@ def least_hessian(
     node: Expression, weights: Array, expander: Expander, feasible: FeasibleSet
 ) -> tuple[sp.csr_array, str, str] | None:
     """Return a matrix that weighted entries of an atom have as a Hessian at least, and the rule; None if nothing is claimed."""
-    atom, argument = node.atom, node.args[0]
-    assert atom is not None
+    atom, argument = node.operation, node.args[0]
     if atom.strong is None or not argument.is_affine:
         return None
     polynomial = expander.expand(argument)

@@ -40,13 +40,11 @@ def smoothed(expression: Expression, width: float) -> Expression:
 def rounded(expression: Expression, done: Mapping[Expression, Expression], width: float) -> Expression:
     if not expression.variables or expression.is_affine:
         return expression
-    atom = expression.atom
-    assert atom is not None
+    atom = expression.operation
     args = [done[argument] for argument in expression.args]
     if is_flat_at_zero(expression) and is_hinge(expression.args[0]):
         hinge = expression.args[0]
-        assert hinge.atom is not None
-        args[0] = node(hinge.atom, [done[argument] for argument in hinge.args], hinge.options, hinge.shape)
+        args[0] = node(hinge.operation, [done[argument] for argument in hinge.args], hinge.options, hinge.shape)
     if atom.smooth is None:
         return node(atom, args, expression.options, expression.shape)
     result: Expression | None = atom.smooth(expression, args, width)

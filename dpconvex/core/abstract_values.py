@@ -209,17 +209,15 @@ class Scalar:
         if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
             ends = f"[{self.value.low:.4g}, {self.value.high:.4g}]"
             remedy = "apply the function to an affine expression, or to a term whose sign follows from its parts"
-            raise MissingRule(
-                f"a curved term goes through a function that is not monotone on its range {ends}", None, remedy
-            )
+            why = f"a curved term goes through a function that is not monotone on its range {ends}"
+            raise MissingRule(why, None, remedy)
         terms, pieces = tuple(t.scaled(slope) for t in self.terms), tuple(p.scaled(slope.size) for p in self.pieces)
-        own = covariance_of_gradient(self) if curvature > 0 else None
+        own, shape = covariance_of_gradient(self) if curvature > 0 else None, None
         if own is not None:
-            pieces = (Piece(own.terms, curvature, slope.size * own.spread),)
-            return Scalar(value, terms, pieces, sign, self.kink or kink, ("hinge", slope.size))
-        return Scalar(
-            value, terms, (*pieces, Piece(self.terms, curvature)) if curvature > 0 else pieces, sign, self.kink or kink
-        )
+            pieces, shape = (Piece(own.terms, curvature, slope.size * own.spread),), ("hinge", slope.size)
+        elif curvature > 0:
+            pieces = (*pieces, Piece(self.terms, curvature))
+        return Scalar(value, terms, pieces, sign, self.kink or kink, shape)
 
     def with_value(self, value: Interval) -> Scalar:
         return replace(self, value=value, behind=None, together=None)

@@ -21,10 +21,6 @@ def known_atom(name: str) -> Atom:
     return ATOMS[name]
 
 
-def no_domain(expression: Expression) -> tuple[str | None, ...]:
-    return (None,) * len(expression.args)
-
-
 def same(*shapes: Shape, **options: Any) -> Shape:
     if len(set(shapes)) != 1:
         raise ValueError(f"shapes differ: {shapes}")
@@ -36,8 +32,7 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 def by_name(cp: Any, expression: Expression, args: list[Any]) -> Any:
-    assert expression.atom is not None
-    return getattr(cp, expression.atom.name)(*args)
+    return getattr(cp, expression.operation.name)(*args)
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class Atom:
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
     pull: Callable[..., Sequence[Any]]
     # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
-    domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
+    domain: Callable[[Expression], tuple[str | None, ...]] = lambda e: (None,) * len(e.args)
     # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
     sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
     # 1 if convex on its domain, -1 if concave; affine atoms are not asked.
@@ -100,17 +95,13 @@ class Atom:
     # Range, gradient and curvature: rule(expression, arguments) maps a list of `Scalar` for each argument to the result's.
     rule: Callable[..., Any]
     strong: LeastCurvature | None = None  # of a term of a regularizer
-    smooth: Callable[..., Any] | None = (
-        None  # smooth(expression, args, width) is an expression without the nonsmooth point
-    )
+    # smooth(expression, args, width) is an expression without the nonsmooth point.
+    smooth: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if self.name in ATOMS:
             raise ValueError(f"there is an atom {self.name!r} already")
         ATOMS[self.name] = self
-
-    def __repr__(self) -> str:
-        return f"<atom {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return known_atom, (self.name,)
@@ -124,9 +115,6 @@ class Atom:
         return made if not made.is_constant or self.name == "broadcast" else constant(made.number)
 
     def keeps_affine(self, args: Sequence[Expression]) -> bool:
-        varying = [bool(argument.variables) for argument in args]
         if self.affine == "bilinear":
-            return sum(varying) <= 1
-        if self.affine == "quotient":
-            return not varying[1]
-        return self.affine == "linear"
+            return sum(bool(argument.variables) for argument in args) <= 1
+        return self.affine == "linear" or (self.affine == "quotient" and not args[1].variables)

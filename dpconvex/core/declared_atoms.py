@@ -105,8 +105,7 @@ class Atom:
         try:
             lowest, highest, curvature, lower = map(float, (*self.slope, self.curvature, self.lower))
         except (TypeError, ValueError, OverflowError) as error:
-            why = "slope must be two numbers, curvature and lower one each"
-            raise TemplateError(f"Atom {self.name!r}: {why}.") from error
+            raise TemplateError(f"Atom {self.name!r}: slope is two numbers, curvature and lower one each.") from error
         for fits, what, value in (
             (-LARGEST <= lowest <= highest <= LARGEST, "slope must be two finite numbers, the lower first", self.slope),
             (0 <= curvature <= LARGEST, "curvature must be finite and not negative", curvature),
@@ -121,7 +120,7 @@ class Atom:
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return received, (self.name, self.slope, self.curvature, self.lower, self.running)
+        return received, (self.running, self.name, self.slope, self.curvature, self.lower)
 
     def evaluate(self, value: Any, order: int = 0, xp: Any = np) -> Any:
         """Evaluate the function that runs, or its first or second derivative, entry by entry, with NumPy or JAX."""
@@ -178,11 +177,9 @@ class Atom:
             raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, REMEDY)
 
 
-def received(
-    name: str, slope: tuple[float, float], curvature: float, lower: float, running: PiecewiseQuadratic
-) -> Atom:
+def received(running: PiecewiseQuadratic, name: str, *constants: Any) -> Atom:
     """Return an atom in another process: what runs, without the function that it was read off."""
-    found = Atom(name, running.evaluate, slope, curvature, lower)
+    found = Atom(name, running.evaluate, *constants)
     vars(found)["running"] = running
     return found
 
@@ -210,9 +207,11 @@ def built(atom: Atom) -> PiecewiseQuadratic:
         bound[k + 1] = min(bound[k + 1], bound[k] + curvature * width)
     kinked = (rising - bound).max() > room or (bounded_below and bound[-1] < 0)
     atom._refuse(kinked, f"has curvature {steepening:.6g}, above the declared {curvature:.6g}, or a kink")
-    found = PiecewiseQuadratic(
-        nodes, integral(atom, nodes, bound), bound, np.minimum(np.diff(bound) / widths, curvature)
-    )
+    # Values are the integral of the slopes, from the node nearest to 0.
+    steps, origin = widths * (bound[:-1] + bound[1:]) / 2, int(np.argmin(np.abs(nodes)))
+    sums = np.concatenate([-np.cumsum(steps[:origin][::-1])[::-1], [0.0], np.cumsum(steps[origin:])])
+    bends = np.minimum(np.diff(bound) / widths, curvature)
+    found = PiecewiseQuadratic(nodes, atom._sample(nodes[[origin]]) + sums, bound, bends)
     size = steepest * (np.abs(nodes) + unit) + np.abs(values)
     jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
     atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
@@ -222,13 +221,6 @@ def built(atom: Atom) -> PiecewiseQuadratic:
         short = max(0.0, lower - float(np.min(np.append(depth, found.values.min()))))
         found = replace(found, values=found.values + short)
     return found
-
-
-def integral(atom: Atom, nodes: Array, slopes: Array) -> Array:
-    """Return values at the nodes: the integral of the slopes, from the node nearest to 0."""
-    steps, origin = np.diff(nodes) * (slopes[:-1] + slopes[1:]) / 2, int(np.argmin(np.abs(nodes)))
-    down, up = -np.cumsum(steps[:origin][::-1])[::-1], np.cumsum(steps[origin:])
-    return np.asarray(atom._sample(nodes[[origin]]) + np.concatenate([down, [0.0], up]))
 
 
 def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:

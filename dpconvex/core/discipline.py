@@ -19,8 +19,7 @@ def sign(expression: Expression) -> int:
         if has.get("nonneg") or has.get("pos") or (np.asarray(low) >= 0).all():
             return 1
         return -1 if has.get("nonpos") or has.get("neg") or (np.asarray(high) <= 0).all() else 0
-    assert expression.atom is not None
-    return expression.atom.sign(expression, [sign(argument) for argument in expression.args])
+    return expression.operation.sign(expression, [sign(argument) for argument in expression.args])
 
 
 def is_convex(expression: Expression) -> bool:
@@ -36,8 +35,7 @@ def curvatures(expression: Expression) -> frozenset[int]:
     """Return the curvatures that are known: 1 for convex, -1 for concave; both for affine expressions."""
     if expression.is_affine:
         return frozenset({1, -1})
-    atom = expression.atom
-    assert atom is not None
+    atom = expression.operation
     signs = [sign(argument) for argument in expression.args]
     straight = {1, -1} if atom.keeps_affine(expression.args) else set()
     own = {atom.curve(expression)} if atom.affine == "curved" else straight
@@ -69,12 +67,9 @@ def direction(expression: Expression, leaf: Field) -> int | None:
     None means that it does not occur.  All other leaves may have any values that their declared signs allow.  Slopes are those in
     an atom's domain: it must never be left, or a solver keeps to it and it grows with the field.
     """
-    if expression is leaf:
-        return 1
-    atom = expression.atom
-    if atom is None or leaf not in expression.fields:
-        return None
-    ways, signs = set(), [sign(argument) for argument in expression.args]
+    if expression is leaf or leaf not in expression.fields:
+        return 1 if expression is leaf else None
+    atom, ways, signs = expression.operation, set(), [sign(argument) for argument in expression.args]
     for k, (argument, domain) in enumerate(zip(expression.args, atom.domain(expression), strict=True)):
         way = direction(argument, leaf)
         if way is not None:

@@ -50,8 +50,7 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], 
             elif isinstance(node, Constant):
                 found[node] = node.dense[..., None]
             else:
-                assert node.atom is not None
-                found[node] = xp.asarray(node.atom.value(xp, node, *(found[argument] for argument in node.args)))
+                found[node] = xp.asarray(node.operation.value(xp, node, *(found[argument] for argument in node.args)))
     return found
 
 

@@ -201,12 +201,12 @@ class Expander:
         return entry_ends(self._ranges(expression))
 
     def _ranges(self, expression: Expression) -> list[Scalar]:
-        polynomial, atom = self.polynomial(expression), expression.atom
+        polynomial = self.polynomial(expression)
         if polynomial is None:
-            assert atom is not None
             self.check_symmetric(expression)
             with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
-                found: list[Scalar] = atom.rule(expression, [self._ranges(argument) for argument in expression.args])
+                arguments = [self._ranges(argument) for argument in expression.args]
+                found: list[Scalar] = expression.operation.rule(expression, arguments)
             return [Scalar(entry.value, together=entry.together) for entry in found]
 
         def length(places: list[int]) -> float:
@@ -217,10 +217,10 @@ class Expander:
 
     def check_symmetric(self, expression: Expression) -> None:
         """Refuse eigenvalues of a matrix that is not symmetric: the atom's domain would be a constraint on the data."""
-        assert expression.atom is not None
-        for matrix, kind in zip(expression.args, expression.atom.domain(expression), strict=True):
+        atom = expression.operation
+        for matrix, kind in zip(expression.args, atom.domain(expression), strict=True):
             if kind in ("symmetric", "semidefinite") and not (matrix.is_affine and self.expand(matrix).is_symmetric):
-                why = f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record"
+                why = f"{atom.name} is defined for symmetric matrices, and this one is not symmetric for every record"
                 remedy = "declare the variable symmetric, and add fields of the record as outer products or diagonals"
                 raise NotPrivate(why, expression, remedy)
 
@@ -236,8 +236,7 @@ class Expander:
                 why = f"the parameter {expression.name!r} is not a field of the record"
                 raise NotPrivate(why, expression, "declare it as a field, or make it a constant")
             return field
-        assert expression.atom is not None
-        expand = expression.atom.expand
+        expand = expression.operation.expand
         return None if expand is None else expand(self, expression)
 
     def _function(self, expression: Expression) -> Polynomial:

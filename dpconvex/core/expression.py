@@ -15,8 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.runtime import frozen
+from dpconvex.core.arrays import Array, frozen
 
 if TYPE_CHECKING:
     from dpconvex.core.atom import Atom
@@ -59,6 +58,12 @@ class Expression:
 
     def __deepcopy__(self, memo: object) -> Expression:
         return self
+
+    @property
+    def operation(self) -> Atom:
+        """The atom of an expression that is no leaf."""
+        assert self.atom is not None
+        return self.atom
 
     @property
     def size(self) -> int:
@@ -269,8 +274,7 @@ def leveled(expression: Expression) -> tuple[str, int]:
         return numbers(expression)
     if isinstance(expression, Variable | Field):
         return expression.name, ATOM
-    atom = expression.atom
-    assert atom is not None
+    atom = expression.operation
     if atom.text is not None:
         return atom.text(expression, write)
     options = [f"{value:.6g}" if isinstance(value, float) else str(value) for _, value in expression.options]

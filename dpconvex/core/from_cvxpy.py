@@ -12,13 +12,12 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import reshape, together, vec
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.expression import Constraint, Expression, Field, Variable, constant
 from dpconvex.core.rewriting import normal
-from dpconvex.core.runtime import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
 UNIT = float(np.finfo(float).eps)

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real, is_whole
-from dpconvex.core.runtime import frozen
 from dpconvex.errors import NotPrivate, TemplateError
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
@@ -51,9 +50,8 @@ class Ball:
         if not (is_real(self.norm) and self.norm in (1, 2, np.inf)):
             raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
         if not (is_real(self.radius) and (0 < self.radius <= LARGEST_RADIUS or self.radius == np.inf)):
-            raise TemplateError(
-                f"Ball: radius must be a positive number, at most {LARGEST_RADIUS:g}, not {self.radius!r}."
-            )
+            known = f"a positive number, at most {LARGEST_RADIUS:g}"
+            raise TemplateError(f"Ball: radius must be {known}, not {self.radius!r}.")
         if self.radius == np.inf:
             raise NotPrivate(UNBOUNDED, self, "declare a finite public radius, and clip the records to it")
 

@@ -177,17 +177,15 @@ class Rows:
     def _same(
         self, node: Expression, parts: Sequence[Part | None], axis: int, place: int | None, **options: object
     ) -> Part:
-        assert node.atom is not None
         arguments = [
             part.expression if part else shared(argument, axis, node) if argument.ndim > axis else argument
             for argument, part in zip(node.args, parts, strict=True)
         ]
-        return Part(node.atom(*arguments, **{**dict(node.options), **options}), place)
+        return Part(node.operation(*arguments, **{**dict(node.options), **options}), place)
 
 
 def of_totals(node: Expression, parts: Sequence[Part | None]) -> Part:
-    atom = node.atom
-    assert atom is not None
+    atom = node.operation
     totals = [part is not None and part.axis is None for part in parts]
     public = [part is None for part in parts]
     linear = {
@@ -227,8 +225,7 @@ def shared(node: Expression, axis: int, where: Expression) -> Expression:
         if (node.dense == numbers).all():
             return constant(numbers)
     if node.atom in ENTRYWISE:
-        assert node.atom is not None
-        return node.atom(*(shared(argument, axis, where) for argument in node.args), **dict(node.options))
+        return node.operation(*(shared(argument, axis, where) for argument in node.args), **dict(node.options))
     if node.atom is MATMUL and node.ndim == 2 and node.args[axis].is_constant:
         one, two = node.args
         return shared(one, 0, where) @ two if axis == 0 else one @ shared(two, 1, where)

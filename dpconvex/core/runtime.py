@@ -1,4 +1,4 @@
-"""What is asked of NumPy, JAX and the process: double precision, arrays nobody writes to, answers found once, forks noticed."""
+"""What is asked of JAX and the process: double precision, answers found once, forks noticed."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,17 +8,11 @@ from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpconvex.errors import TemplateError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-# Of NumPy, for what proves and what fits: what underflows is 0, for an error could depend on the records.
-quietly = np.errstate(under="ignore")
 
 # Contexts of JAX, and what holds in them.  Products of matrices would be rounded to fewer digits, if that was asked for; values
 # would be refused by their types, shapes and places, or for being infinite, after a fit is paid for.
@@ -47,28 +41,6 @@ def double_precision() -> Iterator[None]:
         for name, value in CONTEXTS.items():
             stack.enter_context(getattr(jax, name)(value))
         yield
-
-
-class Owned(np.ndarray):
-    """Memory that only `frozen` has written to: NumPy's own, which is faster to get and to read than that of bytes."""
-
-
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of an array in memory of its own that nobody can write to.
-
-    Over a read-only view: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from
-    here is returned as it is.
-    """
-    base: Any = array
-    while type(base) is np.ndarray:
-        base = base.base
-    owner: Any = base.obj if isinstance(base, memoryview) else None
-    if type(owner) is Owned and array.flags.c_contiguous:
-        return array
-    if not array.size:
-        return np.zeros(array.shape, dtype=array.dtype)
-    owner = np.array(array, order="C").view(Owned)
-    return np.frombuffer(memoryview(owner).toreadonly(), dtype=array.dtype).reshape(array.shape)
 
 
 def once(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:

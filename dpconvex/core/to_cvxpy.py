@@ -49,8 +49,7 @@ class Writer:
                 new = variable_like(node) if isinstance(node, Variable) else cp.Parameter(node.shape, name=node.name)
                 self.leaves[node] = new
             return self.leaves[node]
-        atom = node.atom
-        assert atom is not None
+        atom = node.operation
         if atom.writes is None:
             raise MissingRule(f"{atom.name} has no conic form", node, "use the first-order backend, which needs none")
         return atom.writes(cp, node, [self.expression(argument) for argument in node.args])

@@ -93,8 +93,7 @@ def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lower
             slots[node] = Field.of(node.shape, f"number {len(numbers)}", "slot")
             numbers.append(node)
         else:
-            assert node.atom is not None
-            slots[node] = node.atom(*(slots[argument] for argument in node.args), **dict(node.options))
+            slots[node] = node.operation(*(slots[argument] for argument in node.args), **dict(node.options))
     program = Program(slots[expression], *(tuple(slots[leaf] for leaf in part) for part in (entries, fields, numbers)))
     place = np.concatenate([np.zeros(0, dtype=np.int64), *(rows[leaf] for leaf in entries)])
     return Lowered(program, tuple(leaf.name for leaf in fields), tuple(leaf.dense for leaf in numbers), place)

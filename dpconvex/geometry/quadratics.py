@@ -73,13 +73,12 @@ def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:
 
 def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
     """Return what a linear atom adds up: numbers, and arguments that vary, each with the matrix by which it enters."""
-    assert node.atom is not None
     stand_ins = [
         Variable.of(argument.shape, f"argument {k}", -1 - k) if argument.variables else argument
         for k, argument in enumerate(node.args)
     ]
     space = Space([argument for argument in stand_ins if isinstance(argument, Variable)])
-    matrix, offset = affine_map(node.atom(*stand_ins, **dict(node.options)), space)
+    matrix, offset = affine_map(node.operation(*stand_ins, **dict(node.options)), space)
     columns = sp.csc_array(matrix)
     numbers = [(constant(offset), sp.csr_array(sp.eye_array(node.size)))] if offset.any() else []
     return numbers + [

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.runtime import frozen
+from dpconvex.core.arrays import frozen
 from dpconvex.core.summation import summed
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import checksum, chosen

@@ -107,8 +107,7 @@ class Rebuilder:
         return np.broadcast_to(value, (*expression.shape, value.shape[-1])).reshape(expression.size, value.shape[-1])
 
     def _atom(self, expression: Expression) -> list[Any]:
-        atom, options = expression.atom, dict[str, Any](expression.options)
-        assert atom is not None
+        atom, options = expression.operation, dict[str, Any](expression.options)
         arguments = [self._columns(argument) for argument in expression.args]
         if atom.affine != "curved":
             found = atom.value(np, expression, *(argument[..., None] for argument in arguments))
@@ -122,8 +121,7 @@ class Rebuilder:
 
     def _reduced(self, expression: Expression, arguments: list[Objects], options: dict[str, Any]) -> list[Any]:
         """Apply a reduction to the stacks, of shape (k, records), of the k entries that each entry of the result reduces."""
-        atom, argument, axes = expression.atom, arguments[0], options["axis"]
-        assert atom is not None
+        atom, argument, axes = expression.operation, arguments[0], options["axis"]
         assert atom.writes is not None
         kept = [k for k in range(argument.ndim) if k not in axes]
         table = np.transpose(argument, [*kept, *axes]).reshape(-1, int(np.prod([argument.shape[k] for k in axes])))

@@ -18,8 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.runtime import frozen
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.errors import DomainError
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.

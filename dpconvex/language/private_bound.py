@@ -8,11 +8,10 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.discipline import direction
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.plain_data import is_real, is_whole
-from dpconvex.core.runtime import frozen
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.language.record import Sealed
 

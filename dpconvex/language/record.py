@@ -12,8 +12,8 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arrays import frozen, quietly
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
-from dpconvex.core.runtime import frozen, quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, within
 from dpconvex.language.columns import records_of

@@ -13,9 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
-from dpconvex.core.runtime import frozen
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks
 

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
+from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import is_whole
-from dpconvex.core.runtime import quietly, this_process
+from dpconvex.core.runtime import this_process
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.evaluation.threads import in_order
 from dpconvex.language.batch import Batch

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arrays import quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Box
-from dpconvex.core.runtime import quietly
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.threads import in_order
 from dpconvex.language.batch import Batch

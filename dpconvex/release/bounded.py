@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.runtime import quietly
+from dpconvex.core.arrays import Array, quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.private_bound import BoundedProgram, PrivateBound

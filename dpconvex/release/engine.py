@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, quietly
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
-from dpconvex.core.runtime import quietly
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.devices import current

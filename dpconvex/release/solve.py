@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
+from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import is_whole
-from dpconvex.core.runtime import quietly
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch

@@ -12,11 +12,10 @@ from scipy.stats import norm
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
-from dpconvex.core.runtime import frozen
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template

@@ -11,8 +11,9 @@ from functools import partial
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import is_whole
-from dpconvex.core.runtime import once, quietly
+from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable

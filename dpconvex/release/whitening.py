@@ -11,9 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real
-from dpconvex.core.runtime import frozen
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.evaluation.threads import one_blas_thread

@@ -17,10 +17,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.runtime import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss

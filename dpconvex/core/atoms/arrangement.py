@@ -32,8 +32,7 @@ def places(expression: Expression) -> NDArray[np.int64]:
         (start + np.arange(argument.size)).reshape((*argument.shape, 1), order="F")
         for start, argument in zip(starts, expression.args, strict=False)
     ]
-    assert expression.atom is not None
-    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64).ravel(order="F")
+    return np.asarray(expression.operation.value(np, expression, *numbers)[..., 0], dtype=np.int64).ravel(order="F")
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:

@@ -45,8 +45,7 @@ def largest(expression: Expression, group: Entries) -> Scalar:
 
 
 def tie(expression: Expression) -> Kink:
-    assert expression.atom is not None
-    reason = f"{expression.atom.name} is not differentiable where two of its terms tie"
+    reason = f"{expression.operation.name} is not differentiable where two of its terms tie"
     return Kink(reason, expression, f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}")
 
 
