@@ -312,7 +312,9 @@ LOSSES: list[tuple[Any, Callable[..., Any], list[cp.Constraint], cp.Variable, fl
 ]
 
 
-@pytest.mark.parametrize(("domain", "loss", "constraints", "variable", "bound"), LOSSES, ids=str)
+@pytest.mark.parametrize(
+    ("domain", "loss", "constraints", "variable", "bound"), LOSSES, ids=["l1 ball", "simplex", "trace"]
+)
 def test_losses_are_bounded_over_bounded_sets(
     domain: Any, loss: Callable[..., Any], constraints: list[cp.Constraint], variable: cp.Variable, bound: float
 ) -> None:
