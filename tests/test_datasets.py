@@ -16,7 +16,6 @@ from hypothesis.extra.numpy import arrays
 
 import dpconvex as dp
 from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, unit_ball
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
 
 batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arrays(float, s, elements=st.floats(0, 1)))
 
@@ -41,7 +40,7 @@ def test_every_record_lies_in_the_unit_ball(unit: Any, lower: float, width: floa
 
 def test_values_outside_their_bounds_are_clipped_on_request() -> None:
     np.testing.assert_allclose(unit_ball([[0.0, 1.0], [0.5, 3.0]], 0, 1, clip=True)[1], [0.0, 1 / np.sqrt(2)])
-    with pytest.raises(DomainError, match="row 0, column 1 is nan"):
+    with pytest.raises(dp.DomainError, match="row 0, column 1 is nan"):
         unit_ball([[0.0, np.nan]], 0, 1, clip=True)
 
 
@@ -64,7 +63,7 @@ def test_adult_keeps_complete_cases_of_a_file_or_of_openml(tmp_path: Path, monke
     table = adult()
     assert table["income"].tolist() == [">50K"]
     assert table["workclass"].dtype == object
-    with pytest.raises(DPConvexError, match=r"no network.*DPCONVEX_DATA"):
+    with pytest.raises(dp.DPConvexError, match=r"no network.*DPCONVEX_DATA"):
         adult()
     rows = [PERSON | {"label": "<=50K"}, PERSON | {"label": ">50K", "sex": "?"}, PERSON | {"label": ">50K"}]
     pd.DataFrame(rows).to_csv(tmp_path / "adult.csv.gz", index=False)
@@ -96,7 +95,7 @@ def test_pictures_show_what_they_were_given() -> None:
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.1, 0.0])
     band = axes.collections[0].get_paths()[0].vertices
     assert {0.1, 0.3} <= set(np.round(band[np.isclose(band[:, 0], 0.1), 1], 12))
-    with pytest.raises(TemplateError, match="error_bands: errors must have shape"):
+    with pytest.raises(dp.TemplateError, match="error_bands: errors must have shape"):
         plots.error_bands([0.1, 1.0, 10.0], [[0.1]])
 
     certificate = dp.verify(dp.load("logistic_regression", features=3), dp.Privacy(1.0), 500)

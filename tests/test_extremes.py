@@ -98,7 +98,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
-def test_whatever_is_wrong_is_said_in_words(
+def test_what_is_wrong_is_said_in_words(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # ledgers are files

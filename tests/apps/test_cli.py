@@ -330,9 +330,7 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
 PLACES = ["data.csv", "ledger.jsonl", "to ledger", "to fit", "folder", "missing/m.npz", "data.csv/m.npz", "pipe"]
 
 
-@pytest.mark.parametrize(
-    "out", [*PLACES, "x" * 250, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "a\0b", ""]
-)
+@pytest.mark.parametrize("out", [*PLACES, "x" * 250, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "\0", ""])
 def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run: Run, out: str) -> None:
     dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
     Path("folder").mkdir()

@@ -13,13 +13,10 @@ from hypothesis import given, settings, strategies as st
 import dpconvex as dp
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.forms import losses_of
 from dpconvex.language.batch import Batch
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 
 
 def by_cvxpy(expression: Expression, values: dict[str, Any]) -> float:
@@ -31,7 +28,7 @@ def by_cvxpy(expression: Expression, values: dict[str, Any]) -> float:
     return float(written.value)
 
 
-def one_by_one(template: Template, space: Space, batch: Batch, theta: np.ndarray) -> np.ndarray:
+def one_by_one(template: dp.Template, space: Space, batch: Batch, theta: np.ndarray) -> np.ndarray:
     """Loss of each record by CVXPY's own evaluation."""
     variables = space.unpack(theta)
     return np.array(
@@ -42,7 +39,7 @@ def one_by_one(template: Template, space: Space, batch: Batch, theta: np.ndarray
     )
 
 
-def check(template: Template, seed: int = 0, size: int = 13, smooth: bool = True) -> None:
+def check(template: dp.Template, seed: int = 0, size: int = 13, smooth: bool = True) -> None:
     rng = np.random.default_rng(seed)
     space = Space(template.variables)
     batch = template.record.sample(size, rng)
@@ -116,8 +113,10 @@ OUTER: dict[str, tuple[bool, Callable[[Any], Any]]] = {
 PUBLIC = cp.sum_squares(X) + cp.sum_squares(N) + cp.norm1(P) + cp.trace(P) + cp.sum_squares(M)
 
 
-def template_of(loss: Callable[[Any, Any], Any]) -> Template:
-    return Template(Record(a=Ball(4), A=Box(-np.ones((2, 3)), np.ones((2, 3)))), lambda a, A: loss(a, A), PUBLIC)
+def template_of(loss: Callable[[Any, Any], Any]) -> dp.Template:
+    return dp.Template(
+        dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3)))), lambda a, A: loss(a, A), PUBLIC
+    )
 
 
 @pytest.mark.parametrize("name", AFFINE)
@@ -144,10 +143,10 @@ def test_random_templates(terms: list[tuple[str, str]], per_label: list[str], se
             total = total + OUTER[outer][1](AFFINE[affine](a, A) * (y + 1) / 3)
         return total
 
-    record = Record(a=Ball(4), A=Box(-np.ones((2, 3)), np.ones((2, 3))), y=Choice(range(3)))
+    record = dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3))), y=dp.Choice(range(3)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check(Template(record, loss, PUBLIC), seed=seed, smooth=False)
+        check(dp.Template(record, loss, PUBLIC), seed=seed, smooth=False)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +163,9 @@ def test_random_templates(terms: list[tuple[str, str]], per_label: list[str], se
         (lambda m: -cp.entr(m + 1), 0.0, 0.0, 1.0),
     ],
 )
-def test_values_and_slopes_at_kinks_and_far_out(
-    loss: Callable[[Any], Any], theta: float, value: float, slope: float
-) -> None:
+def test_values_and_slopes_at_kinks_and_far(loss: Callable[..., Any], theta: float, value: float, slope: float) -> None:
     w = cp.Variable(name="w")
-    template = Template(Record(x=Box(-2.0, 2.0)), lambda x: loss(x * w))
+    template = dp.Template(dp.Record(x=dp.Box(-2.0, 2.0)), lambda x: loss(x * w))
     batch = template.record.validate({"x": [1.0]})
     found, gradient = BatchedLoss(template, Space(template.variables), batch).value_and_gradient(np.array([theta]))
     assert (found, gradient[0]) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
@@ -183,8 +180,8 @@ def test_several_fields_and_labels_that_ignore_some(engine: str) -> None:
         norm = 1.0 if engine == "forms" else cp.norm(x, 2)  # no polynomial of the record
         return s * cp.log_sum_exp(scores) * (1 + v) + norm * cp.logistic(scores[0]) + (cp.square(c) if v else 0)
 
-    record = Record(x=Ball(3), s=Box(0.0, 2.0), y=Choice(range(3)), v=Choice([0, 1]))
-    template = Template(record, loss, cp.sum_squares(W) + cp.abs(c))
+    record = dp.Record(x=dp.Ball(3), s=dp.Box(0.0, 2.0), y=dp.Choice(range(3)), v=dp.Choice([0, 1]))
+    template = dp.Template(record, loss, cp.sum_squares(W) + cp.abs(c))
     with dp.devices() if engine == "device" else nullcontext():
         check(template, size=40)
         check(template, size=1)
@@ -205,8 +202,8 @@ def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
 def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart: float) -> None:
     w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
-    template = Template(
-        Record(x=Ball(4), y=Choice(range(3))),
+    template = dp.Template(
+        dp.Record(x=dp.Ball(4), y=dp.Choice(range(3))),
         lambda x, y: [
             lambda: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
             lambda: cp.logistic(x @ w) + cp.logistic(x @ u),

@@ -10,7 +10,6 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.devices import Placement
 
@@ -118,16 +117,16 @@ def test_several_devices_give_the_same_bits_and_the_numbers_of_numpy(tmp_path: P
 def test_devices_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     jax = pytest.importorskip("jax")
     for options in ({"count": 0}, {"memory": 0.5}, {"block": None}):
-        with pytest.raises(TemplateError, match="must be a positive integer"), dp.devices(**options):
+        with pytest.raises(dp.TemplateError, match="must be a positive integer"), dp.devices(**options):
             pass
-    with pytest.raises(TemplateError, match="100 were asked for, and JAX finds"):
+    with pytest.raises(dp.TemplateError, match="100 were asked for, and JAX finds"):
         Placement(count=100, asked=True).found()
 
     class Other:
         platform, device_kind = "tpu", "TPU v4"
 
     monkeypatch.setattr(jax, "devices", lambda: [Other()])
-    with pytest.raises(TemplateError, match="TPU v4 has no double precision"):
+    with pytest.raises(dp.TemplateError, match="TPU v4 has no double precision"):
         Placement(asked=True).found()
 
 
@@ -144,7 +143,7 @@ def test_a_wrong_memory_limit_costs_nothing(block: int) -> None:
     pytest.importorskip("jax")
     budget, learner = dp.Budget(dp.Privacy(10.0)), dp.load("logistic_regression", features=60)
     data = {"x": [[0.5] + [0.0] * 59] * 20, "y": [1, -1] * 10}
-    with dp.devices(memory=10**5, block=block), pytest.raises(TemplateError, match="two of them do not fit"):
+    with dp.devices(memory=10**5, block=block), pytest.raises(dp.TemplateError, match="two of them do not fit"):
         dp.solve(learner, data, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
 

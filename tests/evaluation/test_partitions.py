@@ -14,14 +14,10 @@ from learners_of_tests import CUTS, X, Y, pieces
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.core.summation import Lengths
 from dpconvex.evaluation.batch_loss import BatchedLoss, part_of
 from dpconvex.evaluation.forms import losses_of
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.partitions import Partitions
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 from dpconvex.noise.samplers import NoiseSource
 
 
@@ -29,14 +25,17 @@ def records() -> dict[str, Any]:
     return {"x": X, "y": Y}
 
 
-def cut(data: dict[str, Any], cuts: list[int] = CUTS) -> Partitions:
-    return Partitions(pieces(data, cuts))
+def cut(data: dict[str, Any], cuts: list[int] = CUTS) -> dp.Partitions:
+    return dp.Partitions(pieces(data, cuts))
 
 
-def learner(loss: Callable[..., Any] = lambda y, score: cp.logistic(-y * score)) -> Template:
+def learner(loss: Callable[..., Any] = lambda y, score: cp.logistic(-y * score)) -> dp.Template:
     w = cp.Variable(3, name="w")
-    return Template(
-        Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: loss(y, x @ w), 0.05 * cp.sum_squares(w), [cp.norm(w) <= 5]
+    return dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
+        lambda x, y: loss(y, x @ w),
+        0.05 * cp.sum_squares(w),
+        [cp.norm(w) <= 5],
     )
 
 

@@ -21,7 +21,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.engine import FEWEST, Engine
 from dpconvex.evaluation.forms import losses_of
 from dpconvex.evaluation.threads import in_order
-from dpconvex.language.columns import Chunks
 
 
 def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next() -> None:
@@ -99,15 +98,13 @@ def columns(x: np.ndarray, folder: Path) -> dict[str, Any]:
         "dense": x,
         "single": x.astype(np.float32),
         "mapped": np.load(folder / "x.npy", mmap_mode="r"),
-        "chunks": Chunks([x[k : k + 1700] for k in range(0, len(x), 1700)]),
+        "chunks": dp.Chunks([x[k : k + 1700] for k in range(0, len(x), 1700)]),
         "sparse": sp.csr_array(x),
     }
 
 
 @pytest.mark.parametrize("name", ["softmax_regression", "large_margin_gaussian"])
-def test_bits_do_not_depend_on_the_number_of_threads(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_how_many_threads_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpconvex.evaluation.engine.BLOCK_BYTES", 2**16)
     monkeypatch.setattr("dpconvex.evaluation.engine.LARGE", 1)
     template = dp.load(name, features=6, classes=5)

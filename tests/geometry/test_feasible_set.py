@@ -10,7 +10,6 @@ import pytest
 import dpconvex as dp
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.certificates import certified_distance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.feasible_set import FeasibleSet
@@ -199,7 +198,7 @@ def test_attributes(attributes: dict[str, Any], given: Any, expected: Any) -> No
 
 def test_bad_constraints_are_refused() -> None:
     for constraint, message in ((cp.norm(X, 2) >= 1, "not convex"), (cp.Parameter(4, name="limit") >= X, "field")):
-        with pytest.raises(DPConvexError, match=message):
+        with pytest.raises(dp.DPConvexError, match=message):
             set_of(([X], [constraint]))
 
 
@@ -222,14 +221,14 @@ WITHOUT_A_POINT = [
 
 
 @pytest.mark.parametrize("constraints", WITHOUT_A_POINT)
-def test_constraints_without_a_common_point_are_refused_before_anything_is_paid(
+def test_constraints_without_a_common_point_are_refused_before_payment(
     constraints: list[cp.Constraint],
 ) -> None:
     template = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints)
     budget = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(TemplateError, match="no point satisfies"):
+    with pytest.raises(dp.TemplateError, match="no point satisfies"):
         dp.verify(template, dp.Privacy(1.0), size=50)
-    with pytest.raises(TemplateError, match="no point satisfies"):
+    with pytest.raises(dp.TemplateError, match="no point satisfies"):
         dp.solve(template, {"x": np.zeros((3, 4))}, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
 
@@ -334,5 +333,5 @@ def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch: pytest.Monke
         read_rightly(self, kind, (level[0], 1.5 * level[1]), inner)
 
     monkeypatch.setattr(Region, "_norm", wider)
-    with pytest.raises(TemplateError, match="read as another set"):
+    with pytest.raises(dp.TemplateError, match="read as another set"):
         dp.verify(template(), dp.Privacy(1.0), size=50)

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.language.columns import FileRows
-from dpconvex.language.record import Record
 
-RECORD = Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 X = np.random.default_rng(0).uniform(-0.7, 0.7, size=(50, 2))
 Y = np.where(X[:, 0] > 0, 1, -1)
 
@@ -121,9 +120,7 @@ OTHERS = {"negated": lambda x, y: (-x, y), "rows": lambda x, y: (x[::-1], y), "l
     ("form", "kind"),
     [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows"), ("chunks", "rows")],
 )
-def test_the_same_numbers_in_other_places_are_other_records(
-    kind: str, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_numbers_in_other_places_are_other_records(kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))
     y, calls = np.where(x[:, 0] > 0.1, 1.0, -1.0), []
     if form == "large":

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import dpconvex as dp
-from dpconvex.errors import TemplateError
 
 LEARNER = """\
 import cvxpy as cp
@@ -37,9 +36,9 @@ def test_names_and_options_that_are_unknown_are_explained(
 ) -> None:
     file = write()
     monkeypatch.chdir(file.parent)
-    with pytest.raises(TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
+    with pytest.raises(dp.TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
         dp.load("mine")  # a bare name never means a file of the working directory
-    with pytest.raises(TemplateError) as info:
+    with pytest.raises(dp.TemplateError) as info:
         dp.load(file, features=2, scal=3.0)
     assert str(info.value) == (
         "mine: got an unexpected keyword argument 'scal'; 'scal' is no option (did you mean 'scale'?). "
@@ -60,6 +59,6 @@ def test_names_and_options_that_are_unknown_are_explained(
 )
 def test_a_broken_file_is_explained(write: Callable[..., Path], text: str, message: str) -> None:
     file = write(text)
-    with pytest.raises(TemplateError, match=message) as info:
+    with pytest.raises(dp.TemplateError, match=message) as info:
         dp.load(file)
     assert str(file) in str(info.value)

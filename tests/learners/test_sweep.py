@@ -168,7 +168,7 @@ MECHANISMS: list[tuple[Mechanism, type]] = [
 
 @pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_certificates_say_what_they_are_and_no_less_than_they_promise(
+def test_certificates_say_what_they_are_and_no_less_than_promised(
     mechanism: Mechanism, kind: type, adjacency: str
 ) -> None:
     """The event of a release implies its promise, up to the rounding of tables; and the promise alone is never better."""

@@ -133,9 +133,7 @@ def test_what_is_saved_is_what_is_loaded(parameters: dict[str, np.ndarray], priv
     release = full(parameters=parameters, **status)
     again = Release.from_bytes(release.to_bytes())
     assert again.to_bytes() == release.to_bytes()
-    assert [(name, value.tobytes()) for name, value in again.items()] == [
-        (n, v.tobytes()) for n, v in parameters.items()
-    ]
+    assert [(n, v.tobytes()) for n, v in again.items()] == [(n, v.tobytes()) for n, v in parameters.items()]
     fields = ("certificate", "spent", "not_private_because", "source", "schema")
     assert [getattr(again, name) for name in fields] == [getattr(release, name) for name in fields]
 

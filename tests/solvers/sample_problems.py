@@ -7,20 +7,17 @@ import cvxpy as cp
 import learners_of_tests
 import numpy as np
 
+import dpconvex as dp
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import Bend, quadratic
 from dpconvex.language.batch import Batch
-from dpconvex.language.huber_hinge import huber_hinge
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 from dpconvex.solvers.problem import Problem
 
 
 def build(
-    template: Template, modulus: float, size: int = 40, seed: int = 0, noise: float = 1.0, **options: Any
+    template: dp.Template, modulus: float, size: int = 40, seed: int = 0, noise: float = 1.0, **options: Any
 ) -> Problem:
     """Return the problem of a random batch; `modulus` is that of the declared regularizer."""
     rng = np.random.default_rng(seed)
@@ -53,10 +50,10 @@ def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: boo
 
     def loss(x: Any, y: Any) -> Any:
         z = cp.hstack([x, 1]) / np.sqrt(2)
-        return sum(huber_hinge(1 + z @ (Phi[y] - Phi[c]) @ z, 0.5) for c in range(classes) if c != y)
+        return sum(dp.huber_hinge(1 + z @ (Phi[y] - Phi[c]) @ z, 0.5) for c in range(classes) if c != y)
 
     regularizer = sum(1e-3 * cp.trace(P[: side - 1, : side - 1]) + weight * cp.sum_squares(P) for P in Phi)
-    template = Template(Record(x=Ball(side - 1), y=Choice(range(classes))), loss, regularizer)
+    template = dp.Template(dp.Record(x=dp.Ball(side - 1), y=dp.Choice(range(classes))), loss, regularizer)
     G = np.sqrt(classes * (classes - 1))
     return build(template, 2 * weight, gradient_bound=G, hessian_bound=float(classes), **options)
 
@@ -68,15 +65,15 @@ def soft_margin(**options: Any) -> Problem:
         rivals = cp.hstack([x @ W[:, c] - x @ W[:, y] for c in range(4) if c != y])
         return cp.log_sum_exp(cp.hstack([rivals, 0]))
 
-    template = Template(Record(x=Ball(3), y=Choice(range(4))), loss, 0.05 * cp.sum_squares(W))
+    template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice(range(4))), loss, 0.05 * cp.sum_squares(W))
     return build(template, 0.1, gradient_bound=np.sqrt(2), **options)
 
 
 def regression(weight: float = 0.05, **options: Any) -> Problem:
     """Least squares with a joint bound on all coefficients and signs."""
     w = cp.Variable(3, name="w")
-    template = Template(
-        Record(x=Ball(3), t=Box(-1.0, 1.0)),
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3), t=dp.Box(-1.0, 1.0)),
         lambda x, t: cp.square(x @ w - t),
         weight * cp.sum_squares(w),
         [cp.norm(w, 2) <= 0.5],
@@ -86,8 +83,8 @@ def regression(weight: float = 0.05, **options: Any) -> Problem:
 
 def lasso(**options: Any) -> Problem:
     w = cp.Variable(4, name="w")
-    template = Template(
-        Record(x=Ball(4), t=Box(-1.0, 1.0)),
+    template = dp.Template(
+        dp.Record(x=dp.Ball(4), t=dp.Box(-1.0, 1.0)),
         lambda x, t: cp.huber(x @ w - t, 0.5),
         0.05 * cp.sum_squares(w) + 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0]),
     )

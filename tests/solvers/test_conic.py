@@ -12,12 +12,8 @@ import pytest
 from sample_problems import PROBLEMS, logistic
 
 import dpconvex as dp
-from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import Privacy
-from dpconvex.release.budget import Budget
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import FirstOrder
-from dpconvex.solvers.conic import Conic
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -25,9 +21,9 @@ from dpconvex.solvers.conic import Conic
 def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
     problem = PROBLEMS[name](seed=2)
     ours = solve(problem, "first-order", 1e-9)
-    raw = Conic(solver).point(problem)
+    raw = dp.Conic(solver).point(problem)
     assert np.linalg.norm(raw - ours.theta) < 2e-3
-    theirs = solve(problem, Conic(solver), 1e-8)
+    theirs = solve(problem, dp.Conic(solver), 1e-8)
     assert np.linalg.norm(theirs.theta - ours.theta) <= theirs.distance_bound + ours.distance_bound
 
 
@@ -37,7 +33,8 @@ def test_losses_of_declared_atoms_are_released() -> None:
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(30, 3)) / 5, "y": rng.choice([-1, 1], 30)}
     one, other = (
-        dp.solve(template, data, Privacy(1.0), dp.ObjectivePerturbation(), backend=b, seed=1) for b in ("conic", None)
+        dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=b, seed=1)
+        for b in ("conic", None)
     )
     assert one.certificate is not None
     np.testing.assert_allclose(one["w"], other["w"], atol=one.certificate.cover.step + 2 * one.certificate.tolerance)
@@ -54,7 +51,7 @@ def test_threads_leave_the_process_as_it_was() -> None:
         if number % 2:
             dp.minimize(kinked, data)
         else:
-            dp.solve(learner, data, Privacy(1.0), dp.ObjectivePerturbation(), backend=Conic(verbose=True))
+            dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=dp.Conic(verbose=True))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fit, range(12)))
@@ -82,16 +79,16 @@ def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
 def test_options_that_a_solver_does_not_take_cost_nothing(options: dict[str, Any]) -> None:
     if options.get("solver", "CLARABEL") not in cp.installed_solvers():
         pytest.skip("needs the solver")
-    template, budget = logistic().template, Budget(Privacy(1.0))
+    template, budget = logistic().template, dp.Budget(dp.Privacy(1.0))
     data = {"x": np.zeros((9, 4)), "y": np.ones(9)}
-    with pytest.raises(TemplateError, match="even at minimising"):
-        dp.solve(template, data, Privacy(1.0), backend=Conic(**options), budget=budget)
+    with pytest.raises(dp.TemplateError, match="even at minimising"):
+        dp.solve(template, data, dp.Privacy(1.0), backend=dp.Conic(**options), budget=budget)
     assert budget.spent.epsilon == 0
 
 
 @pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
 @pytest.mark.parametrize("known", [0, 1])
-def test_whether_there_is_a_release_depends_on_no_record(
+def test_whether_it_is_released_depends_on_no_record(
     solver: str, known: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Without a record other than zero the program has no cones, which SCS cannot do and OSQP and HIGHS can."""
@@ -101,7 +98,7 @@ def test_whether_there_is_a_release_depends_on_no_record(
     x[:known] = 0.5
     learner = dp.load("logistic_regression", features=2)
     data = {"x": x, "y": np.ones(20, dtype=int)}
-    release = dp.solve(learner, data, Privacy(1.0), backend=Conic(solver))
+    release = dp.solve(learner, data, dp.Privacy(1.0), backend=dp.Conic(solver))
     assert release.private
     assert capfd.readouterr().out == ""
 
@@ -109,16 +106,16 @@ def test_whether_there_is_a_release_depends_on_no_record(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Conic(polish_steps=-1), "polish_steps"),
-        (lambda: Conic(warm=[1]), "option warm"),
-        (lambda: Conic(solver=""), r"unknown solver .*CLARABEL"),
+        (lambda: dp.Conic(polish_steps=-1), "polish_steps"),
+        (lambda: dp.Conic(warm=[1]), "option warm"),
+        (lambda: dp.Conic(solver=""), r"unknown solver .*CLARABEL"),
         (lambda: FirstOrder(max_steps=0), "max_steps"),
         (lambda: FirstOrder(max_steps=2.5), "max_steps"),
         (lambda: solve(logistic(), "newton"), "backend"),
-        (lambda: solve(logistic(), Conic), "backend"),
+        (lambda: solve(logistic(), dp.Conic), "backend"),
         *((lambda t=t: solve(logistic(), None, t), "tolerance must be positive") for t in (0.0, -1.0, np.nan, np.inf)),
     ],
 )
 def test_malformed_options_and_backends_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(TemplateError, match=message):
+    with pytest.raises(dp.TemplateError, match=message):
         make()
