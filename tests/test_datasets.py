@@ -3,8 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +18,7 @@ from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, unit_ball
 batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arrays(float, s, elements=st.floats(0, 1)))
 
 
-def test_breast_cancer_is_the_documented_table() -> None:
+def test_breast_cancer_is_the_documented_table():
     X, y = breast_cancer()
     assert X.shape == (683, 9)
     assert set(np.unique(X)) == set(range(1, 11))
@@ -30,7 +28,7 @@ def test_breast_cancer_is_the_documented_table() -> None:
 
 
 @given(batches, st.floats(-1e3, 1e3), st.floats(1e-2, 1e3))
-def test_every_record_lies_in_the_unit_ball(unit: Any, lower: float, width: float) -> None:
+def test_every_record_lies_in_the_unit_ball(unit, lower, width):
     upper = lower + width
     X = np.clip(lower + unit * width, lower, upper)
     scaled = unit_ball(X, lower, upper)
@@ -38,7 +36,7 @@ def test_every_record_lies_in_the_unit_ball(unit: Any, lower: float, width: floa
     np.testing.assert_allclose(scaled * np.sqrt(X.shape[1]) / 2, (X - lower) / (upper - lower) - 0.5, atol=1e-12)
 
 
-def test_values_outside_their_bounds_are_clipped_on_request() -> None:
+def test_values_outside_their_bounds_are_clipped_on_request():
     np.testing.assert_allclose(unit_ball([[0.0, 1.0], [0.5, 3.0]], 0, 1, clip=True)[1], [0.0, 1 / np.sqrt(2)])
     with pytest.raises(dp.DomainError, match="row 0, column 1 is nan"):
         unit_ball([[0.0, np.nan]], 0, 1, clip=True)
@@ -48,7 +46,7 @@ ADULT_WORDS = ("workclass", "education", "marital-status", "occupation", "relati
 PERSON = dict.fromkeys(ADULT_NUMBERS, 3) | dict.fromkeys(ADULT_WORDS, "a")
 
 
-def test_adult_keeps_complete_cases_of_a_file_or_of_openml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adult_keeps_complete_cases_of_a_file_or_of_openml(tmp_path, monkeypatch):
     rows = pd.DataFrame([PERSON | {"class": ">50K"}, PERSON | {"class": "<=50K", "workclass": None}])
     answers = [rows.astype(dict.fromkeys((*ADULT_WORDS, "class"), "category"))]
 
@@ -74,20 +72,20 @@ def test_adult_keeps_complete_cases_of_a_file_or_of_openml(tmp_path: Path, monke
 
 
 @pytest.mark.shared
-def test_adult_is_the_documented_table(shared_data: Callable[[str], Path]) -> None:
+def test_adult_is_the_documented_table(shared_data):
     table = adult(shared_data("adult.csv.gz").parent)
     assert table.shape == (45222, 15)
     assert (table["income"] == ">50K").sum() == 11208
     assert (table["income"][:30162] == ">50K").sum() == 7508
 
 
-def test_without_matplotlib_it_says_what_to_install() -> None:
+def test_without_matplotlib_it_says_what_to_install():
     code = "import sys; sys.modules['matplotlib.figure'] = None\nimport dpconvex.plots"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "DPConvexError: pictures need Matplotlib: pip install 'dpconvex[plots]'" in failed.stderr
 
 
-def test_pictures_show_what_they_were_given() -> None:
+def test_pictures_show_what_they_were_given():
     plots = pytest.importorskip("dpconvex.plots")
     errors = np.array([[0.4, 0.3, 0.2, 0.1, 0.0], [0.1] * 5, [0.0] * 5])
     axes = plots.error_bands([0.1, 1.0, 10.0], errors, label="ours")

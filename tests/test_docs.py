@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +35,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def test_the_rules_page_and_the_reference_are_what_the_code_says_today() -> None:
+def test_the_rules_page_and_the_reference_are_what_the_code_says_today():
     module = script("build_rules")
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/build_rules.py"
     ruled = [atom for atom in ATOMS.values() if atom.affine == "curved" and atom.rule is not None]
@@ -48,7 +47,7 @@ def test_the_rules_page_and_the_reference_are_what_the_code_says_today() -> None
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocstrings")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -64,7 +63,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_names_and_files_of_a_page_exist(page: Path) -> None:
+def test_links_names_and_files_of_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         file, _, anchor = target.partition("#")
@@ -79,7 +78,7 @@ def test_links_names_and_files_of_a_page_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README", "quickstart", "data", "certificates", "estimators", "budgets"])
-def test_examples_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```", text_of(page), flags=re.DOTALL | re.MULTILINE):
@@ -87,7 +86,7 @@ def test_examples_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.
     assert names
 
 
-def test_every_learner_has_its_rows_and_what_they_name_exists() -> None:
+def test_every_learner_has_its_rows_and_what_they_name_exists():
     assert set(re.findall(r'^\| `"(\w+)"` \|', text_of("problems"), flags=re.MULTILINE)) == set(dp.problems())
     papers = text_of("papers")
     learners = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|[^|]*\|([^|]*)\|", papers, flags=re.MULTILINE)))
@@ -106,7 +105,7 @@ def complaints(notebook: Any) -> list[str]:
 # Jupyter's own packages warn about each other; what the notebooks warn about is checked in their output.
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_committed_as_it_ran(path: Path) -> None:
+def test_a_notebook_is_committed_as_it_ran(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -118,7 +117,7 @@ def test_a_notebook_is_committed_as_it_ran(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, shared_data: Callable[[str], Path]) -> None:
+def test_a_notebook_runs(path, shared_data):
     folder = {"DPCONVEX_DATA": str(shared_data(NEEDS[path.stem]).parent)} if path.stem in NEEDS else {}
     notebook = nbformat.read(path, as_version=4)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -32,7 +32,7 @@ EMPTY: dict[str, tuple[int, Any]] = {
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-def test_columns_with_nothing_in_them_are_fitted(kind: str) -> None:
+def test_columns_with_nothing_in_them_are_fitted(kind):
     """Whether there is a release must not show that there are no records, or that all entries are 0."""
     count, x = EMPTY[kind]
     y = np.where(np.arange(count) % 2, 1, -1)
@@ -50,7 +50,7 @@ def test_columns_with_nothing_in_them_are_fitted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_what_combines_fits_releases_whatever_the_number_of_records(size: int) -> None:
+def test_what_combines_fits_releases_whatever_the_number_of_records(size):
     data = {"x": np.full((size, 3), 0.5), "y": np.ones(size, dtype=int)}
     assert dp.tune(GRID, data, PROTECTED, size=30).choice in GRID
     assert dp.tune_repeated(GRID, data, PROTECTED, size=30, repetitions=dp.Repetitions(mean=2)).choice in GRID
@@ -60,7 +60,7 @@ def test_what_combines_fits_releases_whatever_the_number_of_records(size: int) -
 
 
 @pytest.mark.parametrize("name", ["LogisticRegression", "KernelSVC", "LargeMarginGaussianMixture"])
-def test_estimators_fit_nothing(name: str) -> None:
+def test_estimators_fit_nothing(name):
     fitted = getattr(dp, name)(adjacency="add-remove", size=30, classes=(-1, 1)).fit(np.zeros((0, 3)), [])
     assert fitted.predict(np.zeros((2, 3))).shape == (2,)
 
@@ -75,6 +75,6 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_where_the_number_is_public_none_are_an_error(call: str) -> None:
+def test_where_the_number_is_public_none_are_an_error(call):
     with pytest.raises(dp.DomainError, match="no record to learn from"):
         CALLS[call]()

@@ -194,9 +194,7 @@ def families(learner: Learner) -> Iterator[tuple[Records, list[Pair]]]:
     ("epsilon", "size", "regularization"),  # in the second, the mechanism has to add strong convexity of its own
     [(1.0, 8, 0.1), pytest.param(1.0, 5, 1e-3, marks=pytest.mark.slow)],
 )
-def test_neighbours_stay_within_epsilon_at_the_worst_release(
-    problem: str, adjacency: str, epsilon: float, size: int, regularization: float
-) -> None:
+def test_neighbours_stay_within_epsilon_at_the_worst_release(problem, adjacency, epsilon, size, regularization):
     learner, worst = Learner(problem, size, regularization, dp.Privacy(epsilon, adjacency=adjacency)), 0.0
     for k, (data, pairs) in enumerate(families(learner)):
         u = points(learner, data, 12, k)
@@ -226,7 +224,7 @@ SPENT = {"huber_svm": (0.99, 0.99), "softmax": (0.7, 0.99), "semidefinite": (0.8
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("problem", DIMENSIONS)
-def test_the_worst_case_spends_most_of_epsilon(problem: str, adjacency: str) -> None:
+def test_the_worst_case_spends_most_of_epsilon(problem, adjacency):
     learner = Learner(problem, 400, 0.02, dp.Privacy(1.0, adjacency=adjacency))
     pair, u = worst_case(learner)
     worst = float(learner.ratio(u, pair).max())
@@ -239,7 +237,7 @@ def test_the_worst_case_spends_most_of_epsilon(problem: str, adjacency: str) -> 
 
 
 @pytest.mark.parametrize("problem", DIMENSIONS)
-def test_the_noise_that_a_release_needs_leads_to_it(problem: str) -> None:
+def test_the_noise_that_a_release_needs_leads_to_it(problem):
     # The problem as declared, in all of theta and with its constraints, solved by another program.
     learner = Learner(problem, 5, 0.2, dp.Privacy(2.0))
     rng = np.random.default_rng(3)

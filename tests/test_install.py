@@ -26,7 +26,7 @@ def run(command: list[str | Path], cwd: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_path: Path) -> None:
+def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_path):
     """Built from a copy of the checkout, by way of the source archive; its dependencies are those of this interpreter."""
     copy = tmp_path / "checkout"
     kept = shutil.ignore_patterns(".*", "__pycache__", "docs", "benchmarks", "notebooks")
@@ -60,7 +60,7 @@ def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_pa
     assert problems == list(dpconvex.problems())
 
 
-def test_without_scikit_learn_only_its_estimators_are_missing() -> None:
+def test_without_scikit_learn_only_its_estimators_are_missing():
     code = """
 import importlib.util, sys
 found = importlib.util.find_spec

@@ -118,21 +118,21 @@ def of_family(family: str, way: str, scale: float = 1.0, turn: Any = None) -> Co
 
 
 @pytest.mark.parametrize(("family", "way"), [(family, way) for family in FAMILIES for way in FAMILIES[family][0]])
-def test_another_way_to_write_a_loss_changes_no_constant(family: str, way: str) -> None:
+def test_another_way_to_write_a_loss_changes_no_constant(family, way):
     check(of_family(family, next(iter(FAMILIES[family][0]))), of_family(family, way))
 
 
 @pytest.mark.parametrize(("family", "way"), [("softmax", "less its own"), ("quadratic", "product")])
 @given(angle=st.floats(0.01, 3))
 @settings(max_examples=5)
-def test_rotating_a_ball_changes_no_constant(family: str, way: str, angle: float) -> None:
+def test_rotating_a_ball_changes_no_constant(family, way, angle):
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     check(of_family(family, way), of_family(family, way, turn=turn))
 
 
 @given(scale=st.floats(1e-6, 1e6), family=st.sampled_from(["logistic", "hinge", "huber", "softmax"]))
 @settings(max_examples=10)
-def test_constants_scale_with_loss_and_regularizer(scale: float, family: str) -> None:
+def test_constants_scale_with_loss_and_regularizer(scale, family):
     check(of_family(family, "atom"), of_family(family, "atom", scale), scale)
 
 
@@ -151,7 +151,7 @@ def mixed(*names: str) -> Constants:
     return constants(lambda x, y: POOL[y](w, x), w, x=dp.Ball(D), y=dp.Choice(list(names)))
 
 
-def test_the_order_of_labels_and_labels_without_a_loss_change_no_constant() -> None:
+def test_the_order_of_labels_and_labels_without_a_loss_change_no_constant():
     check(mixed("huber", "hinge", "logistic"), mixed("hinge", "logistic", "huber"))
     for name in ("logistic", "hinge"):
         check(mixed(name), mixed(name, "none"))
@@ -159,7 +159,7 @@ def test_the_order_of_labels_and_labels_without_a_loss_change_no_constant() -> N
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
-def test_the_order_of_coordinates_and_of_classes_changes_no_constant(order: tuple[int, ...]) -> None:
+def test_the_order_of_coordinates_and_of_classes_changes_no_constant(order):
     lower, upper, weights = np.array([-1.0, 0.0, -0.2]), np.array([1.0, 3.0, 0.5]), np.array([1.0, 0.5, 2.0])
 
     def coordinates(order: list[int]) -> Constants:

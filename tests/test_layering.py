@@ -88,7 +88,7 @@ LEARNERS = sorted((ROOT / "problems").glob("*.py"))
 
 
 @pytest.mark.parametrize("wing", WINGS)
-def test_imports_run_one_way_and_in_no_circle(wing: str) -> None:
+def test_imports_run_one_way_and_in_no_circle(wing):
     within: dict[str, set[str]] = {}
     for name, file in MODULES.items():
         if name.split(".")[1] == wing:
@@ -101,7 +101,7 @@ def test_imports_run_one_way_and_in_no_circle(wing: str) -> None:
     TopologicalSorter({name: found - {f"dpconvex.{wing}"} for name, found in within.items()}).prepare()
 
 
-def test_every_module_has_a_place() -> None:
+def test_every_module_has_a_place():
     assert {name.split(".")[1] for name in MODULES} == set(WINGS)
 
 
@@ -120,12 +120,12 @@ def test_every_module_has_a_place() -> None:
         ("import dpconvex as dp", "apps.cli", True),
     ],
 )
-def test_the_check_sees_what_it_must(source: str, name: str, allowed: bool) -> None:
+def test_the_check_sees_what_it_must(source, name, allowed):
     assert (violations(source, f"dpconvex.{name}") == []) is allowed
 
 
 @pytest.mark.parametrize("file", LEARNERS, ids=lambda f: f.stem)
-def test_learners_use_public_names_only(file: Path) -> None:
+def test_learners_use_public_names_only(file):
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         for target in imported(node):
             assert target.split(".")[0] in LEARNERS_MAY_IMPORT, f"imports {target}"
@@ -149,7 +149,7 @@ def declared() -> dict[str, str]:
     return {alias.name: node.module or "" for node in froms for alias in node.names}
 
 
-def test_importing_is_light() -> None:
+def test_importing_is_light():
     assert not modules_after("import dpconvex") & (HEAVY | {"cvxpy", "numpy", "scipy"})
     names = [n for n in dpconvex.__all__ if not declared().get(n, "").startswith("estimators")]
     after = modules_after(f"import dpconvex as dp; [getattr(dp, n) for n in {names}]")
@@ -158,7 +158,7 @@ def test_importing_is_light() -> None:
     assert not after & (HEAVY - {"jax", "cloudpickle"})
 
 
-def test_public_names_exist_are_documented_and_those_of_the_stub_and_no_module_hides_one() -> None:
+def test_public_names_exist_are_documented_and_those_of_the_stub_and_no_module_hides_one():
     names = declared()
     assert sorted(dpconvex.__all__) == sorted([*names, "__version__"])
     for name in dpconvex.__all__:

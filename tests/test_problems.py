@@ -18,7 +18,7 @@ PROMISE = dp.Privacy(epsilon=1.0)
 
 
 @pytest.mark.parametrize("problem", sorted(dp.problems()))
-def test_every_option_but_the_number_of_features_has_a_default(problem: str) -> None:
+def test_every_option_but_the_number_of_features_has_a_default(problem):
     found = options(problem)
     assert [name for name, option in found.items() if option.default is option.empty] == ["features"]
     assert all(option.kind is option.KEYWORD_ONLY for option in found.values())
@@ -28,7 +28,7 @@ def test_every_option_but_the_number_of_features_has_a_default(problem: str) -> 
 
 
 @pytest.mark.parametrize("problem", PROVED)
-def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem: str) -> None:
+def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem):
     template = dp.load(problem, features=3)
     data = records_of(template)
     release = dp.solve(template, data, PROMISE)
@@ -47,9 +47,7 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem:
 
 @pytest.mark.parametrize("labels", [("benign", "malignant"), (7, 3)])
 @pytest.mark.parametrize("problem", ["huber_svm", "large_margin_gaussian", "logistic_regression"])
-def test_it_tells_two_classes_apart_whatever_they_are_called_and_in_any_unit(
-    problem: str, labels: tuple[str, str] | tuple[int, int]
-) -> None:
+def test_it_tells_two_classes_apart_whatever_they_are_called_and_in_any_unit(problem, labels):
     rng, second = np.random.default_rng(8), np.arange(400) % 2
     x = dp.Ball(3).project(rng.normal(scale=0.15, size=(400, 3)) + np.where(second == 1, 0.35, -0.35)[:, None])
     y = np.array(labels)[second]

@@ -225,7 +225,7 @@ def words(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_says_why_where_and_what_to_do(name: str) -> None:
+def test_a_refusal_says_why_where_and_what_to_do(name):
     found, known = words(name), json.loads(WORDS.read_text(encoding="utf-8"))[name]
     assert re.match(r"[A-Z]\w+: ", found)
     if found.startswith(("NotPrivate", "MissingRule")):
@@ -248,13 +248,13 @@ ROUNDED: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("case", ROUNDED)
-def test_the_remedy_of_a_kink_is_certified(case: str) -> None:
+def test_the_remedy_of_a_kink_is_certified(case):
     assert case in REFUSED
     assert verified(ROUNDED[case])().noise_scale > 0
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-155, 1e-160])
-def test_losses_whose_squares_underflow_are_proved_or_refused(scale: float) -> None:
+def test_losses_whose_squares_underflow_are_proved_or_refused(scale):
     w = cp.Variable(2, name="w")
     template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: scale * cp.logistic(x @ w), 0.1 * cp.sum_squares(w))
     with suppress(dp.DPConvexError):
@@ -285,7 +285,7 @@ SLOW = [pytest.param(SHAPES, {**bounded}, marks=pytest.mark.slow) for bounded in
 
 @pytest.mark.parametrize(("shapes", "attributes"), [(SHAPES[:1], {}), (SHAPES[2:], {"bounds": [0.0, 2.0]}), *SLOW])
 @pytest.mark.parametrize("name", ATOMS)
-def test_every_atom_is_certified_or_refused(name: str, shapes: Any, attributes: dict[str, Any]) -> None:
+def test_every_atom_is_certified_or_refused(name, shapes, attributes):
     for w, loss in losses(name, shapes, **attributes):
         try:
             template = dp.Template(UNIT, lambda x, e=loss: e, cp.sum_squares(w))

@@ -38,7 +38,7 @@ def check(found: dp.Falsification) -> None:
     "variant",
     [v if v in ("huber_svm", "softmax_regression-3") else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
 )
-def test_the_constants_of_every_problem_are_nearly_reached(variant: str) -> None:
+def test_the_constants_of_every_problem_are_nearly_reached(variant):
     name, options = VARIANTS[variant]
     check(dp.falsify(dp.load(name, features=2, **options), starts=8, steps=20, seed=1))
 
@@ -46,7 +46,7 @@ def test_the_constants_of_every_problem_are_nearly_reached(variant: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_certificate_of_every_problem_is_attacked(variant: str, adjacency: str) -> None:
+def test_the_certificate_of_every_problem_is_attacked(variant, adjacency):
     name, options = VARIANTS[variant]
     template = dp.load(name, features=4, **options)
     for epsilon, size in ((0.1, 1000), (1.0, 200), (10.0, 30)):

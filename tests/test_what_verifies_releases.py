@@ -122,7 +122,7 @@ def violation(template: dp.Template, values: dict[str, Array]) -> float:
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("name", LEARNERS)
-def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name: str) -> None:
+def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name):
     """The computed minimiser of a perturbed program is within the certificate's tolerance of a reference."""
     template = LEARNERS[name]()
     data, analysis = records_of(template, SIZE, seed=4), analyse(template)
@@ -148,7 +148,7 @@ UNPROVED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", UNPROVED)
-def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name: str) -> None:
+def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name):
     shape, kinked = UNPROVED[name]
     template = logistic(shape, lambda w: 0.1 * cp.sum_squares(w) + 0.05 * kinked(w), score=lambda w, x: cp.sum(x @ w))
     budget = dp.Budget(PROMISE)
@@ -165,7 +165,7 @@ TIED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_ties_that_take_many_linearisations_are_certified_whatever_the_records(name: str) -> None:
+def test_ties_that_take_many_linearisations_are_certified_whatever_the_records(name):
     """Noise leaves most entries tied, and the multipliers of one linearisation then certify nothing."""
     kinked, constraints = TIED[name]
     template = logistic(6, lambda w: 1e-3 * cp.sum_squares(w) + kinked(w), constraints)

@@ -88,7 +88,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 FIT_SHOP = "--schema shop.toml --epsilon 5 --out model.npz"
 
 
-def test_verify_prints_what_is_proved_or_why_not(run: Run) -> None:
+def test_verify_prints_what_is_proved_or_why_not(run):
     promised = "--size 50 --epsilon 0.5 --adjacency add-remove --json"
     done = run(f"verify logistic_regression --set features=3 --set regularization=0.2 {promised}", ends=0)
     template = dp.load("logistic_regression", features=3, regularization=0.2)
@@ -102,7 +102,7 @@ def test_verify_prints_what_is_proved_or_why_not(run: Run) -> None:
     assert (told["private"], told["error"], told["where"]) == (False, "NotPrivate", "0 * sum_squares(w)")
 
 
-def test_usage_and_problems_are_explained(run: Run) -> None:
+def test_usage_and_problems_are_explained(run):
     for command in ("", "teach", "fit", "verify logistic_regression"):
         assert "usage: dpconvex" in run(command, ends=2).err
     for command, (_, _, examples) in cli.COMMANDS.items():
@@ -117,7 +117,7 @@ def test_usage_and_problems_are_explained(run: Run) -> None:
 # Fits
 
 
-def test_the_settings_of_the_documentation_work(run: Run) -> None:
+def test_the_settings_of_the_documentation_work(run):
     page = (Path(dp.__file__).parent.parent / "docs" / "command_line.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     Path("fit.toml").write_text(settings, encoding="utf-8")
@@ -132,7 +132,7 @@ def test_the_settings_of_the_documentation_work(run: Run) -> None:
     assert len(Path("predictions.csv").read_text(encoding="utf-8").splitlines()) == 51
 
 
-def test_a_mixture_pays_for_its_components(run: Run) -> None:
+def test_a_mixture_pays_for_its_components(run):
     problem = "large_margin_gaussian_mixture --epsilon 4 --delta 1e-6"
     proved = run(f"verify {problem} --set features=2 --size 300 --json").json
     fit = f"fit {problem} data.csv {COLUMNS} --out model.npz"
@@ -146,7 +146,7 @@ def test_a_mixture_pays_for_its_components(run: Run) -> None:
     assert "( 25 %)" in run(f"{fit} --share 0.25").out
 
 
-def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run: Run) -> None:
+def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
     fit = f"fit logistic_regression data.csv {COLUMNS} --delta 1e-7 --ledger budget.jsonl --out model.npz"
     run(f"{fit} --epsilon 0.1", ends=2)  # there is no such ledger
     run(f"{fit} --epsilon 0.7 --budget 1 --budget-delta 1e-6 --accounting gaussian", ends=0)
@@ -194,9 +194,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize(("command", "changes", "complaint"), [(c, *row) for c in MISTAKES for row in MISTAKES[c]])
-def test_mistakes_are_refused_and_nothing_is_written(
-    run: Run, command: str, changes: dict[str, str | None], complaint: str
-) -> None:
+def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, complaint):
     before = set(Path().iterdir())
     given: dict[str, str | None] = GIVEN[command] | changes
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
@@ -234,7 +232,7 @@ def template(*, features, strength=0.1):
         ([-1, 1], 7, "predicts 7, which is none of its labels"),
     ],
 )
-def test_a_problem_file_of_your_own(run: Run, labels: list[Any], other: Any, complaint: str | None) -> None:
+def test_a_problem_file_of_your_own(run, labels, other, complaint):
     high = "high" if "high" in labels else labels[1]
     Path("mine.py").write_text(f"{OWN}\n\nLABELS, HIGH, OTHER = {labels!r}, {high!r}, {other!r}\n", "utf-8")
     done = run(f"fit mine.py data.csv {COLUMNS} --epsilon 9 --out m.npz --set strength=0.01")
@@ -248,7 +246,7 @@ def test_a_problem_file_of_your_own(run: Run, labels: list[Any], other: Any, com
         assert complaint in done.err
 
 
-def test_categories_missing_values_and_truth_values_are_fitted(run: Run) -> None:
+def test_categories_missing_values_and_truth_values_are_fitted(run):
     run(f"fit logistic_regression shop.csv {FIT_SHOP} --ledger budget.jsonl --budget 12", ends=0)
     release = dp.Release.load("model.npz", template=dp.load)
     assert release["w"].shape == (6,)
@@ -267,7 +265,7 @@ def test_categories_missing_values_and_truth_values_are_fitted(run: Run) -> None
     assert dp.Budget.open("budget.jsonl").remaining.epsilon == 2.0
 
 
-def test_a_regression_is_fitted_and_predicts_in_its_own_units(run: Run) -> None:
+def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     area = np.random.default_rng(5).integers(0, 100, 500)
     pd.DataFrame({"area": area, "rent": 500 + 20 * area}).to_csv("rents.csv", index=False)
     fit = "rents.csv --features area --bounds 0,100 --label rent --label-bounds 0,3000 --epsilon 20 --out model.npz"
@@ -279,14 +277,14 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run: Run) -> None:
     assert "a record like Record(x=Ball(dim=1, radius=1.0, norm=2), y=Box" in run(f"fit logistic_regression {fit}").err
 
 
-def test_a_choice_among_settings_is_made_privately(run: Run) -> None:
+def test_a_choice_among_settings_is_made_privately(run):
     done = run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization=1e-3,1.0", ends=0)
     assert done.out.startswith("Chosen: regularization=")
     assert dp.Release.load("model.npz", template=dp.load).private
     assert "--grid takes" in run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization").err
 
 
-def test_a_draft_of_a_public_table_is_a_schema_of_it(run: Run) -> None:
+def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
     run("schema draft shop.csv --label bought --out draft.toml", ends=0)
     assert "answers that nobody paid for" in Path("draft.toml").read_text(encoding="utf-8")
     schema = dp.Schema.load("draft.toml")
@@ -297,7 +295,7 @@ def test_a_draft_of_a_public_table_is_a_schema_of_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["kept", "read again"])
-def test_a_folder_of_files_is_a_table(run: Run, monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
+def test_a_folder_of_files_is_a_table(run, monkeypatch, small):
     if not small:
         monkeypatch.setattr("dpconvex.apps.settings.LARGEST_COPY", 0)
     released, measured = [], []
@@ -312,7 +310,7 @@ def test_a_folder_of_files_is_a_table(run: Run, monkeypatch: pytest.MonkeyPatch,
     assert "give the files in it one by one" in run("predict model.npz shop").err
 
 
-def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
+def test_the_module_runs_as_a_program(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
     command = [sys.executable, "-X", "importtime", "-m", "dpconvex", "--version"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -331,7 +329,7 @@ PLACES = ["data.csv", "ledger.jsonl", "to ledger", "to fit", "folder", "missing/
 
 
 @pytest.mark.parametrize("out", [*PLACES, "x" * 250, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "\0", ""])
-def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run: Run, out: str) -> None:
+def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run, out):
     dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
     Path("folder").mkdir()
     os.mkfifo("pipe")
@@ -352,7 +350,7 @@ def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run: R
 # The demonstration
 
 
-def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run: Run) -> None:
+def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):
     command = "demo --quick --draws 1 --out new/picture.png"
     printed = run(command)
     assert str(dp.verify(demo.learner(), dp.Privacy(1.0), 583)) in printed.out

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -106,7 +105,7 @@ def audited(case: Case) -> dp.Audit:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW) if n in LONG else n for n in CASES])
-def test_a_tenth_too_little_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenth_too_little_noise_is_found(name, monkeypatch):
     case = CASES[name]
     honest = audited(case)
     assert honest.holds, str(honest)
@@ -119,9 +118,7 @@ def test_a_tenth_too_little_noise_is_found(name: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("mechanism", [GAMMA, GAUSSIAN], ids=["gamma", "gaussian"])
-def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(
-    mechanism: dp.ObjectivePerturbation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(mechanism, monkeypatch):
     w = cp.Variable(1, name="w")  # steep and narrow: curvature costs as much as the slope
     record = dp.Record(x=dp.Box([0.999], [1.0]))
     steep = dp.Template(record, lambda x: 10 * cp.logistic(-x @ w), 0.15 * cp.sum_squares(w))
@@ -152,12 +149,12 @@ GALLERY: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("problem", "options"), [pytest.param(*case, marks=[SLOW] * (k > 2)) for k, case in enumerate(GALLERY)]
 )
-def test_the_promise_holds(problem: str, options: dict[str, Any]) -> None:
+def test_the_promise_holds(problem, options):
     found = dp.audit(dp.load(problem, **({"features": 1} | options)), PURE, size=20, effort=0.02, seed=1)
     assert found.holds, str(found)
 
 
-def test_where_no_line_is_found_it_says_so() -> None:
+def test_where_no_line_is_found_it_says_so():
     template = dp.load("softmax_regression", features=2, classes=3)
     found = dp.audit(template, dp.Privacy(1.0, 1e-5), GAUSSIAN, size=1000, effort=0.05, seed=1)
     assert found.holds
@@ -168,7 +165,7 @@ def test_where_no_line_is_found_it_says_so() -> None:
     ("noise", "dimension", "ends"),
     [("gamma", 1, "ball"), ("gaussian", 1, "ball"), pytest.param("gamma", 3, "box", marks=SLOW)],
 )
-def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
+def test_bounded_sets(noise, dimension, ends):
     w = cp.Variable(dimension, name="w")
     record = dp.Record(x=dp.Ball(dimension), y=dp.Box(-1.0, 1.0))
     constraints = {"ball": [cp.norm(w) <= 0.4], "box": [w >= -0.2, w <= 0.5]}
@@ -179,7 +176,7 @@ def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
     assert found["exact answer"].found_epsilon > 0.05 or found["exact answer"].found_delta > 0
 
 
-def test_everything_as_released() -> None:
+def test_everything_as_released():
     template = dp.load("huber_svm", features=1, regularization=4)  # one record, which decides the answer
     found = dp.audit(template, dp.Privacy(4.0), OUTPUT, size=1, effort=0.1, runs=150, seed=1)
     assert found.holds, str(found)
@@ -206,14 +203,14 @@ def without_projection() -> dp.Template:
         ({"template": without_projection(), "mechanism": GAMMA}, "which points lie in the feasible set: .*log_sum_exp"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(dp.DPConvexError, match=message):
         dp.audit(**({"template": logistic(), "privacy": PURE, "size": 10} | options))
     with pytest.raises(dp.TemplateError, match="expected a Certificate, not Privacy"):
         dp.falsify(logistic(), PURE)  # type: ignore[arg-type]
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line(capsys, tmp_path, monkeypatch):
     common = ["audit", "huber_svm", "--set", "features=1", "--size", "50", "--epsilon", "1", "--effort", "0.05"]
     common += ["--mechanism", "output-gamma", "--adjacency", "add-remove"]
     picture = tmp_path / "audit.png"

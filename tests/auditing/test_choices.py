@@ -40,7 +40,7 @@ def worst_choice(factor: float, adjacency: str, how: str) -> float:
 
 @pytest.mark.parametrize("how", SELECTIONS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_a_choice_costs_its_epsilon_and_no_more(how: str, adjacency: str) -> None:
+def test_a_choice_costs_its_epsilon_and_no_more(how, adjacency):
     rng = seeded_generator(5)
     drawn = np.bincount([select([3, 1, 2], 1.5, adjacency, rng, how) for _ in range(20_000)], minlength=3) / 20_000
     assert np.abs(drawn - choice_law(np.array([3.0, 1, 2]), rate(1.5, adjacency), how)).max() < 0.02
@@ -67,7 +67,7 @@ def worst_best_run(repetitions: dp.Repetitions, each: float) -> float:
 
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 3.0])
 @pytest.mark.parametrize("mean", [1.5, pytest.param(10.0, marks=pytest.mark.slow)])
-def test_the_best_of_several_runs_costs_what_the_theorem_says(mean: float, shape: float) -> None:
+def test_the_best_of_several_runs_costs_what_the_theorem_says(mean, shape):
     repetitions = dp.Repetitions(mean, shape)
     each = repetitions.each(dp.Privacy(1.0)).epsilon
     assert 0.99 < worst_best_run(repetitions, each) <= 1 + 1e-7

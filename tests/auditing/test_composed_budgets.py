@@ -72,7 +72,7 @@ def fitted(budget: dp.Budget, mechanism: object) -> dp.Certificate:
 
 
 @pytest.mark.parametrize("accounting", ["gaussian", "renyi", "basic"])
-def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(accounting: str) -> None:
+def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(accounting):
     budget = dp.Budget(TOTAL, accounting=accounting)
     first = fitted(budget, dp.ObjectivePerturbation("gaussian"))
     second = fitted(budget, dp.NoisyGradientDescent(clip=0.25, steps=20))
@@ -89,7 +89,7 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
     assert max(found) >= (0.92 if best.rule == "convolution" else 0.85) * best.epsilon
 
 
-def test_an_event_that_says_too_little_would_be_found_out() -> None:
+def test_an_event_that_says_too_little_would_be_found_out():
     budget = dp.Budget(TOTAL)
     certificate = fitted(budget, dp.NoisyGradientDescent(clip=0.25, steps=20))
     parts = [descent(certificate)] * 3

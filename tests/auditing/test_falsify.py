@@ -25,7 +25,7 @@ def machine() -> tuple[dp.Template, dp.Certificate]:
     return template, dp.verify(template, PROMISE, 100, GAMMA)
 
 
-def test_every_constant_of_a_certificate_is_attacked(machine: tuple[dp.Template, dp.Certificate]) -> None:
+def test_every_constant_of_a_certificate_is_attacked(machine):
     template, certificate = machine
     found = dp.falsify(template, certificate, **FAST)
     names = "gradient_bound sensitivity hessian_bound hessian_trace log_det epsilon noise_dimension strong_convexity"
@@ -37,7 +37,7 @@ def test_every_constant_of_a_certificate_is_attacked(machine: tuple[dp.Template,
     assert found["epsilon"].certified == pytest.approx(certificate.noise_epsilon + certificate.jacobian_epsilon)
 
 
-def test_the_worst_place_is_where_it_says() -> None:
+def test_the_worst_place_is_where_it_says():
     # With logistic loss the gradient at (x, y, w) is known by hand.
     found = dp.falsify(dp.load("logistic_regression", features=3, radius=2.0), **FAST)["gradient_bound"]
     assert found.record is not None
@@ -59,9 +59,7 @@ def test_the_worst_place_is_where_it_says() -> None:
         ("noise_dimension", 0.5, "sensitive subspace"),
     ],
 )
-def test_a_constant_that_is_a_little_wrong_is_broken(
-    machine: tuple[dp.Template, dp.Certificate], field: str, factor: float, name: str
-) -> None:
+def test_a_constant_that_is_a_little_wrong_is_broken(machine, field, factor, name):
     template, certificate = machine
     wrong = replace(certificate, **{field: factor * getattr(certificate, field)})
     with pytest.raises(dp.DPConvexError, match=DEFECT) as caught:
@@ -72,7 +70,7 @@ def test_a_constant_that_is_a_little_wrong_is_broken(
         assert "parameters: w = " in str(caught.value)
 
 
-def test_a_wrong_rule_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_broken(monkeypatch):
     rule = LOGISTIC.rule
     assert rule is not None
 
@@ -86,7 +84,7 @@ def test_a_wrong_rule_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         dp.falsify(dp.load("logistic_regression", features=2), **FAST)
 
 
-def test_noise_that_misses_a_direction_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_that_misses_a_direction_is_found_out(monkeypatch):
     template = dp.load("softmax_regression", features=2, classes=3)
     form = analyse(template).form
     monkeypatch.setattr(form, "basis", sp.csc_array(form.basis[:, :-1]))
@@ -94,7 +92,7 @@ def test_noise_that_misses_a_direction_is_found_out(monkeypatch: pytest.MonkeyPa
         dp.falsify(template, **FAST)
 
 
-def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch):
     w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
     template = dp.Template(
         record=dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
@@ -108,7 +106,7 @@ def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch: pytest.Monk
         dp.falsify(template, **FAST)
 
 
-def test_parameters_stay_in_a_set_that_is_cut() -> None:
+def test_parameters_stay_in_a_set_that_is_cut():
     M = cp.Variable((2, 2), PSD=True, name="M")
     within = [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0]
     template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.square(x @ M @ x), cp.sum_squares(M), within)

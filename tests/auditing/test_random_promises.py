@@ -232,18 +232,18 @@ def check(promise: Promise, most: int, places: int) -> None:
 
 @settings(max_examples=25)
 @given(promises())
-def test_promises_on_the_line(promise: Promise) -> None:
+def test_promises_on_the_line(promise):
     check(promise, 16, 2)
 
 
 @settings(max_examples=10)
 @given(promises(tilted=True))
-def test_promises_on_one_direction_that_several_functions_see(promise: Promise) -> None:
+def test_promises_on_one_direction_that_several_functions_see(promise):
     check(promise, 16, 2)
 
 
 @pytest.mark.slow
 @settings(max_examples=3500)
 @given(promises())
-def test_many_promises_on_the_line(promise: Promise) -> None:
+def test_many_promises_on_the_line(promise):
     check(promise, 40, 3)

@@ -17,7 +17,7 @@ Y = np.where(SIGNS > 0, "yes", "no")
 Z = 50 + 40 * X[:, 0]
 
 
-def test_component_labels_are_learnt_declared_or_given() -> None:
+def test_component_labels_are_learnt_declared_or_given():
     x = X[:600, :2]
     y = np.where(x[:, 0] + 0.1 * x[:, 1] > 0, "yes", "no")
     centers = [[[-0.5, 0.5], [-0.5, -0.5]], [[0.5, 0.5], [0.5, -0.5]]]
@@ -50,7 +50,7 @@ def in_classes(count: int, size: int = 900) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("kind", "count"), [(dp.LogisticRegression, 2), (dp.SoftmaxRegression, 3)])
-def test_whitened_classifiers_speak_of_original_records(kind: Any, count: int) -> None:
+def test_whitened_classifiers_speak_of_original_records(kind, count):
     x, y = in_classes(count)
     budget = dp.Budget(dp.Privacy(8.0, 1e-5))
     options: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True, "seed": 0}
@@ -69,7 +69,7 @@ def test_whitened_classifiers_speak_of_original_records(kind: Any, count: int) -
     np.testing.assert_allclose(linear, scores, atol=2e-2)
 
 
-def test_what_cannot_be_whitened_is_refused_before_payment() -> None:
+def test_what_cannot_be_whitened_is_refused_before_payment():
     x, y = in_classes(2, size=60)
     budget = dp.Budget(dp.Privacy(8.0, 1e-5))
     given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "budget": budget}
@@ -96,7 +96,7 @@ NO_NUMBERS = [
 
 
 @pytest.mark.parametrize("spoil", NO_NUMBERS)
-def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil: Any) -> None:
+def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil):
     x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), np.array([-1, 1] * 10)
     given: dict[str, Any] = {"epsilon": 1.0, "budget": dp.Budget(dp.Privacy(9.0))}
     regression, classifier = dp.HuberRegressor(**given), dp.LogisticRegression(classes=(-1, 1), **given)
@@ -117,7 +117,7 @@ def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil: Any) -> None:
         classifier.fit(x, y).predict(spoil(x))
 
 
-def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words() -> None:
+def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words():
     x = np.zeros((4, 2))
     with pytest.raises(dp.DomainError, match="None"):
         dp.LogisticRegression(classes=LABELS).fit(x, np.array(["yes", "no", "no", None], dtype=object))
@@ -131,7 +131,7 @@ def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words(
 # What is learnt
 
 
-def test_errors_are_those_of_the_statistics_in_units_of_the_target() -> None:
+def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.7, 0.7, size=(4000, 2))
     table, y = pd.DataFrame(x, columns=["age", "dose"]), 60 + x @ [10.0, -4.0] + rng.uniform(-3, 3, 4000)
@@ -146,7 +146,7 @@ def test_errors_are_those_of_the_statistics_in_units_of_the_target() -> None:
     assert model.certificate(2, 4000) == model.release_.certificate
 
 
-def test_a_metric_finds_what_pairs_share() -> None:
+def test_a_metric_finds_what_pairs_share():
     x = np.random.default_rng(0).uniform(-1, 1, size=(3000, 2, 2))
     y = np.where(np.abs(x[:, 0, 0] - x[:, 1, 0]) < 0.6, "same", "other")  # the second feature says nothing
     model = dp.MetricLearner(epsilon=50.0, seed=0, radius=3.0, regularization=1e-4, classes=("other", "same"))
@@ -187,7 +187,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_fit_to_partitions_is_one_to_the_table(name: str, tmp_path: Path) -> None:
+def test_a_fit_to_partitions_is_one_to_the_table(name, tmp_path):
     model, y = MODELS[name]
     expected = clone(model).fit(X, y)
     for parts in (dp.Partitions(pieces({"x": X, "y": y})), in_files(tmp_path, y)):
@@ -202,7 +202,7 @@ def test_a_fit_to_partitions_is_one_to_the_table(name: str, tmp_path: Path) -> N
             np.testing.assert_allclose(found.predict(X), expected.predict(X), rtol=0, atol=1e-3)
 
 
-def test_partitions_of_other_fields_or_features_are_refused() -> None:
+def test_partitions_of_other_fields_or_features_are_refused():
     budget, narrow = dp.Budget(dp.Privacy(9.0)), {"x": X[:, :2], "y": Y}
     for parts, complaint in (
         ([{"x": X}], "y"),
@@ -219,7 +219,7 @@ def test_partitions_of_other_fields_or_features_are_refused() -> None:
             estimator.fit(later)
 
 
-def test_arrays_and_frames_of_dask() -> None:
+def test_arrays_and_frames_of_dask():
     da, dd = (pytest.importorskip(name) for name in ("dask.array", "dask.dataframe"))
     expected, found = (dp.LogisticRegression(classes=LABELS, seed=1) for _ in range(2))
     expected.fit(X, Y)
@@ -236,7 +236,7 @@ def test_arrays_and_frames_of_dask() -> None:
     assert not hasattr(found, "feature_names_in_")
 
 
-def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
+def test_tables_with_a_schema_are_saved_with_it(tmp_path):
     table = pd.DataFrame({"a": 50 + 40 * X[:, 0], "b": 50 + 20 * X[:, 1], "y": Y, "z": Z})
     features = {"a": (0, 100), "b": (0, 100)}
     for schema, model in (

@@ -4,7 +4,6 @@ import pickle
 import re
 import warnings
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -89,7 +88,7 @@ def remembered(name: str, **options: Any) -> dp.Template:
 
 @pytest.mark.filterwarnings("ignore")
 @checks_of(QUICK)
-def test_scikit_learns_own_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scikit_learns_own_checks(estimator, check, monkeypatch):
     monkeypatch.setattr(base, "load", remembered)  # one proof for all fits of a problem
     check(estimator)
 
@@ -97,11 +96,11 @@ def test_scikit_learns_own_checks(estimator: Any, check: Any, monkeypatch: pytes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @checks_of(set(CHECKED) - QUICK - {"HuberSVC"})
-def test_scikit_learns_own_checks_of_others(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scikit_learns_own_checks_of_others(estimator, check, monkeypatch):
     test_scikit_learns_own_checks(estimator, check, monkeypatch)
 
 
-def test_every_estimator_is_checked_and_described() -> None:
+def test_every_estimator_is_checked_and_described():
     public = {name: getattr(dp, name) for name in dp.__all__}
     estimators = {name for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, BaseEstimator)}
     assert estimators == set(CHECKED)
@@ -132,7 +131,7 @@ ESTIMATORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ["logistic", "kernel", "mixture", "linear"])
-def test_a_fitted_estimator_survives_pickling(name: str, tmp_path: Path) -> None:
+def test_a_fitted_estimator_survives_pickling(name, tmp_path):
     fitted = clone(ESTIMATORS[name]).fit(X, Y)
     assert fitted.score(X, Y) > (0.7 if hasattr(fitted, "classes_") else -1)
     for again in (pickle.loads(pickle.dumps(fitted)), joblib.load(joblib.dump(fitted, tmp_path / "model")[0])):
@@ -144,7 +143,7 @@ def test_a_fitted_estimator_survives_pickling(name: str, tmp_path: Path) -> None
             np.testing.assert_array_equal(again.coef_std_, fitted.coef_std_)
 
 
-def test_coefficients_are_those_of_the_scores() -> None:
+def test_coefficients_are_those_of_the_scores():
     for name in ("logistic", "svm", "softmax"):
         fitted = clone(ESTIMATORS[name]).fit(X, Y)
         scores = X @ fitted.coef_.T + fitted.intercept_
@@ -162,7 +161,7 @@ def test_coefficients_are_those_of_the_scores() -> None:
         assert 0.05 < np.mean(grades.predict(X)) < 0.6
 
 
-def test_what_leaks_around_a_fit_is_warned_of() -> None:
+def test_what_leaks_around_a_fit_is_warned_of():
     model = dp.LogisticRegression(epsilon=3.0, clip=True)
     with pytest.warns(dp.PrivacyWarning, match=r"each fit spends epsilon = 3 .* budget"):
         cross_val_score(model, X, Y, cv=2)
@@ -174,7 +173,7 @@ def test_what_leaks_around_a_fit_is_warned_of() -> None:
     make_pipeline(Normalizer(), model).fit(X, Y)
 
 
-def test_a_template_of_ones_own() -> None:
+def test_a_template_of_ones_own():
     w = cp.Variable(2, name="w")
     template = dp.Template(
         dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
@@ -210,9 +209,7 @@ YES: dict[str, Any] = {"epsilon": 20.0, "classes": ("no", "yes")}
         (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), COST),
     ],
 )
-def test_a_fit_behind_a_schema_is_saved_with_it(
-    estimator: Any, schema: dp.Schema, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, capsys):
     target = np.where(TABLE["colour"] == "red", "yes", "no") if schema is SICK else 10.0 * TABLE["age"].to_numpy()
     model = make_pipeline(dp.SchemaEncoder(schema), estimator).fit(TABLE, target)
     model[-1].save(tmp_path / "model.json")

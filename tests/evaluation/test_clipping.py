@@ -64,7 +64,7 @@ def each(template: dp.Template, space: Space, batch: Batch, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_clipped_sums_are_those_of_single_gradients(name: str) -> None:
+def test_clipped_sums_are_those_of_single_gradients(name):
     template, rng = TEMPLATES[name](), np.random.default_rng(0)
     batch, space = template.record.sample(200, rng), Space(template.variables)
     loss = BatchedLoss(template, space, batch)
@@ -80,7 +80,7 @@ def test_clipped_sums_are_those_of_single_gradients(name: str) -> None:
                 assert loss.clipped_gradient(theta, clip, some) == pytest.approx(expected, rel=1e-7, abs=1e-7 * clip)
 
 
-def test_many_blocks_and_sparse_records() -> None:
+def test_many_blocks_and_sparse_records():
     template, rng = dp.load("softmax_regression", features=30, classes=5), np.random.default_rng(1)
     x = 0.2 * rng.normal(size=(30_000, 30)) * (rng.random((30_000, 30)) < 0.2)
     y, space, some = rng.integers(0, 5, size=30_000), Space(template.variables), rng.random(30_000) < 0.01
@@ -108,7 +108,7 @@ def units_of_scores(w: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("scores", [two_units, units_of_scores])
-def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
+def test_units_of_features_do_not_shorten_gradients(scores):
     w, rng = cp.Variable(4, name="w"), np.random.default_rng(3)
 
     def loss(x: Any) -> Any:
@@ -131,7 +131,7 @@ def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
+def test_one_record_moves_the_sum_by_the_clip_at_most(name):
     template, rng = TEMPLATES[name](), np.random.default_rng(2)
     space, clip = Space(template.variables), 0.05
     batch = template.record.sample(40, rng)
@@ -142,7 +142,7 @@ def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
     assert 0.99 * clip <= longest <= clip * (1 + 1e-12)
 
 
-def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most() -> None:
+def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most():
     w = cp.Variable(1, name="w")
     template = dp.Template(dp.Record(x=dp.Ball(1, radius=50.0)), lambda x: cp.exp(x @ w), 0.0)
     space = Space(template.variables)
@@ -171,7 +171,7 @@ def clipped_each(monkeypatch: pytest.MonkeyPatch, template: dp.Template, batch: 
 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, "table", "long", "sparse"])
-def test_a_clipped_gradient_has_the_same_bits_beside_any_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clipped_gradient_has_the_same_bits_beside_any_records(name, monkeypatch):
     more = {"table": public_table, "long": long_rows, "sparse": TEMPLATES["softmax"]}
     template, rng = (more | TEMPLATES)[name](), np.random.default_rng(4)
     batch = template.record.sample(300, rng)

@@ -120,12 +120,12 @@ def template_of(loss: Callable[[Any, Any], Any]) -> dp.Template:
 
 
 @pytest.mark.parametrize("name", AFFINE)
-def test_affine_atoms(name: str) -> None:
+def test_affine_atoms(name):
     check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
 
 
 @pytest.mark.parametrize("name", OUTER)
-def test_outer_atoms(name: str) -> None:
+def test_outer_atoms(name):
     smooth, outer = OUTER[name]
     check(template_of(lambda a, A: outer(cp.multiply(a, X) + 0.1)), smooth=smooth)
 
@@ -136,7 +136,7 @@ def test_outer_atoms(name: str) -> None:
     st.lists(st.sampled_from(sorted(AFFINE)), min_size=3, max_size=3),
     st.integers(0, 2**32 - 1),
 )
-def test_random_templates(terms: list[tuple[str, str]], per_label: list[str], seed: int) -> None:
+def test_random_templates(terms, per_label, seed):
     def loss(a: Any, A: Any, y: int) -> Any:
         total = cp.sum(cp.logistic(AFFINE[per_label[y]](a, A)))
         for affine, outer in terms:
@@ -163,7 +163,7 @@ def test_random_templates(terms: list[tuple[str, str]], per_label: list[str], se
         (lambda m: -cp.entr(m + 1), 0.0, 0.0, 1.0),
     ],
 )
-def test_values_and_slopes_at_kinks_and_far(loss: Callable[..., Any], theta: float, value: float, slope: float) -> None:
+def test_values_and_slopes_at_kinks_and_far(loss, theta, value, slope):
     w = cp.Variable(name="w")
     template = dp.Template(dp.Record(x=dp.Box(-2.0, 2.0)), lambda x: loss(x * w))
     batch = template.record.validate({"x": [1.0]})
@@ -172,7 +172,7 @@ def test_values_and_slopes_at_kinks_and_far(loss: Callable[..., Any], theta: flo
 
 
 @pytest.mark.parametrize("engine", ["forms", "whole", pytest.param("device", marks=pytest.mark.slow)])
-def test_several_fields_and_labels_that_ignore_some(engine: str) -> None:
+def test_several_fields_and_labels_that_ignore_some(engine):
     W, c = cp.Variable((3, 2), name="W"), cp.Variable(name="c")
 
     def loss(x: Any, s: Any, y: int, v: int) -> Any:
@@ -188,7 +188,7 @@ def test_several_fields_and_labels_that_ignore_some(engine: str) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
-def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
+def test_margins_of_all_classes_share_their_forms(classes):
     template = dp.load("large_margin_gaussian", features=4, classes=classes)
     space = Space(template.variables)
     form = losses_of(template, space).form
@@ -200,7 +200,7 @@ def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
 
 
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
-def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart: float) -> None:
+def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
     template = dp.Template(
         dp.Record(x=dp.Ball(4), y=dp.Choice(range(3))),

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,7 +105,7 @@ else:
 """
 
 
-def test_several_devices_give_the_same_bits_and_the_numbers_of_numpy(tmp_path: Path) -> None:
+def test_several_devices_give_the_same_bits_and_the_numbers_of_numpy(tmp_path):
     pytest.importorskip("jax")
     more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "records")]
@@ -114,7 +113,7 @@ def test_several_devices_give_the_same_bits_and_the_numbers_of_numpy(tmp_path: P
     assert done.returncode == 0, done.stderr
 
 
-def test_devices_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_cannot_be_had_are_refused(monkeypatch):
     jax = pytest.importorskip("jax")
     for options in ({"count": 0}, {"memory": 0.5}, {"block": None}):
         with pytest.raises(dp.TemplateError, match="must be a positive integer"), dp.devices(**options):
@@ -130,7 +129,7 @@ def test_devices_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch)
         Placement(asked=True).found()
 
 
-def test_sparse_columns_stay_on_the_processor() -> None:
+def test_sparse_columns_stay_on_the_processor():
     sparse = pytest.importorskip("scipy.sparse")
     template = dp.load("logistic_regression", features=2, regularization=0.1)
     batch = template.record.validate({"x": sparse.csr_array([[1.0, 0.0], [0.0, 1.0]]), "y": [1, -1]})
@@ -139,7 +138,7 @@ def test_sparse_columns_stay_on_the_processor() -> None:
 
 
 @pytest.mark.parametrize("block", [2**17, 2**10])
-def test_a_wrong_memory_limit_costs_nothing(block: int) -> None:
+def test_a_wrong_memory_limit_costs_nothing(block):
     pytest.importorskip("jax")
     budget, learner = dp.Budget(dp.Privacy(10.0)), dp.load("logistic_regression", features=60)
     data = {"x": [[0.5] + [0.0] * 59] * 20, "y": [1, -1] * 10}
@@ -172,7 +171,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def test_no_option_changes_a_bit_nor_does_the_environment() -> None:
+def test_no_option_changes_a_bit_nor_does_the_environment():
     """Options of JAX that its user chose for a process, or in its environment."""
     jax = pytest.importorskip("jax")
     names: dict[str, Any] = {}

@@ -40,7 +40,7 @@ def learner(loss: Callable[..., Any] = lambda y, score: cp.logistic(-y * score))
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_sums_are_those_of_all_records_up_to_rounding(kind: str) -> None:
+def test_sums_are_those_of_all_records_up_to_rounding(kind):
     data = records()
     if kind == "sparse":
         data["x"] = sp.csr_array(data["x"])
@@ -58,7 +58,7 @@ def test_sums_are_those_of_all_records_up_to_rounding(kind: str) -> None:
         np.testing.assert_allclose(clipped[1], clipped[0], rtol=0, atol=2 * rounding)
 
 
-def test_a_form_comes_out_of_its_bytes_as_it_was() -> None:
+def test_a_form_comes_out_of_its_bytes_as_it_was():
     cloudpickle = pytest.importorskip("cloudpickle")
     plus = dp.Atom("smooth", lambda m: np.sqrt(1 + m**2), slope=(-1.0, 1.0), curvature=1.0)
     own = learner(lambda y, score: plus(1 - y * score) + cp.exp(-5 + cp.square(score)))
@@ -90,9 +90,7 @@ ADDED = dp.Privacy(2.0, 1e-6, adjacency="add-remove")
     ],
     ids=["objective", "output", "descent", "clipped", "sampled", "added", "whitened"],
 )
-def test_every_mechanism_gives_the_same_release(
-    privacy: dp.Privacy, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_mechanism_gives_the_same_release(privacy, options, monkeypatch):
     made: list[Any] = []
     original = NoiseSource.__init__
     monkeypatch.setattr(NoiseSource, "__init__", lambda *source: (made.append(source[1]), original(*source))[1])
@@ -105,7 +103,7 @@ def test_every_mechanism_gives_the_same_release(
     np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6 + 2 * one.certificate.tolerance)
 
 
-def test_statistics_sweeps_and_baselines_are_the_same() -> None:
+def test_statistics_sweeps_and_baselines_are_the_same():
     data, template = records(), learner()
     numbers, ridge = {"x": data["x"], "y": data["x"][:, 1]}, dp.load("ridge_regression", features=3)
     one, many = (dp.statistics(ridge, d, Q, seed=1) for d in (numbers, cut(numbers)))
@@ -135,14 +133,14 @@ REFUSALS: list[tuple[str, Callable[..., object]]] = [
 
 
 @pytest.mark.parametrize(("what", "fit"), REFUSALS)
-def test_what_needs_all_records_is_refused_before_it_is_paid(what: str, fit: Callable[..., object]) -> None:
+def test_what_needs_all_records_is_refused_before_it_is_paid(what, fit):
     budget = dp.Budget(Q)
     with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
         fit(cut(records()), budget=budget)
     assert not budget.entries
 
 
-def test_nobody_gets_at_the_records() -> None:
+def test_nobody_gets_at_the_records():
     batch = learner().record.validate(cut(records()))
     assert isinstance(batch, PartitionedBatch)
     assert isinstance(batch, Batch)
@@ -158,7 +156,7 @@ def test_nobody_gets_at_the_records() -> None:
         learner().problem(cut(records()))
 
 
-def test_no_records_at_all() -> None:
+def test_no_records_at_all():
     template = learner()
     empty = cut(records(), [0, 0, 0])
     with pytest.raises(dp.DomainError, match="no record to learn from"):
@@ -168,7 +166,7 @@ def test_no_records_at_all() -> None:
     np.testing.assert_allclose(release["w"], expected["w"], rtol=0, atol=1e-9)
 
 
-def test_records_are_let_go_with_their_batch() -> None:
+def test_records_are_let_go_with_their_batch():
     """What was prepared for a batch forms no circle with it: workers drop partitions at once."""
     template = learner()
     space = Space(template.variables)

@@ -23,7 +23,7 @@ from dpconvex.evaluation.forms import losses_of
 from dpconvex.evaluation.threads import in_order
 
 
-def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next() -> None:
+def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next():
     """Fits that are paid for are not lost because the next one cannot be paid."""
     done: list[int] = []
 
@@ -37,7 +37,7 @@ def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next() -> None
     assert done == [0, 1, 2]
 
 
-def test_nothing_runs_on_after_an_error() -> None:
+def test_nothing_runs_on_after_an_error():
     begun, ended = Event(), []
 
     def fail() -> None:
@@ -54,7 +54,7 @@ def test_nothing_runs_on_after_an_error() -> None:
     assert ended == [True]
 
 
-def test_settings_of_the_caller_hold_in_tasks() -> None:
+def test_settings_of_the_caller_hold_in_tasks():
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         list(in_order([lambda: np.float64(1e300) * np.float64(1e300)] * 4, 2))
 
@@ -88,7 +88,7 @@ assert most() == before
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
-def test_threads_work_after_a_fork() -> None:
+def test_threads_work_after_a_fork():
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
 
 
@@ -104,7 +104,7 @@ def columns(x: np.ndarray, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["softmax_regression", "large_margin_gaussian"])
-def test_bits_do_not_depend_on_how_many_threads_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_do_not_depend_on_how_many_threads_run(name, tmp_path, monkeypatch):
     monkeypatch.setattr("dpconvex.evaluation.engine.BLOCK_BYTES", 2**16)
     monkeypatch.setattr("dpconvex.evaluation.engine.LARGE", 1)
     template = dp.load(name, features=6, classes=5)

@@ -54,6 +54,6 @@ else:
 """
 
 
-def test_everything_but_devices_runs_without_jax() -> None:
+def test_everything_but_devices_runs_without_jax():
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False)
     assert found.returncode == 0, found.stderr

@@ -39,7 +39,7 @@ TERMS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", TERMS)
-def test_a_domain_becomes_a_part_of_k(name: str) -> None:
+def test_a_domain_becomes_a_part_of_k(name):
     feasible = analysed(cp.sum_squares(v) + TERMS[name](v - 0.25)).form.feasible
     assert feasible.lower == pytest.approx([0.25, 0.25])
     assert (feasible.project(np.array([-1.0, 1.0])) >= 0.25).all()
@@ -47,25 +47,25 @@ def test_a_domain_becomes_a_part_of_k(name: str) -> None:
     assert len(inside.constraints) == 2
 
 
-def test_what_is_defined_everywhere_adds_nothing() -> None:
+def test_what_is_defined_everywhere_adds_nothing():
     for term in (cp.sum(cp.power(v, 2)), cp.sum(cp.power(v, 6)), cp.power(cp.norm(v), 3)):
         assert analysed(cp.sum_squares(v) + term).form.feasible.is_space
 
 
-def test_divisors_have_to_keep_away_from_zero() -> None:
+def test_divisors_have_to_keep_away_from_zero():
     with pytest.raises(dp.NotPrivate, match="not known to be positive"):
         analysed(cp.sum_squares(v) + cp.quad_over_lin(v[0], v[1]), [v >= 0])
     assert analysed(cp.sum_squares(v) + cp.quad_over_lin(v[0], v[1]), [v >= 0.1]).modulus == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("spectral", [lambda m: -cp.log_det(m), cp.lambda_max, cp.tr_inv])
-def test_spectral_functions_ask_for_symmetric_matrices(spectral: Callable[[Any], Any]) -> None:
+def test_spectral_functions_ask_for_symmetric_matrices(spectral):
     for variable, inner in ((Q, Q), (S, S @ np.array([[1.0, 1.0], [0.0, 1.0]]))):
         with pytest.raises(dp.NotPrivate):
             analysed(cp.sum_squares(variable) + spectral(inner), (), variable)
 
 
-def test_log_det_keeps_to_positive_semidefinite_matrices() -> None:
+def test_log_det_keeps_to_positive_semidefinite_matrices():
     feasible = analysed(cp.sum_squares(S) - cp.log_det(S + np.eye(2)), (), S).form.feasible
     projected = feasible.space.unpack(feasible.project(feasible.space.pack({"S": -5 * np.eye(2)})))["S"]
     np.testing.assert_allclose(projected, -np.eye(2))
@@ -83,7 +83,7 @@ def density(points: np.ndarray, slope: float, beta: float, floor: float) -> tupl
     return beta / 2 * np.exp(-beta * np.abs(gradient(points))) * curvature, 1 - below
 
 
-def test_a_cubic_regularizer_is_as_private_as_promised() -> None:
+def test_a_cubic_regularizer_is_as_private_as_promised():
     """Exact log density ratios, with the point mass at 0: beyond the domain of the cubic they reached four times epsilon."""
     w = cp.Variable(1, name="w")
     regularizer = 0.5 * cp.sum_squares(w) + 0.1 * cp.sum(cp.power(w, 3))

@@ -111,7 +111,7 @@ def violation(feasible: FeasibleSet, case: Case, point: np.ndarray) -> float:
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("name", [*CLOSED, *CONIC])
-def test_projections(name: str) -> None:
+def test_projections(name):
     """Near a solver's answer, feasible, as exact as certified, and nearest by the variational inequality."""
     case = CLOSED.get(name) or CONIC[name]
     feasible = set_of(case)
@@ -144,7 +144,7 @@ def test_projections(name: str) -> None:
             assert (x - p) @ (y - p) <= error * (np.linalg.norm(x - p) + np.linalg.norm(y - p)) + 1e-13 * (1 + x @ x)
 
 
-def test_matrices_with_wide_kernels_that_share_a_block_are_certified() -> None:
+def test_matrices_with_wide_kernels_that_share_a_block_are_certified():
     """Eight eigenvalues and more of each matrix vanish, and multipliers are not unique."""
     parts = [cp.Variable((12, 12), PSD=True, name=f"Q{k}") for k in range(2)]
     rng = np.random.default_rng(5)
@@ -159,7 +159,7 @@ def test_matrices_with_wide_kernels_that_share_a_block_are_certified() -> None:
 
 
 @pytest.mark.parametrize("name", CONIC)
-def test_bounds_hold_whatever_the_multipliers_are(name: str) -> None:
+def test_bounds_hold_whatever_the_multipliers_are(name):
     """At points that are far off, for a function and for half-spaces that contain K."""
     region = set_of(CONIC[name]).region
     rng = np.random.default_rng(4)
@@ -190,13 +190,13 @@ ATTRIBUTES: list[tuple[dict[str, Any], Any, Any]] = [
 
 
 @pytest.mark.parametrize(("attributes", "given", "expected"), ATTRIBUTES, ids=str)
-def test_attributes(attributes: dict[str, Any], given: Any, expected: Any) -> None:
+def test_attributes(attributes, given, expected):
     feasible = set_of(([cp.Variable(np.shape(given), name="a", **attributes)], []))
     found = feasible.space.unpack(feasible.project(feasible.space.pack({"a": given})))["a"]
     np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
-def test_bad_constraints_are_refused() -> None:
+def test_bad_constraints_are_refused():
     for constraint, message in ((cp.norm(X, 2) >= 1, "not convex"), (cp.Parameter(4, name="limit") >= X, "field")):
         with pytest.raises(dp.DPConvexError, match=message):
             set_of(([X], [constraint]))
@@ -222,8 +222,8 @@ WITHOUT_A_POINT = [
 
 @pytest.mark.parametrize("constraints", WITHOUT_A_POINT)
 def test_constraints_without_a_common_point_are_refused_before_payment(
-    constraints: list[cp.Constraint],
-) -> None:
+    constraints,
+):
     template = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints)
     budget = dp.Budget(dp.Privacy(1.0))
     with pytest.raises(dp.TemplateError, match="no point satisfies"):
@@ -233,7 +233,7 @@ def test_constraints_without_a_common_point_are_refused_before_payment(
     assert not budget.entries
 
 
-def test_without_a_point_inside_nothing_is_certified() -> None:
+def test_without_a_point_inside_nothing_is_certified():
     stretch, apart = [1.0, 2.0, 3.0, 4.0], [2.0, 0.0, 0.0, 0.0]  # the two ellipsoids have one point in common
     touching = [cp.norm(cp.multiply(stretch, X)) <= 1, cp.norm(cp.multiply(stretch, X - apart)) <= 1]
     for constraints in (touching, [cp.exp(X[0]) <= 1, X[0] >= 0]):
@@ -262,7 +262,7 @@ BOUNDED: dict[str, tuple[cp.Variable, list[cp.Constraint], float | None]] = {
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_bounds_hold_wherever_a_linear_function_is_largest(name: str) -> None:
+def test_bounds_hold_wherever_a_linear_function_is_largest(name):
     variable, constraints, norm = BOUNDED[name]
     feasible = set_of(([variable], constraints))
     assert feasible.bounded
@@ -289,7 +289,7 @@ def test_bounds_hold_wherever_a_linear_function_is_largest(name: str) -> None:
             assert least[0] - 1e-6 <= float(here @ theta[hull.coordinates]) <= most[0] + 1e-6
 
 
-def test_free_coordinates_stay_unbounded() -> None:
+def test_free_coordinates_stay_unbounded():
     for constraints in (
         [cp.norm1(X[:2]) <= 1],
         [X >= 0, X[0] + X[1] <= 1],
@@ -311,17 +311,13 @@ LOSSES: list[tuple[Any, Callable[..., Any], list[cp.Constraint], cp.Variable, fl
 ]
 
 
-@pytest.mark.parametrize(
-    ("domain", "loss", "constraints", "variable", "bound"), LOSSES, ids=["l1 ball", "simplex", "trace"]
-)
-def test_losses_are_bounded_over_bounded_sets(
-    domain: Any, loss: Callable[..., Any], constraints: list[cp.Constraint], variable: cp.Variable, bound: float
-) -> None:
+@pytest.mark.parametrize(("domain", "loss", "constraints", "variable", "bound"), LOSSES, ids=["l1", "simplex", "trace"])
+def test_losses_are_bounded_over_bounded_sets(domain, loss, constraints, variable, bound):
     analysis = analyse(dp.Template(dp.Record(x=domain), loss, cp.sum_squares(variable), constraints))
     assert analysis.gradient_bound == pytest.approx(bound, rel=1e-6)
 
 
-def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch):
     def template() -> dp.Template:
         record = dp.Record(x=dp.Ball(6))
         return dp.Template(record, lambda x: cp.logistic(x @ W), cp.sum_squares(W), [cp.norm(TALL @ W) <= 0.8])

@@ -71,7 +71,7 @@ def parts(case: str) -> tuple[cp.Variable, Any, list[Any], LossForm, Kinks]:
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("case", MAPPED)
-def test_proximal_maps_agree_with_cvxpy(case: str) -> None:
+def test_proximal_maps_agree_with_cvxpy(case):
     v, written, declared, form, kinks = parts(case)
     rng = np.random.default_rng(0)
     for step in (2.0, 20.0, 60.0):
@@ -94,7 +94,7 @@ def test_proximal_maps_agree_with_cvxpy(case: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("case", [*MAPPED, *LIFTED])
-def test_every_regularizer_is_released(case: str) -> None:
+def test_every_regularizer_is_released(case):
     """Verified, and within its bound of the minimiser: the baseline, which is nearer, tells."""
     v, written, declared, form, kinks = parts(case)
     assert (kinks.epigraph is None) == (case in MAPPED)
@@ -117,7 +117,7 @@ def test_every_regularizer_is_released(case: str) -> None:
         ((3, 3), lambda v: -cp.log_det(v), lambda v: v >> np.eye(3)),
     ],
 )
-def test_what_is_smooth_on_k_stays(shape: Any, regularizer: Any, least: Any) -> None:
+def test_what_is_smooth_on_k_stays(shape, regularizer, least):
     v = cp.Variable(shape, name="v", symmetric=shape == (3, 3))
     template = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: x[0] * cp.sum(v), regularizer(v), [least(v)])
     form = LossForm(template)

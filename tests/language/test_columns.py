@@ -46,14 +46,14 @@ def value_rows(domain: dp.Ball | dp.Box) -> st.SearchStrategy[Any]:
         ({"x": np.zeros((0, 3)), "y": []}, "the data are empty"),
     ],
 )
-def test_bad_data_are_refused(changed: dict[Any, Any], message: str, clip: bool) -> None:
+def test_bad_data_are_refused(changed, message, clip):
     with pytest.raises(dp.DomainError, match=message):
         LEARNER.validate({**DATA, **changed}, clip=clip)
 
 
 @pytest.mark.parametrize(("kind", "rounding"), [(float, ROUNDING), (np.float32, SINGLE_ROUNDING)])
 @pytest.mark.parametrize("norm", NORMS)
-def test_rounding_is_forgiven_and_put_right(norm: float, kind: Any, rounding: float) -> None:
+def test_rounding_is_forgiven_and_put_right(norm, kind, rounding):
     record, edge = dp.Record(x=dp.Ball(2, radius=5.0, norm=norm)), np.array([[5.0, 0.0], [3.0, -1.0]])
     inside, outside = ((edge * (1 + c * rounding)).astype(kind) for c in (0.5, 2))
     for form in (np.array, list, lambda x: dp.Chunks([x[:1], x[1:]])):
@@ -68,7 +68,7 @@ def test_rounding_is_forgiven_and_put_right(norm: float, kind: Any, rounding: fl
 
 
 @given(st.data())
-def test_clipping_projects_every_finite_batch(draw: st.DataObject) -> None:
+def test_clipping_projects_every_finite_batch(draw):
     domain = draw.draw(domains)
     values = draw.draw(value_rows(domain))
     record = dp.Record(x=domain)
@@ -101,7 +101,7 @@ def read(column: Any, record: dp.Record = TRIPLES) -> Any:
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32])
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "dia", "dok", "lil"])
-def test_every_format_holds_the_same_records(form: str, kind: Any) -> None:
+def test_every_format_holds_the_same_records(form, kind):
     values = np.abs(DENSE).astype(kind)
     for matrix in (sp.coo_array(values).asformat(form), sp.coo_matrix(values).asformat(form)):
         for record in (TRIPLES, dp.Record(x=dp.Ball(3, 500.0))):
@@ -125,7 +125,7 @@ SPOILT: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_indices_that_do_not_fit_are_refused(what: str) -> None:
+def test_indices_that_do_not_fit_are_refused(what):
     matrix = sp.coo_array(DENSE).asformat(what.partition(":")[0])
     SPOILT[what](matrix)
     with pytest.raises(dp.DomainError, match=r"do not fit it|expected real numbers"):
@@ -133,7 +133,7 @@ def test_indices_that_do_not_fit_are_refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
-def test_repeated_entries_count_together(form: str) -> None:
+def test_repeated_entries_count_together(form):
     def repeated(entries: Any) -> Any:
         parts = (np.asarray(entries), np.ones(len(entries), dtype=np.int64), [0, len(entries)])
         found = sp.csr_array(parts, shape=(1, 3)).asformat(form)
@@ -168,7 +168,7 @@ TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
     ],
     ids=lambda column: type(column).__name__,
 )
-def test_what_is_no_number_is_not_guessed(column: Any) -> None:
+def test_what_is_no_number_is_not_guessed(column):
     for clip in (False, True):
         with pytest.raises(dp.DomainError):
             TRIPLES.validate({"x": column}, clip=clip)
@@ -185,7 +185,7 @@ def test_what_is_no_number_is_not_guessed(column: Any) -> None:
         [[True, 2, 3.0]],
     ],
 )
-def test_numbers_of_every_kind_are_read(column: Any) -> None:
+def test_numbers_of_every_kind_are_read(column):
     found = read(column)
     assert (type(found), found.dtype, found.tolist()) == (np.ndarray, np.float64, [[1, 2, 3]])
 
@@ -207,14 +207,14 @@ def test_numbers_of_every_kind_are_read(column: Any) -> None:
         ([0, 1], np.array([0, -1], dtype=np.int8).view(np.uint8)),
     ],
 )
-def test_labels_that_were_not_declared_are_refused(values: Any, column: Any) -> None:
+def test_labels_that_were_not_declared_are_refused(values, column):
     with pytest.raises(dp.DomainError):
         check_labels("y", dp.Choice(values).values, column)
 
 
 @pytest.mark.parametrize("column", [[1, 0], [1.0, 0.0], [True, False], np.array([True, False]), np.float16([1, 0])])
 @pytest.mark.parametrize("values", [[0, 1], [False, True], [0.0, 1.0], range(9)], ids=repr)
-def test_equal_numbers_are_one_label(values: Any, column: Any) -> None:
+def test_equal_numbers_are_one_label(values, column):
     np.testing.assert_array_equal(check_labels("y", dp.Choice(values).values, column), [1, 0])
 
 
@@ -243,7 +243,7 @@ def forms(folder: Path) -> Iterator[tuple[str, Any, Any]]:
     yield "by columns in memory", np.asfortranarray(X), Y
 
 
-def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
+def test_every_form_of_a_column_gives_the_same_loss(tmp_path):
     w = cp.Variable(5, name="w")
     template = dp.Template(RECORD, lambda x, y: cp.logistic(-y * (x @ w)), 0.05 * cp.sum_squares(w))
     space, theta = Space(template.variables), np.random.default_rng(2).normal(size=5)
@@ -258,7 +258,7 @@ def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "domain", [*(dp.Ball(3, 2.0, norm) for norm in NORMS), dp.Box(-np.ones(3), np.full(3, 2.0))], ids=repr
 )
-def test_sparse_records_are_checked_and_clipped_as_dense_ones(domain: Any) -> None:
+def test_sparse_records_are_checked_and_clipped_as_dense_ones(domain):
     record, values = dp.Record(x=domain), np.array([[0, 0, 0], [2.0, 0, 0], [0, 1.5, -1.5], [5.0, 0, 5.0]])
     outside = domain.excess(values) > 0
     with pytest.raises(dp.DomainError, match=rf"{outside.sum()} of 4 records lie outside .* row 3, by"):
@@ -268,7 +268,7 @@ def test_sparse_records_are_checked_and_clipped_as_dense_ones(domain: Any) -> No
     assert clipped.toarray() == pytest.approx(record.validate({"x": values}, clip=True).fields["x"])
 
 
-def test_zeros_of_a_sparse_column_are_numbers_like_others() -> None:
+def test_zeros_of_a_sparse_column_are_numbers_like_others():
     record, ones = dp.Record(x=dp.Box(np.full(2, 1.0), np.full(2, 2.0))), sp.csr_array(np.ones((3, 2)))
     for check in (record.check_form, record.validate):
         with pytest.raises(dp.DomainError, match="zeros are outside"):
@@ -279,7 +279,7 @@ def test_zeros_of_a_sparse_column_are_numbers_like_others() -> None:
     "domain", [dp.Ball(3, radius=2.0), dp.Ball(3, norm=1), dp.Box(-np.ones(3), np.ones(3))], ids=repr
 )
 @pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: dp.Chunks([x]), lambda x: x.astype(np.float32)])
-def test_a_record_outside_leaves_the_others_as_they_are(form: Any, domain: Any) -> None:
+def test_a_record_outside_leaves_the_others_as_they_are(form, domain):
     record = dp.Record(x=domain)
     x = domain.project(domain.sample(300, np.random.default_rng(0)) * (1 + 1e-12))
     found = []
@@ -308,9 +308,7 @@ def columns_of(x: Any, path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("form", ["array", "memory-mapped", "chunks", "generated", "sparse", "list"])
-def test_nothing_is_read_outside_of_the_domain_whatever_changes(
-    form: str, clip: bool, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_outside_of_the_domain_whatever_changes(form, clip, copied, tmp_path, monkeypatch):
     if not copied:
         monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 0)
     x, labels, template = np.zeros((5, 3)), np.ones(5), dp.load("logistic_regression", features=3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,25 +81,25 @@ def charged(entry: str, data: Callable[[], Any], adjacency: Any, said: str = "."
 
 
 @pytest.mark.parametrize(("make", "said"), FORMS.values(), ids=FORMS)
-def test_a_wrong_form_costs_nothing(make: Callable[[], Any], said: str) -> None:
+def test_a_wrong_form_costs_nothing(make, said):
     assert charged("solve", make, "add-remove", said) == charged("solve", make, "replace-one") == 0
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_no_entry_charges_for_a_wrong_form(entry: str) -> None:
+def test_no_entry_charges_for_a_wrong_form(entry):
     for form in ("a missing field", "too many columns", "other lengths", "texts", "labels in two axes"):
         assert charged(entry, FORMS[form][0], "add-remove") == 0, form
     assert charged(entry, VALUES["outside"], "add-remove") == 1
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_wrong_values_are_paid_for(values: str) -> None:
+def test_wrong_values_are_paid_for(values):
     assert charged("solve", VALUES[values], "replace-one") == 1
     assert charged("solve", lambda: {"x": X[:0], "y": Y[:0]}, "replace-one") == 0
 
 
 @pytest.mark.parametrize("x", [np.c_[X, X], X.astype(str)], ids=["wide", "texts"])
-def test_what_dask_says_of_its_arrays_is_looked_at(x: Any) -> None:
+def test_what_dask_says_of_its_arrays_is_looked_at(x):
     da = pytest.importorskip("dask.array")
     data = {"x": da.from_array(x, chunks=(6, -1)), "y": da.from_array(Y, chunks=6)}
     assert charged("solve", lambda: data, "add-remove") == 0
@@ -139,21 +138,21 @@ ODD: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_it_is_refused_with_words(case: str) -> None:
+def test_it_is_refused_with_words(case):
     with pytest.raises(dp.DPConvexError) as found:
         ODD[case]()
     assert len(str(found.value)) > 20
 
 
 @pytest.mark.parametrize("content", [b"features = " + b"[" * 20_000 + b"]" * 20_000, b"label = 3", b"label = \xff"])
-def test_a_file_of_declarations_that_declares_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_declarations_that_declares_nothing(tmp_path, content):
     path = tmp_path / "schema.toml"
     path.write_bytes(content)
     with pytest.raises(dp.TemplateError):
         dp.Schema.load(path)
 
 
-def test_damaged_parquet_files(tmp_path: Path) -> None:
+def test_damaged_parquet_files(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path, rng = tmp_path / "a.parquet", random.Random(0)
     pq.write_table(pa.table({"age": [1.0, 2.0] * 20, "sick": ["no", "yes"] * 20}), path)

@@ -22,7 +22,7 @@ def saved(folder: Path, name: str, array: Any) -> Path:
     return folder / f"{name}.npy"
 
 
-def test_records_are_checked_whenever_a_file_is_read(tmp_path: Path) -> None:
+def test_records_are_checked_whenever_a_file_is_read(tmp_path):
     path = saved(tmp_path, "x", X)
     batch = RECORD.validate({"x": FileRows(path), "y": Y})
     np.testing.assert_array_equal(batch.chosen(np.arange(50) % 7 == 3).fields["x"][1:4], X[[10, 17, 24]])
@@ -33,7 +33,7 @@ def test_records_are_checked_whenever_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [np.hstack([X, X]), X[:30], np.asfortranarray(X), X.view(np.int64)])
-def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path, other: Any) -> None:
+def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path, other):
     path = saved(tmp_path, "x", X)
     learner = dp.load("logistic_regression", features=2)
     parts = dp.Partitions([{"x": path, "y": Y}])
@@ -53,7 +53,7 @@ def parquet(path: Path, table: dict[str, Any] = TABLE) -> Path:
     return path
 
 
-def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
+def test_a_folder_of_parquet_files(tmp_path):
     with pytest.raises(dp.DomainError, match="no Parquet files"):
         dp.Partitions(tmp_path, SCHEMA)
     first = parquet(tmp_path / "b.parquet")
@@ -76,7 +76,7 @@ def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
         dp.Partitions(tmp_path, SCHEMA)
 
 
-def test_files_that_are_written_anew(tmp_path: Path) -> None:
+def test_files_that_are_written_anew(tmp_path):
     path, learner = parquet(tmp_path / "a.parquet"), dp.load("logistic_regression", features=1, labels=("a", "b"))
     parts = dp.Partitions([path], SCHEMA)
     assert parts.sizes == (2,)
@@ -85,7 +85,7 @@ def test_files_that_are_written_anew(tmp_path: Path) -> None:
         dp.solve(learner, parts, dp.Privacy(1.0))
 
 
-def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path):
     path, header = tmp_path / "x.npy", io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (-1,)})
     path.write_bytes(header.getvalue() + bytes(80))
@@ -102,7 +102,7 @@ def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path: Path) -> None:
         dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([lambda: None]), dp.Privacy(1.0))
 
 
-def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path: Path) -> None:
+def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path):
     pd = pytest.importorskip("pandas")
     twice = pd.DataFrame([[0.5, 0.5, "a"]], columns=["age", "age", "y"])
     with pytest.raises(dp.DomainError, match="partition 1: the table: several columns have one name"):
@@ -120,7 +120,7 @@ OTHERS = {"negated": lambda x, y: (-x, y), "rows": lambda x, y: (x[::-1], y), "l
     ("form", "kind"),
     [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows"), ("chunks", "rows")],
 )
-def test_equal_numbers_in_other_places_are_other_records(kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch):
     x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))
     y, calls = np.where(x[:, 0] > 0.1, 1.0, -1.0), []
     if form == "large":

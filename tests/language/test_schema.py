@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import json
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
         (b"age,hours,sick\n1,2,\xff\n", r"not a text file in UTF-8"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, complaint: str) -> None:
+def test_what_does_not_fit_is_named(tmp_path, content, complaint):
     file = tmp_path / "data.csv"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(DomainError, match=complaint):
@@ -57,7 +56,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | bytes, compla
         ({"constant": "yes"}, "constant must be float"),
     ],
 )
-def test_a_declaration_must_make_sense(changes: dict[str, Any], complaint: str) -> None:
+def test_a_declaration_must_make_sense(changes, complaint):
     fields = {"features": {"age": (0, 1)}, "label": "sick", "labels": ["no", "yes"], **changes}
     with pytest.raises(TemplateError, match=complaint):
         Schema(**fields)
@@ -110,7 +109,7 @@ def frames() -> dict[str, Any]:
     }
 
 
-def test_every_kind_of_column_out_of_every_kind_of_table(tmp_path: Path) -> None:
+def test_every_kind_of_column_out_of_every_kind_of_table(tmp_path):
     tables = frames()
     tables["pandas"].to_csv(tmp_path / "data.csv", index=False)
     tables["pandas"].to_parquet(tmp_path / "data.parquet")
@@ -135,7 +134,7 @@ COLUMNS = st.sampled_from(
 
 
 @given(columns=st.lists(COLUMNS, min_size=1, max_size=5), unit=st.booleans(), data=st.data())
-def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns: Any, unit: bool, data: Any) -> None:
+def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns, unit, data):
     schema = Schema({f"c{i}": column for i, (column, _) in enumerate(columns)}, "y", [0, 1], unit=unit)
     rows = {
         f"c{i}": data.draw(st.lists(st.sampled_from(v), min_size=4, max_size=4)) for i, (_, v) in enumerate(columns)
@@ -163,12 +162,12 @@ def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns: Any
         ({"age": np.ma.masked_array([1.0, 2, 3, 4], [True, False, False, False])}, "masked"),
     ],
 )
-def test_entries_that_do_not_fit_are_named(changes: dict[str, Any], complaint: str) -> None:
+def test_entries_that_do_not_fit_are_named(changes, complaint):
     with pytest.raises(DomainError, match=complaint):
         KINDS.encode({**ROWS, **changes})
 
 
-def test_a_regression_moves_its_target_from_the_bounds_and_back() -> None:
+def test_a_regression_moves_its_target_from_the_bounds_and_back():
     schema = Schema({"age": (0, 100)}, "price", label_bounds=(10, 30))
     X, y = schema.encode({"age": [0, 50], "price": [10, 25]})
     np.testing.assert_allclose(y, [-1, 0.5])
@@ -178,20 +177,20 @@ def test_a_regression_moves_its_target_from_the_bounds_and_back() -> None:
         schema.encode({"age": [0], "price": [50]})
 
 
-def test_a_draft_keeps_the_spelling_of_labels(tmp_path: Path) -> None:
+def test_a_draft_keeps_the_spelling_of_labels(tmp_path):
     table, file = {"age": [1.0, 2.0, 3.0], "sick": ["True", "False", "True"]}, tmp_path / "schema.toml"
     file.write_text(draft(table, "sick"), encoding="utf-8")
     assert Schema.load(file).encode(table)[1].tolist() == table["sick"]
 
 
-def test_a_schema_is_written_and_read(tmp_path: Path) -> None:
+def test_a_schema_is_written_and_read(tmp_path):
     file = tmp_path / "schema.toml"
     file.write_text(KINDS.to_toml(), encoding="utf-8")
     assert Schema.load(file) == KINDS
     assert Schema.from_dict(json.loads(json.dumps(KINDS.to_dict()))) == KINDS
 
 
-def test_a_constant_is_a_last_feature_and_makes_records_longer() -> None:
+def test_a_constant_is_a_last_feature_and_makes_records_longer():
     plain = Schema({"age": (0, 100)}, "sick", ["no", "yes"])
     schema = dataclasses.replace(plain, constant=0.5)
     assert schema.feature_names == ["age", "constant"]

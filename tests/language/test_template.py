@@ -34,7 +34,7 @@ def loss(x: Any, y: Any, weight: Any, group: Any) -> cp.Expression:
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_malformed_declarations(arguments: dict[str, Any], message: str) -> None:
+def test_malformed_declarations(arguments, message):
     with pytest.raises(dp.TemplateError, match=message):
         dp.Template(**{"record": RECORD, "loss": loss, **arguments})
 
@@ -43,7 +43,7 @@ def test_malformed_declarations(arguments: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("name", ["softmax_regression", "metric_learning"])
-def test_without_noise_it_is_the_plain_fit(name: str) -> None:
+def test_without_noise_it_is_the_plain_fit(name):
     template = dp.load(name, features=2, regularization=0.1)
     data = records_of(template, 40)
     problem = template.problem(data)
@@ -53,7 +53,7 @@ def test_without_noise_it_is_the_plain_fit(name: str) -> None:
         np.testing.assert_allclose(variable.value, fitted[variable.name()], atol=2e-4)
 
 
-def test_noise_the_quadratic_and_the_size_enter_the_sum_form() -> None:
+def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
     w, P = cp.Variable(2, name="w"), cp.Variable((2, 2), PSD=True, name="P")
     template = dp.Template(
         dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w + x @ P @ x), 0.5 * cp.sum_squares(w) + cp.sum_squares(P)
@@ -118,7 +118,7 @@ def domains(expression: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
+def test_the_mean_loss_plus_the_regularizer_is_the_objective(name):
     X, y, w, W = symbols()
     objective = SUMS[name](X, y, w, W)
     template = dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), records=domains(objective))
@@ -132,7 +132,7 @@ def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_a_term_that_mixes_records_is_shown(name: str) -> None:
+def test_a_term_that_mixes_records_is_shown(name):
     X, y, w, W = symbols()
     build, complaint = MIXED[name]
     objective = build(X, y, w, W) + cp.sum_squares(w)
@@ -140,7 +140,7 @@ def test_a_term_that_mixes_records_is_shown(name: str) -> None:
         dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), records=domains(objective))
 
 
-def test_a_variable_for_each_record_is_refused() -> None:
+def test_a_variable_for_each_record_is_refused():
     X, y, w, _ = symbols()
     slack = cp.Variable(N, nonneg=True, name="slack")
     problem = cp.Problem(cp.Minimize(cp.sum(slack) + cp.sum_squares(w)), [cp.multiply(y, X @ w) >= 1 - slack])
@@ -151,7 +151,7 @@ def test_a_variable_for_each_record_is_refused() -> None:
         dp.Template.from_problem(shifted, records={X: dp.Ball(D)})
 
 
-def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along() -> None:
+def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along():
     X, _, w, _ = symbols()
     problem = cp.Problem(cp.Maximize(cp.sum(cp.log(2 + X @ w)) - cp.sum_squares(w)), [cp.norm(w) <= 1])
     template = dp.Template.from_problem(problem, records={X: dp.Ball(D)})
@@ -159,7 +159,7 @@ def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along() -
     assert dp.is_private(template, dp.Privacy(1.0), size=N)
 
 
-def test_data_without_a_domain_are_no_public_numbers() -> None:
+def test_data_without_a_domain_are_no_public_numbers():
     X, y, w, _ = symbols()
     problem = cp.Problem(cp.Minimize(cp.sum(cp.logistic(-cp.multiply(y, X @ w)))))
     with pytest.raises(dp.NotPrivate, match="parameter 'y', which is not a field"):
@@ -172,7 +172,7 @@ def test_data_without_a_domain_are_no_public_numbers() -> None:
 
 
 @given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
-def test_the_huber_hinge_is_the_piecewise_formula(m: float, h: float) -> None:
+def test_the_huber_hinge_is_the_piecewise_formula(m, h):
     """Chaudhuri, Monteleoni and Sarwate (2011), equation 35, at the margin 1 - m."""
     expected = 0.0 if m < -h else m if m > h else (m + h) ** 2 / (4 * h)
     assert dp.huber_hinge(m, h).value == pytest.approx(expected, rel=1e-9, abs=1e-11 * (1 + abs(m)))

@@ -71,7 +71,7 @@ WHITENED = pytest.param({"whitening": True}, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("options", [{"mechanism": dp.OutputPerturbation()}, {"mechanism": DESCENT}, WHITENED])
-def test_mechanisms_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+def test_mechanisms_have_the_same_bits_on_workers(client, monkeypatch, options):
     expected = here(monkeypatch, delays(), **options)
     assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
 
@@ -97,7 +97,7 @@ KINDS: dict[str, Callable[[Any, Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", [k if k == "files" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
-def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_whatever_holds_the_records(client, tmp_path, monkeypatch, kind):
     data = KINDS[kind](client, tmp_path)
     found = fitted(data)
     assert on_workers(data).sizes == (1, 299, 0, 5, 395)
@@ -105,7 +105,7 @@ def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_partitions_are_few_tasks(client, monkeypatch):
     parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
     data = dp.Partitions(list(map(delayed, parts)))
     batch = on_workers(data)
@@ -114,7 +114,7 @@ def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
+def test_tables_with_a_schema(client, tmp_path):
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     pytest.importorskip("pyarrow")
     schema = dp.Schema({"age": (0, 1)}, label="again", labels=["-1", "1"])
@@ -128,7 +128,7 @@ def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
 
-def test_a_bad_record_is_named_and_not_logged(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_record_is_named_and_not_logged(client, caplog):
     parts, x, budget = list(map(delayed, PIECES)), PIECES[3]["x"].copy(), dp.Budget(Q)
     x[2, 1] = 4321.0
     parts[3] = delayed({**PIECES[3], "x": x})
@@ -152,7 +152,7 @@ def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obj
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_killed_costs_time_only(monkeypatch):
     expected, budget = here(monkeypatch, delays()), dp.Budget(Q)
     with cluster(processes=True) as client:
         victims = list(client.run(os.getpid).values())
@@ -162,7 +162,7 @@ def test_a_worker_that_is_killed_costs_time_only(monkeypatch: pytest.MonkeyPatch
     assert len(budget.entries) == 1
 
 
-def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_scheduler_there_is_no_release(monkeypatch):
     budget = dp.Budget(Q)
     with cluster() as client:
         on_round(monkeypatch, 5, client.cluster.close)
@@ -171,7 +171,7 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch
     assert len(budget.entries) == 1
 
 
-def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> None:
+def test_a_partition_that_changes_is_refused(client, tmp_path):
     def some() -> dict[str, Any]:
         rows = len(list(tmp_path.iterdir())) + 10
         (tmp_path / f"{rows}").touch()
@@ -193,7 +193,7 @@ def raising(error: Exception) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "x7.npy"), ValueError("4321"), Unsendable("4321")])
-def test_a_partition_that_nobody_can_make_is_named(client: Any, error: Any) -> None:
+def test_a_partition_that_nobody_can_make_is_named(client, error):
     parts, said = [delayed(PIECES[4]), delayed(raising)(error)], rf"partition 1 cannot be read \({type(error).__name__}"
     if isinstance(error, Unsendable):  # raised by a function, where Dask does not see it
         parts, said = [lambda: PIECES[4], lambda: raising(Unsendable("4321"))], "a partition cannot be read: Unsendable"
@@ -203,7 +203,7 @@ def test_a_partition_that_nobody_can_make_is_named(client: Any, error: Any) -> N
 
 
 @pytest.mark.slow
-def test_parts_of_partitions_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_partitions_have_the_same_bits_on_workers(client, monkeypatch):
     learners = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
 
     def tuned(data: Any) -> Any:

@@ -1,8 +1,6 @@
 """Clusterings and mixtures: what is read, paid and refused; records stand by themselves, and both stages share one promise."""
 
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ def blobs(size: int = 3000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("privacy", [PROMISE, dp.Privacy(4.0), dp.Privacy(4.0, 1e-5, "add-remove")], ids=str)
-def test_clusters_are_found(privacy: dp.Privacy) -> None:
+def test_clusters_are_found(privacy):
     x, y, cluster = blobs()
     places = dp.cluster(RECORD, {"x": x, "y": y}, privacy, seed=0)
     found = places.assign(x, y)
@@ -36,7 +34,7 @@ def test_clusters_are_found(privacy: dp.Privacy) -> None:
 
 
 @pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: dp.Chunks([x]), lambda x: x.astype(np.float32)])
-def test_a_record_is_rounded_by_itself(form: Any) -> None:
+def test_a_record_is_rounded_by_itself(form):
     # One record far outside makes a clipped column be projected; it must not move any other record by a single step.
     rng = np.random.default_rng(0)
     sphere = rng.normal(size=(300, 3))
@@ -55,7 +53,7 @@ def test_a_record_is_rounded_by_itself(form: Any) -> None:
 CENTERS = [[[-0.5, 0.0], [0.5, 0.0]], [[0.0, -0.5], [0.0, 0.5]]]
 
 
-def test_every_record_goes_to_the_nearest_centre_of_its_class() -> None:
+def test_every_record_goes_to_the_nearest_centre_of_its_class():
     places = dp.Components(CENTERS, classes=("a", "b"))
     rng = np.random.default_rng(1)
     x, y = dp.Ball(2).sample(400, rng), rng.choice(["a", "b"], 400)
@@ -69,7 +67,7 @@ def test_every_record_goes_to_the_nearest_centre_of_its_class() -> None:
 
 
 @pytest.mark.parametrize("learnt", [False, True])
-def test_saved_centres_are_the_same(learnt: bool, tmp_path: Path) -> None:
+def test_saved_centres_are_the_same(learnt, tmp_path):
     places = dp.cluster(learner(), SMALL, PROMISE) if learnt else dp.Components(CENTERS, classes=("a", "b"))
     places.save(tmp_path / "places.npz")
     again = dp.Components.load(tmp_path / "places.npz")
@@ -111,7 +109,7 @@ DATA = {"x": X, "y": Y}
 SMALL = {"x": X[:300], "y": Y[:300]}
 
 
-def test_two_components_learnt_privately_beat_one() -> None:
+def test_two_components_learnt_privately_beat_one():
     x, y = moons(4000, np.random.default_rng(1))
     errors = {}
     for components in (1, 2):
@@ -126,7 +124,7 @@ def test_two_components_learnt_privately_beat_one() -> None:
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_the_parts_add_up_to_the_promise(delta: float, adjacency: str) -> None:
+def test_the_parts_add_up_to_the_promise(delta, adjacency):
     privacy = dp.Privacy(1.0, delta, adjacency)
     certificate = dp.verify_mixture(learner(), privacy, 4000, share=0.3)
     noise, cover = certificate.clustering, certificate.cover
@@ -144,7 +142,7 @@ def test_the_parts_add_up_to_the_promise(delta: float, adjacency: str) -> None:
     assert noise.scale == pytest.approx(alone.scale, rel=1e-9)
 
 
-def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
+def test_given_the_centres_a_neighbour_has_one_other_label():
     places, record = dp.cluster(learner(), SMALL, WHOLE, seed=0), dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
     grouping = Grouping(record, "x", "y")
     before = grouping.assigned(record.validate(SMALL), places)
@@ -169,7 +167,7 @@ def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
         ({"data": {**SMALL, "m": np.zeros(300)}}, dp.DomainError, "fills in"),
     ],
 )
-def test_bad_calls_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_calls_are_refused(change, error, message):
     budget = dp.Budget(dp.Privacy(2.0, 1e-6))
     with pytest.raises(error, match=message):
         dp.solve_mixture(**{"template": learner(), "data": SMALL, "privacy": WHOLE, "budget": budget, **change})

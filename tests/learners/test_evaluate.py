@@ -18,7 +18,7 @@ X = np.column_stack([np.linspace(-1, 1, 200), np.zeros(200)])
 Y = np.where(X[:, 0] > 0.5, 1, -1)  # a quarter of the records is misjudged
 
 
-def test_a_strong_promise_counts_about_right() -> None:
+def test_a_strong_promise_counts_about_right():
     found = dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(50.0), seed=1)
     assert found.error == pytest.approx(0.25, abs=0.02)
     assert found.interval[0] <= 0.25 <= found.interval[1]
@@ -31,9 +31,7 @@ def test_a_strong_promise_counts_about_right() -> None:
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("template", "model"), [(LOGISTIC, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
-def test_all_noise_together_is_for_what_one_record_moves(
-    template: dp.Template, model: dp.Release, adjacency: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_noise_together_is_for_what_one_record_moves(template, model, adjacency, monkeypatch):
     drawn: list[IntegerNoise] = []
 
     def watched(value: Any, noise: IntegerNoise, rng: Any) -> Any:
@@ -48,7 +46,7 @@ def test_all_noise_together_is_for_what_one_record_moves(
     assert sum(most / noise.scale for most, noise in zip(moved, drawn, strict=True)) == pytest.approx(0.5)
 
 
-def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
+def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
     """Rows on a boundary: their rounding follows the place in a batch, and must not."""
     rng = np.random.default_rng(0)
     w = rng.normal(size=300)
@@ -93,7 +91,7 @@ STRANGE: dict[str, Any] = {
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kind", STRANGE)
-def test_a_record_that_cannot_be_predicted_counts_in_full_and_changes_no_other(kind: str) -> None:
+def test_a_record_that_cannot_be_predicted_counts_in_full_and_changes_no_other(kind):
     total, each = judged(STRANGE[kind], np.linspace(-1, 1, 5))
     assert each[2] == STEPS
     assert all(0 <= error <= each[2] for error in each)
@@ -103,7 +101,7 @@ def test_a_record_that_cannot_be_predicted_counts_in_full_and_changes_no_other(k
 
 
 @pytest.mark.parametrize("shape", ["(n, 1)", "a number", "(1, n)"])
-def test_predictions_of_another_form_are_refused_before_anything_is_paid(shape: str) -> None:
+def test_predictions_of_another_form_are_refused_before_anything_is_paid(shape):
     forms = {"(n, 1)": lambda p, x: x[:, :1], "a number": lambda p, x: 0.0, "(1, n)": lambda p, x: x[None, :, 0]}
     release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=forms[shape])
     budget = dp.Budget(dp.Privacy(1.0))

@@ -10,7 +10,7 @@ from dpconvex.learners.fourier_features import KERNELS, RandomFourierFeatures
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("paired", [True, False])
-def test_the_norm_bound_is_sharp_and_inner_products_approximate_the_kernel(kernel: str, paired: bool) -> None:
+def test_the_norm_bound_is_sharp_and_inner_products_approximate_the_kernel(kernel, paired):
     rng = np.random.default_rng(1)
     features = RandomFourierFeatures(3, 1 if not paired else 20, kernel, 0.7, paired)
     norms = np.linalg.norm(features.transform(rng.normal(scale=5, size=(5000, 3))), axis=1)
@@ -28,7 +28,7 @@ def test_the_norm_bound_is_sharp_and_inner_products_approximate_the_kernel(kerne
     assert np.abs(mapped @ mapped.T - exact).max() < 0.06
 
 
-def test_bad_records_are_refused() -> None:
+def test_bad_records_are_refused():
     features = RandomFourierFeatures(2, 5)
     with pytest.raises(dp.DomainError, match="shape"):
         features.transform(np.ones((3, 4)))
@@ -38,7 +38,7 @@ def test_bad_records_are_refused() -> None:
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("features", "components"), [(1, 1), (3, 7), (13, 33), (40, 100)])
-def test_a_records_features_do_not_depend_on_the_others(features: int, components: int, paired: bool) -> None:
+def test_a_records_features_do_not_depend_on_the_others(features, components, paired):
     kernel = RandomFourierFeatures(features, components, gamma=3.0, paired=paired)
     x = np.random.default_rng(0).normal(size=(300, features)) * np.logspace(-3, 8, 300)[:, None]
     x[::7] = 0.0

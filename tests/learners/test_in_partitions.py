@@ -23,7 +23,7 @@ def cut(data: dict[str, Any] = DATA) -> dp.Partitions:
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("template", "model"), [(LEARNER, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
-def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency: str, template: dp.Template, model: dp.Release) -> None:
+def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency, template, model):
     data = DATA if template is LEARNER else {"x": X, "y": np.clip(X[:, 0], -1, 1)}
     promise = dp.Privacy(1.0, adjacency=adjacency)
     found, expected = (dp.evaluate(template, model, some, promise, seed=3) for some in (cut(data), data))
@@ -35,7 +35,7 @@ def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency: str, template: d
     [(P, {}), (ADDED, {"size": 700}), (P, {"split": False}), (Q, {"whitening": True})],
     ids=["split", "added", "all", "whitened"],
 )
-def test_tuning_is_the_same(privacy: dp.Privacy, options: dict[str, Any]) -> None:
+def test_tuning_is_the_same(privacy, options):
     expected = dp.tune(GRID, DATA, privacy, seed=4, **options)
     budget = dp.Budget(privacy)
     found = dp.tune(GRID, cut(), privacy, seed=4, budget=budget, **options)
@@ -46,7 +46,7 @@ def test_tuning_is_the_same(privacy: dp.Privacy, options: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("group", ["y", None])
 @pytest.mark.parametrize("privacy", [Q, ADDED], ids=["replaced", "added"])
-def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: str | None) -> None:
+def test_a_clustering_has_the_bits_of_one_in_memory(privacy, group):
     expected = dp.cluster(LEARNER, DATA, privacy, 3, group=group, seed=1)
     budget = dp.Budget(privacy)
     found = dp.cluster(LEARNER, cut(), privacy, 3, group=group, seed=1, budget=budget)

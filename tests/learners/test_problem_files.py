@@ -31,9 +31,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_names_and_options_that_are_unknown_are_explained(
-    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_options_that_are_unknown_are_explained(write, monkeypatch):
     file = write()
     monkeypatch.chdir(file.parent)
     with pytest.raises(dp.TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
@@ -57,7 +55,7 @@ def test_names_and_options_that_are_unknown_are_explained(
         ("1 / 0\n", "cannot be executed: ZeroDivisionError"),
     ],
 )
-def test_a_broken_file_is_explained(write: Callable[..., Path], text: str, message: str) -> None:
+def test_a_broken_file_is_explained(write, text, message):
     file = write(text)
     with pytest.raises(dp.TemplateError, match=message) as info:
         dp.load(file)

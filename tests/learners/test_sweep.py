@@ -26,7 +26,7 @@ def learner(regularization: float = 0.1) -> dp.Template:
     return dp.load("logistic_regression", features=3, regularization=regularization)
 
 
-def test_an_interruption_releases_nothing_half_done_and_is_paid_for() -> None:
+def test_an_interruption_releases_nothing_half_done_and_is_paid_for():
     budget, count = dp.Budget(dp.Privacy(10.0)), 0
     seen: list[dp.Release] = []
 
@@ -58,7 +58,7 @@ def bits(releases: Any) -> list[bytes]:
     return [b"".join(value.tobytes() for value in release.parameters.values()) for release in releases]
 
 
-def test_every_number_of_workers_gives_the_bits_of_single_fits() -> None:
+def test_every_number_of_workers_gives_the_bits_of_single_fits():
     templates = [learner(), declared()]
     plan = [(template, promise) for template in templates for promise in PROMISES]
     alone = bits(dp.solve(template, DATA, promise, seed=7 + k) for k, (template, promise) in enumerate(plan))
@@ -68,7 +68,7 @@ def test_every_number_of_workers_gives_the_bits_of_single_fits() -> None:
         assert all(release.spent is None for release in swept)
 
 
-def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the_sweep() -> None:
+def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the_sweep():
     budget = dp.Budget(dp.Privacy(9.5))
     releases = dp.sweep(learner(), DATA, PROMISES[0], draws=10, workers=3, budget=budget)
     found = [next(releases)]
@@ -85,7 +85,7 @@ def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the
 # One promise for all releases
 
 
-def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
+def test_a_total_is_for_the_records_that_it_was_proved_for():
     total = dp.Privacy(2.0, 1e-6)
     for templates, begun in ((learner(), 0), ([learner(), learner(0.2)], 1)):
         data, budget = dict(DATA), dp.Budget(total)
@@ -99,7 +99,7 @@ def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
-def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once() -> None:
+def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once():
     fits = dp.sweep(learner(), DATA, total=dp.Privacy(2.0, 1e-6), draws=3)
     next(fits)
     child = os.fork()
@@ -113,7 +113,7 @@ def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once() -> None:
     assert len(list(fits)) == 2
 
 
-def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> None:
+def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for():
     whole, noise = dp.Privacy(1.0, 1e-6, "add-remove"), dp.ObjectivePerturbation("gaussian", added=0.7)
     ten = dp.calibrate(learner(0.01), whole, 4000, 10, noise)
     assert ten.certificates[0].strong_convexity == pytest.approx(40.7)
@@ -129,7 +129,7 @@ def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> Non
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency: str) -> None:
+def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency):
     whole = dp.Privacy(3.0, 1e-5, adjacency)
     size, grid = 300 if adjacency == "add-remove" else None, [learner(0.01), learner()]
     budget = dp.Budget(whole)
@@ -168,9 +168,7 @@ MECHANISMS: list[tuple[Mechanism, type]] = [
 
 @pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_certificates_say_what_they_are_and_no_less_than_promised(
-    mechanism: Mechanism, kind: type, adjacency: str
-) -> None:
+def test_certificates_say_what_they_are_and_no_less_than_promised(mechanism, kind, adjacency):
     """The event of a release implies its promise, up to the rounding of tables; and the promise alone is never better."""
     privacy = dp.Privacy(0.8, 1e-6, adjacency)
     certificate = dp.verify(learner(0.01), privacy, 500, mechanism)

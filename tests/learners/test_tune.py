@@ -14,7 +14,7 @@ from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method, Proved
 
 
-def test_under_add_remove_a_record_does_not_move_the_others() -> None:
+def test_under_add_remove_a_record_does_not_move_the_others():
     first, second = (parts(size, 4, 12, "add-remove", seeded_generator(1)) for size in (50, 51))
     assert np.array_equal(first, second[:50])
     assert np.bincount(parts(51, 4, 12, "replace-one", seeded_generator(1))).tolist() == [12, 12, 12, 15]
@@ -32,7 +32,7 @@ def grid(*regularizations: float) -> dict[str, dp.Template]:
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_record_is_in_one_fit_or_in_the_choice(adjacency, monkeypatch):
     """Why the whole costs what one part costs: nobody's record is used twice, and every part keeps the whole promise."""
     promise = dp.Privacy(2.0, adjacency=adjacency)
     columns, used, chosen_on = data(400), list[np.ndarray](), list[int]()
@@ -60,7 +60,7 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
     assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
 
 
-def test_an_estimator_stands_for_the_template_that_it_fits() -> None:
+def test_an_estimator_stands_for_the_template_that_it_fits():
     candidates = {"mine": dp.LogisticRegression(classes=(-1, 1), regularization=0.1)}
     assert dp.tune(candidates, data(400), dp.Privacy(5.0)).choice == "mine"
     with pytest.raises(dp.TemplateError, match="maps features first"):
@@ -93,7 +93,7 @@ def declaring(x: Any, y: Any) -> dp.Template:
     ],
     ids=str,
 )
-def test_a_mistake_in_the_call_costs_nothing(choose: Any, changes: dict[str, Any], complaint: str) -> None:
+def test_a_mistake_in_the_call_costs_nothing(choose, changes, complaint):
     budget = dp.Budget(dp.Privacy(9.0))
     arguments = {"candidates": [PLAIN, PLAIN], "data": RECORDS, "privacy": dp.Privacy(1.0)} | changes
     with pytest.raises(dp.TemplateError, match=complaint):
@@ -105,7 +105,7 @@ def test_a_mistake_in_the_call_costs_nothing(choose: Any, changes: dict[str, Any
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
+def test_every_share_of_the_budget_adds_up(adjacency):
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
     template = grid(0.01)["0.01"]
     plan = planned(template, whole, law, 500, Method(dp.ObjectivePerturbation()))
@@ -122,7 +122,7 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
     assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate
 
 
-def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch):
     order: list[str] = []
 
     def watched(kind: Any, name: str) -> None:
@@ -136,7 +136,7 @@ def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch: pytes
     assert order.count("draw") == 1
 
 
-def test_a_whitened_run_costs_what_its_plan_says() -> None:
+def test_a_whitened_run_costs_what_its_plan_says():
     whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2)
     template = grid(1e-6)["1e-06"]
     plan = planned(template, whole, law, 500, Method(whitening="auto"))

@@ -1,7 +1,6 @@
 """Private bounds: wrong signs refused, answers that keep the true bounds, and a cost that is paid before values are read."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -47,7 +46,7 @@ def problem_of(constraint: Any, x: Any) -> cp.Problem:
 
 
 @pytest.mark.parametrize("kind", SAFE)
-def test_answers_keep_the_true_bounds(kind: str) -> None:
+def test_answers_keep_the_true_bounds(kind):
     b, x = bound(), cp.Variable(2, nonneg=True, name="x")
     problem = problem_of(SAFE[kind](x, b.parameter), x)
     for seed, values in enumerate([[1.0, 1.0], [8.0, 9.0], [1.0, 14.0]]):
@@ -60,7 +59,7 @@ def test_answers_keep_the_true_bounds(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", UNSAFE)
-def test_a_bound_on_the_wrong_side_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_bound_on_the_wrong_side_is_refused(kind, tmp_path):
     b, x = bound(minimum=0.0), cp.Variable(2, nonneg=True, name="x")
     budget = dp.Budget(dp.Privacy(1.0, 0.5), tmp_path / "ledger")
     with pytest.raises(dp.NotPrivate, match="private bound 'b' stands") as refusal:
@@ -79,7 +78,7 @@ def test_a_bound_on_the_wrong_side_is_refused(kind: str, tmp_path: Path) -> None
         (lambda x, b: x + cp.Variable(2, name="b") <= b, "two variables or bounds are called 'b'"),
     ],
 )
-def test_problems_that_cannot_be_solved_are_refused(constraint: Any, complaint: str) -> None:
+def test_problems_that_cannot_be_solved_are_refused(constraint, complaint):
     b, x = bound(), cp.Variable(2, nonneg=True, name="x")
     with pytest.raises(dp.DPConvexError, match=complaint):
         dp.verify_bounded(problem_of(constraint(x, b.parameter), x), [b], PROMISE)
@@ -94,7 +93,7 @@ class Unread:
         raise AssertionError("read")
 
 
-def test_it_is_paid_before_values_are_read_and_types_that_are_no_numbers_are_refused_before(tmp_path: Path) -> None:
+def test_it_is_paid_before_values_are_read_and_types_that_are_no_numbers_are_refused_before(tmp_path):
     b, x = bound(), cp.Variable(2, nonneg=True, name="x")
     problem = problem_of(x <= b.parameter, x)
     budget = dp.Budget(dp.Privacy(2.0, 2e-3), tmp_path / "ledger")
@@ -113,7 +112,7 @@ def test_it_is_paid_before_values_are_read_and_types_that_are_no_numbers_are_ref
         dp.solve_bounded(problem, {b: Unread()}, PROMISE, budget=budget)
 
 
-def test_a_release_is_saved_with_its_certificate() -> None:
+def test_a_release_is_saved_with_its_certificate():
     b, c, x = bound(), dp.PrivateBound("c", sensitivity=2.0, minimum=0.0), cp.Variable(2, nonneg=True, name="x")
     problem = cp.Problem(cp.Maximize(cp.sum(x)), [x <= b.parameter, cp.norm(x, 1) <= c.parameter + 1])
     release = dp.solve_bounded(problem, {b: [4.0, 50.0], c: 70.0}, PROMISE)

@@ -23,7 +23,7 @@ from dpconvex.release import ledger
 # A ledger in memory.
 
 
-def test_a_spend_that_does_not_fit_is_not_recorded() -> None:
+def test_a_spend_that_does_not_fit_is_not_recorded():
     budget = Budget(Privacy(1, 1e-6))
     budget.spend(Privacy(0.5, 1e-7), "first")
     for privacy in (Privacy(0.5000000000000001), Privacy(0.1, 9.000000000000001e-7)):
@@ -39,7 +39,7 @@ amounts = st.floats(1e-12, 10.0)
 
 
 @given(st.lists(amounts, max_size=30), amounts)
-def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spends: list[float], total: float) -> None:
+def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spends, total):
     budget = Budget(Privacy(total))
     accepted = Fraction(0)
     for value in spends:
@@ -58,7 +58,7 @@ def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spen
         budget.spend(Privacy(rest), "the rest")
 
 
-def test_threads_do_not_overspend_together() -> None:
+def test_threads_do_not_overspend_together():
     budget, interval = Budget(Privacy(1)), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -75,7 +75,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.jsonl"
 
 
-def test_refuses_another_total_and_another_adjacency(path: Path) -> None:
+def test_refuses_another_total_and_another_adjacency(path):
     budget = Budget(Privacy(1), path)
     for other in (Privacy(2), Privacy(1, 1e-9), Privacy(1, adjacency="add-remove")):
         with pytest.raises(TemplateError, match=r"total is epsilon = 1, replace-one.*Budget\.open"):
@@ -85,9 +85,7 @@ def test_refuses_another_total_and_another_adjacency(path: Path) -> None:
     assert budget.entries == ()
 
 
-def test_a_spend_is_on_the_disk_before_it_returns_and_a_disk_that_fails_leaves_a_sound_ledger(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spend_is_on_the_disk_before_it_returns_and_a_disk_that_fails_leaves_a_sound_ledger(path, monkeypatch):
     budget, synced = Budget(Privacy(1), path), list[bytes]()
     before, write, sync = path.read_bytes(), os.write, os.fsync
 
@@ -117,9 +115,7 @@ def test_a_spend_is_on_the_disk_before_it_returns_and_a_disk_that_fails_leaves_a
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(tmp_path_factory, data):
     """Every proper prefix is refused, unless it ends with a line: those are the states that were once true."""
     file = tmp_path_factory.mktemp("cut") / "ledger"
     budget = Budget(Privacy(1), file)
@@ -171,14 +167,14 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
         (HEADER + SPEND.replace("0.0}", "0.1}"), "exceed"),
     ],
 )
-def test_refuses_a_file_that_is_not_a_sound_ledger(path: Path, content: str, complaint: str) -> None:
+def test_refuses_a_file_that_is_not_a_sound_ledger(path, content, complaint):
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DPConvexError, match=f"(?s){path}.*{complaint}"):
         Budget(Privacy(1), path)
     assert path.read_text("utf-8") == content
 
 
-def test_a_ledger_that_vanishes_is_not_started_anew(path: Path) -> None:
+def test_a_ledger_that_vanishes_is_not_started_anew(path):
     budget = Budget(Privacy(1), path)
     budget.spend(Privacy(0.5), "a")
     path.unlink()
@@ -190,7 +186,7 @@ def test_a_ledger_that_vanishes_is_not_started_anew(path: Path) -> None:
         budget.spend(Privacy(0.5), "b")
 
 
-def test_a_spend_that_waited_sees_what_the_new_file_holds(path: Path) -> None:
+def test_a_spend_that_waited_sees_what_the_new_file_holds(path):
     """The file that took its place has less left."""
     budget, used = Budget(Privacy(1), path), path.with_name("used")
     Budget(Privacy(1), used).spend(Privacy(0.5), "elsewhere")
@@ -205,7 +201,7 @@ def test_a_spend_that_waited_sees_what_the_new_file_holds(path: Path) -> None:
     assert [entry.label for entry in Budget.open(path).entries] == ["elsewhere"]
 
 
-def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_replaced_under_the_lock_is_an_error(path, monkeypatch):
     budget, append = Budget(Privacy(1), path), ledger.append
 
     def late(*arguments: Any) -> None:
@@ -240,7 +236,7 @@ def in_a_fork(action: Callable[[], object]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
-def test_a_fork_cannot_spend_a_budget_in_memory_once_more_nor_keep_a_lock(path: Path) -> None:
+def test_a_fork_cannot_spend_a_budget_in_memory_once_more_nor_keep_a_lock(path):
     budget, shared = Budget(Privacy(1)), Budget(Privacy(1), path)
     assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "child"))
     assert in_a_fork(lambda: shared.spend(Privacy(1), "child")) == ""
@@ -343,7 +339,7 @@ def program(code: str, *arguments: object) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
-def test_processes_never_overspend(count: int, tmp_path: Path) -> None:
+def test_processes_never_overspend(count, tmp_path):
     path = tmp_path / "ledger.jsonl"
     assert program(RACE, path, count) == [100]
     budget = dp.Budget.open(path)
@@ -352,5 +348,5 @@ def test_processes_never_overspend(count: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moments", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_what_a_killed_process_has_been_told_is_recorded(moments: int, tmp_path: Path) -> None:
+def test_what_a_killed_process_has_been_told_is_recorded(moments, tmp_path):
     assert program(DEATH, tmp_path, moments)[0] == moments

@@ -52,7 +52,7 @@ def template() -> dp.Template:
     return dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w @ np.ones(2) + b), predict=scores)
 
 
-def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_along() -> None:
+def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_along():
     source = np.ones((4, 3))
     view = source[1:3, ::2]
     release = full(parameters={"W": view, "T": np.asfortranarray(source).T})
@@ -82,12 +82,12 @@ def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_alon
         ({"source": ("name", 3)}, "source"),
     ],
 )
-def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> None:
+def test_refuses_what_is_no_release(changes, complaint):
     with pytest.raises(TemplateError, match=complaint):
         full(**changes)
 
 
-def test_predict_says_what_is_wrong() -> None:
+def test_predict_says_what_is_wrong():
     for x, words in (
         ([[0.0, np.nan, 0.0]], "NaN"),
         ([["a", "b", "c"]], "numbers"),
@@ -99,7 +99,7 @@ def test_predict_says_what_is_wrong() -> None:
         full(predictor=None).predict(np.zeros((1, 3)))
 
 
-def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values() -> None:
+def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values():
     values = {"a": (1, 2), "b": np.float64(0.5), "c": range(2)}
     assert full(source=("p", values)).source == ("p", {"a": [1, 2], "b": 0.5, "c": [0, 1]})
     for source in (
@@ -125,7 +125,7 @@ values = hnp.arrays(
 
 @settings(deadline=None)
 @given(st.dictionaries(names, values, min_size=1, max_size=4), st.booleans(), names)
-def test_what_is_saved_is_what_is_loaded(parameters: dict[str, np.ndarray], private: bool, because: str) -> None:
+def test_what_is_saved_is_what_is_loaded(parameters, private, because):
     """Any names: `file`, `../x` and `0` included, and any text."""
     status: dict[str, Any] = {"spent": Privacy(0.3), "certificate": replace(PROOF, privacy=Privacy(0.3))}
     if not private:
@@ -138,7 +138,7 @@ def test_what_is_saved_is_what_is_loaded(parameters: dict[str, np.ndarray], priv
     assert [getattr(again, name) for name in fields] == [getattr(release, name) for name in fields]
 
 
-def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
+def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
     known = "parameters certificate spent not_private_because source predictor decision probabilities schema whitening"
@@ -167,7 +167,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_an_error_or_means_the_same(data: st.DataObject) -> None:
+def test_a_damaged_file_is_an_error_or_means_the_same(data):
     """Cut off, or with one byte flipped: some bytes of a ZIP archive mean nothing to its reader (time stamps, attributes)."""
     whole = full().to_bytes()
     position, flipped = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.just(0) | st.integers(1, 255))
@@ -198,7 +198,7 @@ class Bomb:
         return os.mkdir, ("exploded",)
 
 
-def test_never_unpickles(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_unpickles(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez(path, allow_pickle=True, **members() | {"0": np.array([Bomb()], dtype=object)})
     with pytest.raises(DPConvexError, match=r"damaged.*Object arrays"):
@@ -209,7 +209,7 @@ def test_never_unpickles(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "exploded").exists()
 
 
-def test_doctored_files_and_templates_that_do_not_fit_are_refused(path: Path) -> None:
+def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
     np.savez_compressed(path, **members())
     with pytest.raises(DPConvexError, match="unexpected member"):  # it could unfold without limit
         Release.load(path)
@@ -234,7 +234,7 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path: Path) ->
 
 
 @pytest.mark.parametrize("kind", [None, 1, "", b"model.npz", "model\0.npz", "a folder", "a pipe"])
-def test_nothing_but_a_regular_file_is_replaced_or_read(tmp_path: Path, kind: Any) -> None:
+def test_nothing_but_a_regular_file_is_replaced_or_read(tmp_path, kind):
     os.mkfifo(tmp_path / "pipe")
     where: Any = {"a folder": tmp_path, "a pipe": tmp_path / "pipe"}.get(kind, kind)
     with pytest.raises(TemplateError, match=r"path of a file must be|no file can be made there"):
@@ -248,7 +248,7 @@ def test_nothing_but_a_regular_file_is_replaced_or_read(tmp_path: Path, kind: An
 
 
 @pytest.mark.parametrize("before", [None, 0o600, 0o444, 0o666])
-def test_files_keep_their_permissions_and_links_what_they_lead_to(tmp_path: Path, before: int | None) -> None:
+def test_files_keep_their_permissions_and_links_what_they_lead_to(tmp_path, before):
     (tmp_path / "store").mkdir()
     target, link, second = tmp_path / "store" / "model.npz", tmp_path / "link.npz", tmp_path / "second.npz"
     link.symlink_to(target)
@@ -267,7 +267,7 @@ def test_files_keep_their_permissions_and_links_what_they_lead_to(tmp_path: Path
     assert os.listdir(tmp_path / "store") == ["model.npz"]
 
 
-def test_a_disk_that_is_full_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_the_old_file(path, monkeypatch):
     def refused(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -341,7 +341,7 @@ def used(release: dp.Release, x: Any) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["plain", "whitened", "statistics", "mixture", "centres"])
-def test_every_edit_of_a_header_is_refused_or_means_something(kind: str) -> None:
+def test_every_edit_of_a_header_is_refused_or_means_something(kind):
     content, use = made(kind)
     use(content)
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
@@ -360,7 +360,7 @@ def test_every_edit_of_a_header_is_refused_or_means_something(kind: str) -> None
 
 
 @pytest.mark.parametrize("name", ["header.npy", "0.npy"])
-def test_a_member_that_is_there_twice_is_refused(name: str) -> None:
+def test_a_member_that_is_there_twice_is_refused(name):
     content, use = made("plain")
     buffer = io.BytesIO(content)
     with zipfile.ZipFile(buffer, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):

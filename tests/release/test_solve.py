@@ -25,7 +25,7 @@ def learner(problem: str, **options: Any) -> dp.Template:
 
 
 @pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm", "large_margin_gaussian"])
-def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(problem: str) -> None:
+def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(problem):
     template, data = learner(problem), records()
     one, other, *seeded = (dp.solve(template, data, PROMISE, seed=seed) for seed in (None, None, 5, 5, 6))
     assert one.private
@@ -40,7 +40,7 @@ def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(prob
     assert "NOT PRIVATE: the noise was drawn with the seed 5" in repr(seeded[0])
 
 
-def test_the_release_follows_the_law_of_its_certificate() -> None:
+def test_the_release_follows_the_law_of_its_certificate():
     """The noise that led to a release is the negative gradient there; its law must be what the proof assumes."""
     data, regularization = records(), 0.05
     template = learner("logistic_regression", regularization=regularization)
@@ -63,7 +63,7 @@ def test_the_release_follows_the_law_of_its_certificate() -> None:
     [dp.Conic(max_iter=2), dp.Conic("SCS", max_iters=2), FirstOrder(max_steps=2)],
     ids=["clarabel", "scs", "first-order"],
 )
-def test_a_solver_that_is_stopped_early_releases_nothing(backend: Any) -> None:
+def test_a_solver_that_is_stopped_early_releases_nothing(backend):
     budget = dp.Budget(dp.Privacy(9.0))
     with pytest.raises(dp.NotConverged):
         dp.solve(learner("large_margin_gaussian"), records(), PROMISE, backend=backend, budget=budget)
@@ -73,7 +73,7 @@ def test_a_solver_that_is_stopped_early_releases_nothing(backend: Any) -> None:
 
 
 @pytest.mark.parametrize("mechanism", [None, dp.SufficientStatistics(), dp.NoisyGradientDescent(clip=0.1, steps=5)])
-def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(mechanism: Any) -> None:
+def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(mechanism):
     for size in (0.3, 1e-160):
         x = np.full((60, 3), size)
         with np.errstate(all="raise"):
@@ -82,7 +82,7 @@ def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(m
             ).private
 
 
-def test_under_add_remove_the_number_of_records_is_not_public() -> None:
+def test_under_add_remove_the_number_of_records_is_not_public():
     promise, template = dp.Privacy(2.0, adjacency="add-remove"), learner("logistic_regression")
     certificates = {str(dp.solve(template, records(n), promise, size=100).certificate) for n in (50, 100, 150)}
     assert len(certificates) == 1  # the number of records changes nothing but the answer
@@ -105,7 +105,7 @@ class Watched:
         return self.values
 
 
-def test_the_budget_pays_before_the_data_are_read() -> None:
+def test_the_budget_pays_before_the_data_are_read():
     log: list[str] = []
 
     class Ledger(dp.Budget):
@@ -131,7 +131,7 @@ def test_the_budget_pays_before_the_data_are_read() -> None:
     assert (log, len(budget.entries)) == ([], 1)
 
 
-def test_what_cannot_be_run_is_refused_before_it_is_paid() -> None:
+def test_what_cannot_be_run_is_refused_before_it_is_paid():
     """Nothing bounds how far an answer in these sets is from the exact one."""
     w, promise = cp.Variable(3, name="w"), dp.Privacy(1.0, 1e-6)
     budget = dp.Budget(promise)
@@ -156,9 +156,7 @@ CONSTANTS: list[tuple[str, dict[str, Any], float, float, float, int]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "gradient", "sensitivity", "eigenvalue", "dimension"), CONSTANTS)
-def test_constants_are_those_known_by_hand(
-    name: str, options: dict[str, Any], gradient: float, sensitivity: float, eigenvalue: float, dimension: int
-) -> None:
+def test_constants_are_those_known_by_hand(name, options, gradient, sensitivity, eigenvalue, dimension):
     for adjacency, apart in (("replace-one", sensitivity), ("add-remove", gradient)):
         privacy = dp.Privacy(1.0, adjacency=adjacency)
         certificate = dp.verify(dp.load(name, **options), privacy, 583, dp.ObjectivePerturbation())
@@ -203,7 +201,7 @@ def template_of(case: str, w: Any) -> dp.Template:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "without" not in case])
-def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case: str) -> None:
+def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
     loss, regularizer, *constraints = CASES[case]
     fit, v = dp.minimize(template_of(case, cp.Variable(3, name="w")), DATA), cp.Variable(3)
     mean = sum(loss(x, y, v) for x, y in zip(X, DATA["y"], strict=True)) / 80 + regularizer(v)
@@ -219,6 +217,6 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case: str) -> Non
 
 
 @pytest.mark.parametrize(("case", "reason"), [("end", "decreases without end"), ("a point", "no point satisfies")])
-def test_without_a_least_value_it_says_so(case: str, reason: str) -> None:
+def test_without_a_least_value_it_says_so(case, reason):
     with pytest.raises((dp.NotConverged, dp.TemplateError), match=reason):
         dp.minimize(template_of(f"without {case}", cp.Variable(3, name="w")), DATA)

@@ -1,6 +1,5 @@
 """Released statistics, coefficients, whitened releases: what they cost, what is fitted from them; nothing else leaves."""
 
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -34,7 +33,7 @@ def free(features: int = 3) -> dp.Template:
     return dp.Template(record, lambda x, y: cp.square(x @ w - y) / 2, predict=lambda p, x: x @ p["w"])
 
 
-def test_without_noise_fits_are_those_of_least_squares_with_any_regularizer_and_any_set() -> None:
+def test_without_noise_fits_are_those_of_least_squares_with_any_regularizer_and_any_set():
     data = table()
     found = dp.statistics(free(), data, WEAK)
     x, y, n = data["x"], data["y"], len(data["y"])
@@ -51,7 +50,7 @@ def test_without_noise_fits_are_those_of_least_squares_with_any_regularizer_and_
     assert found.fit(picky)["v"] == pytest.approx(w.value, abs=1e-3)
 
 
-def test_releases_are_noisy_sums_on_a_grid() -> None:
+def test_releases_are_noisy_sums_on_a_grid():
     data, template, mechanism = table(), free(), SufficientStatistics(weight=1.0)
     moments = mechanism.moments(LossForm(template), "replace-one")
     exact = moment_sums(moments, template.record.validate(data))
@@ -64,7 +63,7 @@ def test_releases_are_noisy_sums_on_a_grid() -> None:
     assert np.abs(draws.mean(axis=0)).max() < 5 * certificate.noise_scale / np.sqrt(60)
 
 
-def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered() -> None:
+def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered():
     rng = np.random.default_rng(3)
     template = free(2)
     moments = SufficientStatistics(weight=1.0).moments(LossForm(template), "replace-one")
@@ -78,7 +77,7 @@ def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered() -> None:
         assert np.linalg.norm((found - exact).astype(float)) <= summation_error(moments, np.sqrt(2), 10**4)
 
 
-def test_saved_statistics_are_fitted_like_the_originals_to_templates_that_need_no_others(tmp_path: Path) -> None:
+def test_saved_statistics_are_fitted_like_the_originals_to_templates_that_need_no_others(tmp_path):
     found = dp.statistics(free(), table(), PROMISE)
     found.save(tmp_path / "sums.npz")
     back = dp.Statistics.load(tmp_path / "sums.npz", free())
@@ -100,7 +99,7 @@ def test_saved_statistics_are_fitted_like_the_originals_to_templates_that_need_n
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "gamma"])
-def test_ledgers_know_how_statistics_are_told_apart(noise: str) -> None:
+def test_ledgers_know_how_statistics_are_told_apart(noise):
     budget = dp.Budget(dp.Privacy(2.0, 1e-5), accounting="gaussian" if noise == "gaussian" else "renyi")
     found = dp.statistics(free(), table(), dp.Privacy(0.5, 1e-6), dp.SufficientStatistics(noise), budget=budget)
     (spend,) = budget.entries
@@ -132,7 +131,7 @@ def template() -> dp.Template:
     return dp.load("logistic_regression", features=3, regularization=0)
 
 
-def test_one_record_moves_exact_sums_by_its_squared_length() -> None:
+def test_one_record_moves_exact_sums_by_its_squared_length():
     rng = np.random.default_rng(0)
     x = dp.Ball(5, radius=2.0).sample(50, rng)
     whole = second_moment(x, 5, 2.0)
@@ -151,7 +150,7 @@ def test_one_record_moves_exact_sums_by_its_squared_length() -> None:
     assert (second_moment(np.zeros((0, 5)), 5, 2.0) == 0).all()
 
 
-def test_a_record_is_whitened_by_itself() -> None:
+def test_a_record_is_whitened_by_itself():
     rng = np.random.default_rng(1)
     x = np.vstack([dp.Ball(40).sample(500, rng), np.zeros((1, 40))])
     whitening = Whitening("x", 3.0, rng.normal(size=(40, 40)))
@@ -176,7 +175,7 @@ def test_a_record_is_whitened_by_itself() -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_both_stages_are_paid_once_and_predictions_are_linear_in_original_features(adjacency: str) -> None:
+def test_both_stages_are_paid_once_and_predictions_are_linear_in_original_features(adjacency):
     x, y = flat(200)
     promise, size = dp.Privacy(2.0, 1e-5, adjacency), None if adjacency == "replace-one" else 200
     budget, whitening = dp.Budget(promise), dp.PrivateWhitening()
@@ -216,7 +215,7 @@ def linear() -> dp.Template:
     return dp.load("linear_regression", features=4, regularization=0.0)
 
 
-def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
+def test_regularizer_and_constraints_speak_of_the_original_parameters():
     data = linear_table(100_000, spread=0.0)
     w, b = cp.Variable(4, name="w"), cp.Variable(name="b")
     picky = dp.Template(linear().record, lambda x, y: cp.square(x @ w + b - y) / 2, 0.0, [w <= 0.5, cp.norm(w) <= 2])
@@ -227,7 +226,7 @@ def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
     assert found.fit()["w"] == pytest.approx(w.value, abs=0.02)
 
 
-def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices() -> None:
+def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices():
     data, options = linear_table(900), {"size": 900, "seed": 3, **FIRST}
     exact = dp.statistics(linear(), data, ADDED, **options).values
     cut = [{name: column[k::1][:300] for name, column in data.items()} for k in (0, 300, 600)]
@@ -253,7 +252,7 @@ def linear_sums(truth: np.ndarray, size: int, rng: np.random.Generator, spread: 
     ("size", "privacy", "noisy"),
     [(3000, PROMISE, True), (300, dp.Privacy(1e4, 1e-6), False), (20000, dp.Privacy(0.5, 1e-6, "add-remove"), True)],
 )
-def test_intervals_cover_the_truth_as_often_as_they_say(size: int, privacy: dp.Privacy, noisy: bool) -> None:
+def test_intervals_cover_the_truth_as_often_as_they_say(size, privacy, noisy):
     """With 400 intervals that hold independently with probability .95, fewer than .92 or more than .98 do once in a hundred."""
     truth, rng = np.array([0.5, -0.3, 0.2, 0.1]), np.random.default_rng(1)
     learner = dp.load("linear_regression", features=3)
@@ -270,7 +269,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(size: int, privacy: dp.P
     assert (float(np.mean(without)) < 0.7) is noisy  # errors that do not count the noise are far too small
 
 
-def test_without_noise_it_is_ordinary_least_squares() -> None:
+def test_without_noise_it_is_ordinary_least_squares():
     truth, rng = np.array([0.4, 0.4, 0.0]), np.random.default_rng(2)
     data = linear_sums(truth, 500, rng)
     learner = dp.load("linear_regression", features=2, regularization=5.0)  # a penalty plays no part
@@ -286,7 +285,7 @@ def test_without_noise_it_is_ordinary_least_squares() -> None:
     assert "95 % intervals" in str(found)
 
 
-def test_what_cannot_be_known_is_refused() -> None:
+def test_what_cannot_be_known_is_refused():
     rng = np.random.default_rng(3)
     data = linear_sums(np.array([0.4, 0.4, 0.0]), 500, rng)
     learner = dp.load("linear_regression", features=2)

@@ -27,7 +27,7 @@ def exact_in_box(X: np.ndarray, t: np.ndarray, mu: float, b: np.ndarray) -> np.n
     raise AssertionError
 
 
-def test_points_and_steps_are_certified_against_closed_forms() -> None:
+def test_points_and_steps_are_certified_against_closed_forms():
     ratios, taken = [], []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def test_points_and_steps_are_certified_against_closed_forms() -> None:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_what_a_point_certifies_holds_against_long_runs(name: str) -> None:
+def test_what_a_point_certifies_holds_against_long_runs(name):
     for seed in range(4):
         problem = PROBLEMS[name](seed=seed)
         composite = Composite(problem)
@@ -79,7 +79,7 @@ def test_what_a_point_certifies_holds_against_long_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_models_of_many_records_end_at_one_answer_in_fewer_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_many_records_end_at_one_answer_in_fewer_passes(name, monkeypatch):
     problem, found = PROBLEMS[name](), []
     for many in (10**9, 1):
         monkeypatch.setattr(proximal, "MANY", many)
@@ -89,7 +89,7 @@ def test_models_of_many_records_end_at_one_answer_in_fewer_passes(name: str, mon
     assert modelled.evaluations <= max(plain.evaluations, 12)
 
 
-def test_lasso_has_exact_zeros_and_the_known_solution() -> None:
+def test_lasso_has_exact_zeros_and_the_known_solution():
     """With orthogonal records the minimiser is known entry by entry: shrunk, or exactly zero."""
     w = cp.Variable(3, name="w")
     template = dp.Template(
@@ -106,7 +106,7 @@ def test_lasso_has_exact_zeros_and_the_known_solution() -> None:
 
 
 @pytest.mark.parametrize("name", ["logistic", "large margin"])
-def test_distant_points_and_tolerances_below_rounding_are_refused(name: str) -> None:
+def test_distant_points_and_tolerances_below_rounding_are_refused(name):
     problem = PROBLEMS[name]()
     with pytest.raises(dp.NotConverged, match=r"certified only to within .* nothing is released"):
         certify(problem, np.ones(problem.space.dim), 1e-6, max_steps=0)
@@ -115,7 +115,7 @@ def test_distant_points_and_tolerances_below_rounding_are_refused(name: str) -> 
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_where_steps_miss_the_tolerance_nothing_else_is_minimised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_steps_miss_the_tolerance_nothing_else_is_minimised(name, monkeypatch):
     """Interior points once took turns without the absolute values of a regularizer, and certified the minimiser of the rest."""
     problem = PROBLEMS[name]()
     exact, stepping = certify(problem, np.zeros(problem.space.dim), 1e-9), certifying.polish
@@ -127,7 +127,7 @@ def test_where_steps_miss_the_tolerance_nothing_else_is_minimised(name: str, mon
     assert np.linalg.norm(found.theta - exact.theta) <= found.distance_bound + exact.distance_bound
 
 
-def test_infinite_values_do_not_become_answers() -> None:
+def test_infinite_values_do_not_become_answers():
     w = cp.Variable(name="w")
     template = dp.Template(dp.Record(x=dp.Box(1.0, 2.0)), lambda x: cp.exp(x * w), cp.square(w))
     problem = build(template, 2.0, size=10, gradient_bound=10.0)
@@ -136,7 +136,7 @@ def test_infinite_values_do_not_become_answers() -> None:
         certify(problem, np.array([1e5]), 1e-9, max_steps=0)
 
 
-def test_projector_hides_everything_but_its_range() -> None:
+def test_projector_hides_everything_but_its_range():
     """With a projector P the losses see P theta only; the program is that of the template composed with P."""
     problem = logistic()
     direction = np.array([1.0, 2.0, 0.0, -1.0])
@@ -151,7 +151,7 @@ def test_projector_hides_everything_but_its_range() -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 1e-7])
 @pytest.mark.parametrize("kind", ["objective", "output", "gradients"])
-def test_noise_far_beyond_the_set_ends_in_a_release(kind: str, epsilon: float) -> None:
+def test_noise_far_beyond_the_set_ends_in_a_release(kind, epsilon):
     """Projections from very far away are released or refused before anything is paid, and never fail after that."""
     w = cp.Variable(3, name="w")
     sides = np.random.default_rng(5).normal(size=(2, 3))
@@ -174,7 +174,7 @@ def test_noise_far_beyond_the_set_ends_in_a_release(kind: str, epsilon: float) -
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_much_noise_and_few_records_are_fitted(seed: int) -> None:
+def test_much_noise_and_few_records_are_fitted(seed):
     """Next to a noise of a million times the modulus the answer lies far out on the edge of the semidefinite cone."""
     template = dp.load("large_margin_gaussian_mixture", features=13, classes=2)
     batch = template.record.sample(3, np.random.default_rng(0))

@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +17,7 @@ from dpconvex.solvers.certify import FirstOrder
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("solver", ["CLARABEL", "SCS"])
-def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
+def test_solvers_agree_with_first_order(name, solver):
     problem = PROBLEMS[name](seed=2)
     ours = solve(problem, "first-order", 1e-9)
     raw = dp.Conic(solver).point(problem)
@@ -27,7 +26,7 @@ def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
     assert np.linalg.norm(theirs.theta - ours.theta) <= theirs.distance_bound + ours.distance_bound
 
 
-def test_losses_of_declared_atoms_are_released() -> None:
+def test_losses_of_declared_atoms_are_released():
     """An own atom has no conic form: the first-order backend answers, and nothing is refused after it was paid."""
     template = dp.load("smooth_hinge_svm", features=3)
     rng = np.random.default_rng(0)
@@ -40,7 +39,7 @@ def test_losses_of_declared_atoms_are_released() -> None:
     np.testing.assert_allclose(one["w"], other["w"], atol=one.certificate.cover.step + 2 * one.certificate.tolerance)
 
 
-def test_threads_leave_the_process_as_it_was() -> None:
+def test_threads_leave_the_process_as_it_was():
     """Neither the standard output nor the filters of warnings change, also while others solve."""
     before, filters = sys.stdout, list(warnings.filters)
     rng = np.random.default_rng(0)
@@ -59,7 +58,7 @@ def test_threads_leave_the_process_as_it_was() -> None:
     assert warnings.filters == filters
 
 
-def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
+def test_variables_and_constraints_of_the_user_stay_untouched():
     seen: list[Any] = []
 
     def constraints(w: cp.Variable) -> list[cp.Constraint]:
@@ -76,7 +75,7 @@ def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
 @pytest.mark.parametrize(
     "options", [{"nonsense": 1}, {"max_iter": "a"}, {"solver": "OSQP", "max_iter": -1}, {"solver": "SCIPY"}], ids=str
 )
-def test_options_that_a_solver_does_not_take_cost_nothing(options: dict[str, Any]) -> None:
+def test_options_that_a_solver_does_not_take_cost_nothing(options):
     if options.get("solver", "CLARABEL") not in cp.installed_solvers():
         pytest.skip("needs the solver")
     template, budget = logistic().template, dp.Budget(dp.Privacy(1.0))
@@ -88,9 +87,7 @@ def test_options_that_a_solver_does_not_take_cost_nothing(options: dict[str, Any
 
 @pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
 @pytest.mark.parametrize("known", [0, 1])
-def test_whether_it_is_released_depends_on_no_record(
-    solver: str, known: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
     """Without a record other than zero the program has no cones, which SCS cannot do and OSQP and HIGHS can."""
     if solver not in cp.installed_solvers():
         pytest.skip("needs the solver")
@@ -116,6 +113,6 @@ def test_whether_it_is_released_depends_on_no_record(
         *((lambda t=t: solve(logistic(), None, t), "tolerance must be positive") for t in (0.0, -1.0, np.nan, np.inf)),
     ],
 )
-def test_malformed_options_and_backends_are_refused(make: Callable[[], Any], message: str) -> None:
+def test_malformed_options_and_backends_are_refused(make, message):
     with pytest.raises(dp.TemplateError, match=message):
         make()

@@ -21,7 +21,7 @@ CASES: dict[str, Callable[[Any], Constraints]] = {
 
 @pytest.mark.parametrize("kind", ["equal", "zero", "tiny", "opposite"])
 @pytest.mark.parametrize("name", CASES)
-def test_no_fit_fails(name: str, kind: str) -> None:
+def test_no_fit_fails(name, kind):
     w = cp.Variable(4, name="w")
     template = learners_of_tests.logistic(4, lambda w: 0.001 * cp.sum_squares(w), lambda w: list(CASES[name](w)))
     x = np.tile(np.full(4, 0.5), (200, 1)) * {"zero": 0.0, "tiny": 1e-9}.get(kind, 1.0)
@@ -33,7 +33,7 @@ def test_no_fit_fails(name: str, kind: str) -> None:
     assert any("no projection" in line for line in release.certificate.advice)
 
 
-def test_flat_objectives_whose_minimum_lies_on_a_bound_are_certified() -> None:
+def test_flat_objectives_whose_minimum_lies_on_a_bound_are_certified():
     """One feature and hardly any regularization: the first step of a local model once went far beyond its bounds."""
     template = dp.load("gaussian_precision", features=1, regularization=1e-4)
     for seed, x in enumerate(([[0.0]] * 3, [[1.0]] * 3, [[0.3], [-0.2], [0.1]], [[0.0], [0.0], [1.0]])):
@@ -62,7 +62,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("case", BESIDE)
-def test_no_fit_fails_for_the_size_of_kinks_beside_that_of_records(case: str) -> None:
+def test_no_fit_fails_for_the_size_of_kinks_beside_that_of_records(case):
     radius, ridge, kinks, constraints = BESIDE[case]
     w = cp.Variable(3, name="w")
     template = dp.Template(

@@ -70,7 +70,7 @@ CHANGES: dict[str, Callable[[Problem], Any]] = {
 
 
 @pytest.mark.parametrize("name", ["linear", "x", "group"])
-def test_what_reaches_a_backend_cannot_be_written_to(name: str) -> None:
+def test_what_reaches_a_backend_cannot_be_written_to(name):
     """Scaling the noise in place is how a backend would take it away."""
 
     def change(problem: Problem) -> None:
@@ -82,7 +82,7 @@ def test_what_reaches_a_backend_cannot_be_written_to(name: str) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_an_answer_to_another_problem_is_not_released(change: Callable[[Problem], None]) -> None:
+def test_an_answer_to_another_problem_is_not_released(change):
     expected = released()
     try:
         found = released(meddling(change))
@@ -116,7 +116,7 @@ ANSWERS: dict[str, Callable[[Problem], Any]] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_what_is_no_solution_is_refused(answer: Callable[[Problem], Any]) -> None:
+def test_what_is_no_solution_is_refused(answer):
     budget = dp.Budget(dp.Privacy(1.0))
     with pytest.raises(dp.NotConverged, match="nothing is released"):
         released(answering(answer), budget=budget)
@@ -145,13 +145,13 @@ class Fickle:
         lambda exact: Solution(exact, 5.0),
     ],
 )
-def test_a_backends_word_does_not_count(wrong: Callable[[np.ndarray], Any]) -> None:
+def test_a_backends_word_does_not_count(wrong):
     found = released(answering(lambda problem: wrong(FirstOrder().solve(problem, 1e-12).theta)))
     np.testing.assert_allclose(found, released(), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["ball", "exponentials", "p-norm"])
-def test_points_outside_of_sets_of_any_kind_are_brought_back(kind: str) -> None:
+def test_points_outside_of_sets_of_any_kind_are_brought_back(kind):
     w = cp.Variable(3, name="w")
     known = {"ball": cp.norm(w) <= 0.1, "exponentials": cp.sum(cp.exp(w)) <= 3.1, "p-norm": cp.pnorm(w, 3) <= 0.1}
     within = known[kind]
