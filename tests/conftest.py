@@ -3,7 +3,6 @@
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -26,13 +25,13 @@ settings.load_profile("dpconvex")
 
 
 @pytest.fixture(autouse=True)
-def repeatable_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def repeatable_noise(request, monkeypatch):
     """On CI a test's noise depends on the test's name alone, so that a failure there can be repeated here."""
     if not os.environ.get("CI"):
         return
     calls = count()
 
-    def randbits(bits: int) -> int:
+    def randbits(bits):
         draw = hashlib.shake_256(f"{request.node.nodeid} {next(calls)}".encode()).digest((bits + 7) // 8)
         return int.from_bytes(draw, "big") >> (-bits % 8)
 
@@ -40,16 +39,16 @@ def repeatable_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
+def root():
     """Return the root of the checkout."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Callable[[str], Path]:
+def shared_data():
     """Return a function that finds an optional data file by name, or skips the test."""
 
-    def find(name: str) -> Path:
+    def find(name):
         if not (DATA / name).is_file():
             pytest.skip(f"{name} is not in {DATA}; set DPCONVEX_DATA to the folder that holds it")
         return DATA / name

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +49,7 @@ def test_adult_keeps_complete_cases_of_a_file_or_of_openml(tmp_path, monkeypatch
     rows = pd.DataFrame([PERSON | {"class": ">50K"}, PERSON | {"class": "<=50K", "workclass": None}])
     answers = [rows.astype(dict.fromkeys((*ADULT_WORDS, "class"), "category"))]
 
-    def fetch(name: str, version: int, as_frame: bool) -> Any:
+    def fetch(name, version, as_frame):
         assert (name, version, as_frame) == ("adult", 2, True)
         if not answers:
             raise OSError("no network")

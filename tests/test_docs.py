@@ -7,7 +7,6 @@ import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import nbformat
 import pytest
@@ -23,11 +22,11 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NEEDS = {"adult": "adult.csv.gz"}  # data that are not shipped
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     return ((ROOT if page == "README" else DOCS) / f"{page}.md").read_text(encoding="utf-8")
 
 
-def script(name: str) -> ModuleType:
+def script(name):
     """Import a script of docs/, which is no part of the package."""
     module = ModuleType(name)
     module.__file__ = str(DOCS / f"{name}.py")
@@ -56,7 +55,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     assert (tmp_path / "api" / "proving" / "index.html").is_file()
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Return the anchors of a page's headings, as GitHub makes them."""
     heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
@@ -80,7 +79,7 @@ def test_links_names_and_files_of_a_page_exist(page):
 @pytest.mark.parametrize("page", ["README", "quickstart", "data", "certificates", "estimators", "budgets"])
 def test_examples_run_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
+    names = {}
     for block in re.findall(r"^```python\n(.*?)^```", text_of(page), flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, page, "exec"), names)
     assert names
@@ -95,7 +94,7 @@ def test_every_learner_has_its_rows_and_what_they_name_exists():
     assert not [name for name in names if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()]
 
 
-def complaints(notebook: Any) -> list[str]:
+def complaints(notebook):
     """List the errors and warnings in the output of a notebook."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     found = ["\n".join(output.traceback) for output in outputs if output.output_type == "error"]

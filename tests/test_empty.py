@@ -1,8 +1,6 @@
 """Where the number of records is protected, none of them is a number like others, nor are zeros: a fit on them is released."""
 
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +10,12 @@ import dpconvex as dp
 
 PROTECTED = dp.Privacy(2.0, adjacency="add-remove")
 DELTA = dp.Privacy(2.0, 1e-6, "add-remove")
-NOTHING: dict[str, Any] = {"x": np.zeros((0, 3)), "y": np.zeros(0, dtype=int)}
+NOTHING = {"x": np.zeros((0, 3)), "y": np.zeros(0, dtype=int)}
 GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (0.01, 0.1)}
 LEARNER = GRID["0.1"]
 MECHANISMS = [None, dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation("gaussian")]
 RECORDS = np.arange(41)
-EMPTY: dict[str, tuple[int, Any]] = {
+EMPTY = {
     "array": (0, np.zeros((0, 3))),
     "list": (0, []),
     "one axis": (0, np.array([])),
@@ -42,7 +40,6 @@ def test_columns_with_nothing_in_them_are_fitted(kind):
         assert dp.cluster(LEARNER, {"x": x, "y": labels}, PROTECTED).centers.shape[1] == 2
     for mechanism, backend in product(MECHANISMS, ("first-order", "conic")):
         release = dp.solve(LEARNER, {"x": x, "y": y}, DELTA, mechanism, backend, size=40)
-        assert release.certificate is not None
         assert np.isfinite(release["w"]).all()
     many = dp.load("softmax_regression", features=3, classes=3)
     release = dp.solve(many, {"x": x, "y": np.arange(count) % 3}, DELTA, size=40)
@@ -65,7 +62,7 @@ def test_estimators_fit_nothing(name):
     assert fitted.predict(np.zeros((2, 3))).shape == (2,)
 
 
-CALLS: dict[str, Callable[[], Any]] = {
+CALLS = {
     "solve": lambda: dp.solve(LEARNER, NOTHING, dp.Privacy(1.0)),
     "sweep": lambda: list(dp.sweep(LEARNER, NOTHING, dp.Privacy(1.0))),
     "tune_repeated": lambda: dp.tune_repeated(GRID, NOTHING, dp.Privacy(1.0)),

@@ -13,18 +13,15 @@ softmax with three classes (p = 2), and large-margin Gaussians with two classes 
 twice as curved, and the constraint is active at every u: noise in U never pushes Omega away from zero.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import root
 
 import dpconvex as dp
 
-Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
 WIDTH = 0.5
 # Dimensions of the sensitive subspaces.
@@ -36,24 +33,21 @@ CENTRED = np.array([[1, 1], [-1, 1], [0, -2]]) / np.sqrt([2, 6])
 class Records(NamedTuple):
     """Features on the line and labels 0, 1, ..., both of shape (n,)."""
 
-    x: Array
-    y: NDArray[np.int64]
+    x: np.ndarray
+    y: np.ndarray
 
-    def without(self, row: int) -> "Records":
+    def without(self, row):
         return Records(np.delete(self.x, row), np.delete(self.y, row))
 
-    def replaced(self, row: int, x: float, y: int) -> "Records":
+    def replaced(self, row, x, y):
         first = np.arange(len(self.x)) == row
         return Records(np.where(first, x, self.x), np.where(first, y, self.y))
-
-
-Pair = tuple[Records, Records]
 
 
 # Losses: sums of gradients (m, p) and Hessians (m, p, p) of the records at points u, shape (m, p).
 
 
-def softmax(u: Array, records: Records) -> tuple[Array, Array]:
+def softmax(u, records):
     """Return the derivatives of log sum_c exp(x (w_c - w_y)), with w = CENTRED @ u."""
     scores = records.x[None, :, None] * (u @ CENTRED.T)[:, None, :]
     weight = np.exp(scores - scores.max(axis=2, keepdims=True))
@@ -66,7 +60,7 @@ def softmax(u: Array, records: Records) -> tuple[Array, Array]:
     return slope.sum(axis=1) @ CENTRED, bend
 
 
-def hinges(u: Array, rows: Array) -> tuple[Array, Array]:
+def hinges(u, rows):
     """Return the derivatives of the hinge at 1 plus the inner products with rows (n, p)."""
     argument = 1 + u @ rows.T
     slope = np.clip((argument + WIDTH) / (2 * WIDTH), 0.0, 1.0)
@@ -74,12 +68,12 @@ def hinges(u: Array, rows: Array) -> tuple[Array, Array]:
     return slope @ rows, np.einsum("mn,na,nb->mab", bend, rows, rows)
 
 
-def svec(matrix: Array) -> Array:
+def svec(matrix):
     """Turn symmetric matrices (..., 2, 2) into coordinates (..., 3)."""
     return np.stack([matrix[..., 0, 0], np.sqrt(2) * matrix[..., 0, 1], matrix[..., 1, 1]], axis=-1)
 
 
-def declared(problem: str, regularization: float) -> dp.Template:
+def declared(problem, regularization):
     if problem == "softmax":
         return dp.load("softmax_regression", features=1, classes=3, regularization=regularization)
     if problem == "semidefinite":
@@ -90,7 +84,7 @@ def declared(problem: str, regularization: float) -> dp.Template:
 class Learner:
     """A problem, its certificate, and the density of what it releases."""
 
-    def __init__(self, problem: str, size: int, regularization: float, privacy: dp.Privacy) -> None:
+    def __init__(self, problem, size, regularization, privacy):
         self.problem, self.size, self.privacy = problem, size, privacy
         self.classes = 3 if problem == "softmax" else 2
         self.template = declared(problem, regularization)
@@ -102,38 +96,38 @@ class Learner:
         # The curvature of the public part, a quadratic.
         self.curvature = found.strong_convexity * (2 if problem == "semidefinite" else 1)
 
-    def rows(self, records: Records) -> Array:
+    def rows(self, records):
         """Return what u is multiplied with; for matrices, svec(z z') of z = (x, 1)/sqrt 2 times the root of 2."""
         x, sign = records.x, np.where(records.y == 0, 1.0, -1.0)[:, None]
         if DIMENSIONS[self.problem] == 1:
             return sign * x[:, None]
         return sign * np.stack([x**2, np.sqrt(2) * x, np.ones_like(x)], axis=1) / np.sqrt(2)
 
-    def losses(self, u: Array, records: Records) -> tuple[Array, Array]:
+    def losses(self, u, records):
         return softmax(u, records) if self.problem == "softmax" else hinges(u, self.rows(records))
 
-    def release(self, noise: Array, records: Records) -> Array:
+    def release(self, noise, records):
         """Return points u that noise b leads to, shape (m, p)."""
 
-        def gradient(u: Array, b: Array) -> Array:
+        def gradient(u, b):
             return np.asarray(self.losses(u[None], records)[0][0] + self.curvature * u + b)
 
         return np.array([root(gradient, np.zeros(len(b)), b).x for b in noise])
 
-    def log_density(self, u: Array, records: Records, times: float) -> Array:
+    def log_density(self, u, records, times):
         """Return the log density of the release at points, up to a constant of the noise, of so many times the scale."""
         (g, h), mu = self.losses(u, records), self.curvature
         sign, log_det = np.linalg.slogdet(h + mu * np.eye(u.shape[1]))
         assert (sign > 0).all()
         return np.asarray(-np.linalg.norm(g + mu * u, axis=1) / (times * self.certificate.noise_scale) + log_det)
 
-    def ratio(self, u: Array, pair: Pair, times: float = 1.0) -> Array:
+    def ratio(self, u, pair, times=1.0):
         """Return the absolute log ratio at the points."""
         first, second = (self.log_density(u, records, times) for records in pair)
         return np.abs(first - second)
 
 
-def climb(learner: Learner, u: Array, pair: Pair, rounds: int) -> float:
+def climb(learner, u, pair, rounds):
     """Return the largest log ratio found by random ascent from the points."""
     rng = np.random.default_rng(7)
     best, step = learner.ratio(u, pair), np.full(len(u), 0.5)
@@ -146,7 +140,7 @@ def climb(learner: Learner, u: Array, pair: Pair, rounds: int) -> float:
     return float(best.max())
 
 
-def points(learner: Learner, records: Records, count: int, seed: int) -> Array:
+def points(learner, records, count, seed):
     """Return releases of a data set, points around them and far ones, and both sides of every edge of a hinge."""
     rng = np.random.default_rng(seed)
     p = DIMENSIONS[learner.problem]
@@ -167,13 +161,13 @@ def points(learner: Learner, records: Records, count: int, seed: int) -> Array:
     return np.concatenate(found)
 
 
-def drawn(size: int, classes: int, rng: np.random.Generator) -> Records:
+def drawn(size, classes, rng):
     """Draw a data set, with many records at the ends of the line."""
     x = np.where(rng.random(size) < 0.5, rng.choice([-1.0, 1.0], size), rng.uniform(-1, 1, size))
     return Records(x, rng.integers(0, classes, size))
 
 
-def families(learner: Learner) -> Iterator[tuple[Records, list[Pair]]]:
+def families(learner):
     """Yield data sets with neighbours: random ones, and those in which all other records pull one way."""
     size, classes, rng = learner.size, learner.classes, np.random.default_rng(11)
     removed = learner.privacy.adjacency == "add-remove"
@@ -202,7 +196,7 @@ def test_neighbours_stay_within_epsilon_at_the_worst_release(problem, adjacency,
     assert 0.3 <= worst <= learner.share * (1 + 1e-9)
 
 
-def worst_case(learner: Learner) -> tuple[Pair, Array]:
+def worst_case(learner):
     """Return neighbours and releases that spend nearly all of epsilon."""
     size, removed = learner.size, learner.privacy.adjacency == "add-remove"
     if learner.problem == "softmax":

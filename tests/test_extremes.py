@@ -1,9 +1,7 @@
 """Extreme and malformed arguments of everything public: refused in words, with what to do, and never with a bare Python error."""
 
 import inspect
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -60,13 +58,13 @@ def test_nothing_is_paid_for_an_extreme_promise_that_is_refused(promise):
             assert len(budget.entries) == before or not isinstance(error, dp.NotPrivate)  # noqa: PT017
 
 
-BAD: list[Any] = [
+BAD = [
     *(None, True, -1, 0, 1.5, 1e300, -1e300, 1e-320, float("nan"), float("inf"), 10**400, 10**13, np.float64("nan"), 3 + 1j),
     *("x", "", b"x", [], [1], {}, {"a": 1}, (), [[1], 2], range(3), np.zeros(3), np.array("x"), sp.eye_array(3)),
     *(object(), lambda *a, **k: 1, type, int),
 ]  # fmt: skip
 # Calls with what they need; each of their options is then given everything that is bad.
-CALLS: dict[Callable[..., Any], dict[str, Any]] = {
+CALLS = {
     dp.Privacy: {"epsilon": 1},
     dp.Ball: {"dim": 3},
     dp.Box: {"lower": 0, "upper": 1},

@@ -17,7 +17,7 @@ import dpconvex
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(command: list[str | Path], cwd: Path) -> str:
+def run(command, cwd):
     """Run a command as a user would, with nothing of this process's search path."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_", "VIRTUAL_ENV"))}
     result = subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)

@@ -2,8 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -15,12 +13,10 @@ from dpconvex.release.verify import analyse
 
 D, C = 2, 3
 SIZE = 100
-Constants = dict[str, float]
-Ways = Mapping[str, Callable[[Any, Any, Any], Any]]
 LAWS = tuple(itertools.product(("gamma", "matrix", "gaussian"), ("replace-one", "add-remove")))
 
 
-def constants(loss: Callable[..., Any], *variables: cp.Variable, weight: float = 1.0, **fields: Any) -> Constants:
+def constants(loss, *variables, weight=1.0, **fields):
     """Return every constant of a template, and the scale of the noise under each law that has a proof for it."""
     regularizer = weight * 0.05 * sum(cp.sum_squares(variable) for variable in variables)
     analysis = analyse(dp.Template(record=dp.Record(**fields), loss=loss, regularizer=regularizer))
@@ -43,7 +39,7 @@ def constants(loss: Callable[..., Any], *variables: cp.Variable, weight: float =
     return found
 
 
-def check(first: Constants, second: Constants, scale: float = 1.0) -> None:
+def check(first, second, scale=1.0):
     """Compare all constants; gradients, moduli and noise of the second are so many times those of the first."""
     assert first.keys() == second.keys()
     for name, value in first.items():
@@ -53,16 +49,16 @@ def check(first: Constants, second: Constants, scale: float = 1.0) -> None:
         assert second[name] == pytest.approx(factor * value, rel=rounding), name
 
 
-def others(W: cp.Variable, x: Any, y: int) -> Any:
+def others(W, x, y):
     return cp.hstack([x @ W[:, j] for j in range(C) if j != y])
 
 
-def between(P: Any, form: Callable[[Any], Any]) -> Any:
+def between(P, form):
     return dp.huber_hinge(1 + form(P[0]) - form(P[1]), 0.5)
 
 
 # Ways to write a loss that are recognised; others may cost noise.  The first of each family is the atom itself.
-LOGISTIC: Ways = {
+LOGISTIC = {
     "atom": lambda w, x, y: cp.logistic(-y * (x @ w)),
     "log-sum-exp of 0": lambda w, x, y: cp.log_sum_exp(cp.hstack([0, -y * (x @ w)])),
     "symmetric": lambda w, x, y: cp.log_sum_exp(cp.hstack([x @ w, -(x @ w)]) / 2) - y * (x @ w) / 2,
@@ -71,33 +67,33 @@ LOGISTIC: Ways = {
     "entries": lambda w, x, y: cp.logistic(sum(-y * x[i] * w[i] for i in range(D))),
     "and the record": lambda w, x, y: cp.logistic(-y * (x @ w)) + cp.sum_squares(x),
 }
-HINGE: Ways = {
+HINGE = {
     "atom": lambda w, x, y: dp.huber_hinge(1 - y * (x @ w), 0.5),
     "scaled": lambda w, x, y: 0.5 * cp.huber(cp.pos(1.5 - y * (x @ w)), 1.0),
 }
-HUBER: Ways = {
+HUBER = {
     "atom": lambda w, x, y: cp.huber(x @ w - y, 0.5),
     "halves": lambda w, x, y: 0.5 * cp.huber(x @ w - y, 0.5) + 0.5 * cp.huber(y - w @ x, 0.5),
     "scaled": lambda w, x, y: cp.huber(4 * (x @ w - y), 2) / 16,
 }
-SOFTMAX: Ways = {
+SOFTMAX = {
     "atom": lambda W, x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
     "less its own": lambda W, x, y: cp.log_sum_exp(x @ W) - x @ W[:, y],
     "chosen": lambda W, x, y: cp.log_sum_exp(x @ W) - cp.sum(cp.multiply(np.eye(C)[y], x @ W)),
     "centred": lambda W, x, y: cp.log_sum_exp(x @ (W @ (np.eye(C) - 1 / C))) - x @ W @ (np.eye(C) - 1 / C)[:, y],
 }
-SOFT_HINGE: Ways = {
+SOFT_HINGE = {
     "atom": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y) - x @ W[:, y]), 0.5),
     "outside": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y)) - x @ W[:, y], 0.5),
 }
-QUADRATIC: Ways = {
+QUADRATIC = {
     "product": lambda P, x, y: between(P, lambda A: x @ A @ x),
     "trace": lambda P, x, y: between(P, lambda A: cp.trace(A @ cp.outer(x, x))),
     "sum": lambda P, x, y: between(P, lambda A: cp.sum(cp.multiply(A, cp.outer(x, x)))),
     "entries": lambda P, x, y: between(P, lambda A: sum(A[i, j] * x[i] * x[j] for i in range(D) for j in range(D))),
 }
 SIGNS, CLASSES = dp.Choice([-1, 1]), dp.Choice(list(range(C)))
-FAMILIES: dict[str, tuple[Ways, tuple[int, ...], Any]] = {
+FAMILIES = {
     "logistic": (LOGISTIC, (D,), SIGNS),
     "hinge": (HINGE, (D,), SIGNS),
     "huber": (HUBER, (D,), dp.Box(-1, 1)),
@@ -107,12 +103,12 @@ FAMILIES: dict[str, tuple[Ways, tuple[int, ...], Any]] = {
 }
 
 
-def of_family(family: str, way: str, scale: float = 1.0, turn: Any = None) -> Constants:
+def of_family(family, way, scale=1.0, turn=None):
     """Return the constants of a loss, scaled with its regularizer, of records that are turned."""
     ways, shape, label = FAMILIES[family]
     matrices = family == "quadratic"
     variables = [cp.Variable(shape, name=name, PSD=matrices) for name in ("PQ" if matrices else "w")]
-    given: Any = variables if matrices else variables[0]
+    given = variables if matrices else variables[0]
     loss = lambda x, y: scale * ways[way](given, x if turn is None else turn @ x, y)  # noqa: E731
     return constants(loss, *variables, weight=scale, x=dp.Ball(D), y=label)
 
@@ -136,7 +132,7 @@ def test_constants_scale_with_loss_and_regularizer(scale, family):
     check(of_family(family, "atom"), of_family(family, "atom", scale), scale)
 
 
-POOL: dict[str, Callable[[cp.Variable, Any], Any]] = {
+POOL = {
     "logistic": lambda w, x: cp.logistic(-x @ w),
     "hinge": lambda w, x: dp.huber_hinge(1 + x @ w, 0.5),
     "huber": lambda w, x: 0.2 * cp.huber(x @ w - 1, 1),
@@ -145,7 +141,7 @@ POOL: dict[str, Callable[[cp.Variable, Any], Any]] = {
 }
 
 
-def mixed(*names: str) -> Constants:
+def mixed(*names):
     """Return the constants of a template with a loss of its own for each label."""
     w = cp.Variable(D, name="w")
     return constants(lambda x, y: POOL[y](w, x), w, x=dp.Ball(D), y=dp.Choice(list(names)))
@@ -162,12 +158,12 @@ def test_the_order_of_labels_and_labels_without_a_loss_change_no_constant():
 def test_the_order_of_coordinates_and_of_classes_changes_no_constant(order):
     lower, upper, weights = np.array([-1.0, 0.0, -0.2]), np.array([1.0, 3.0, 0.5]), np.array([1.0, 0.5, 2.0])
 
-    def coordinates(order: list[int]) -> Constants:
+    def coordinates(order):
         w, first = cp.Variable(3, name="w"), order.index(0)
         loss = lambda x, y: cp.logistic(-y * (x @ w)) + 0.1 * cp.huber(w[first] * x[first] - 1)  # noqa: E731
         return constants(loss, w, x=dp.Box(lower[order], upper[order]), y=SIGNS)
 
-    def classes(order: list[int]) -> Constants:
+    def classes(order):
         W = cp.Variable((D, C), name="W")
         scores = lambda x: cp.hstack([(1 + 0.3 * j) * (x @ W[:, order[j]]) for j in range(C)])  # noqa: E731
         loss = lambda x, y: weights[y] * (cp.log_sum_exp(scores(x)) - scores(x)[y])  # noqa: E731

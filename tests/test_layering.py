@@ -4,7 +4,6 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -35,23 +34,23 @@ SPEAK_CVXPY = LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.solvers.conic"}
 ATOMS = {"atoms", "constraints", "expressions"}
 
 
-def module_name(file: Path) -> str:
+def module_name(file):
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def is_module(dotted: str) -> bool:
+def is_module(dotted):
     path = ROOT.joinpath(*dotted.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def module_of(dotted: str) -> str:
+def module_of(dotted):
     """Return the module that an imported name is in, or is."""
     while not is_module(dotted):
         dotted = dotted.rpartition(".")[0]
     return dotted
 
 
-def imported(node: ast.AST) -> Iterator[str]:
+def imported(node):
     """Yield the dotted name of everything that a node imports."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
@@ -59,7 +58,7 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names)
 
 
-def forbidden(target: str, name: str, at_once: bool) -> str:
+def forbidden(target, name, at_once):
     """Return why a module of the toolkit must not import something, empty if it may."""
     wing, (top, *parts) = name.split(".")[1], target.split(".")
     if top in {"problems", "benchmarks", "tests"}:
@@ -75,7 +74,7 @@ def forbidden(target: str, name: str, at_once: bool) -> str:
     return ""
 
 
-def violations(source: str, name: str) -> list[str]:
+def violations(source, name):
     """List what the layering forbids in a module of the toolkit."""
     tree = ast.parse(source)
     targets = [(node, target) for node in ast.walk(tree) for target in imported(node)]
@@ -89,7 +88,7 @@ LEARNERS = sorted((ROOT / "problems").glob("*.py"))
 
 @pytest.mark.parametrize("wing", WINGS)
 def test_imports_run_one_way_and_in_no_circle(wing):
-    within: dict[str, set[str]] = {}
+    within = {}
     for name, file in MODULES.items():
         if name.split(".")[1] == wing:
             source = file.read_text(encoding="utf-8")
@@ -134,14 +133,14 @@ def test_learners_use_public_names_only(file):
             assert node.attr in dpconvex.__all__, f"line {node.lineno} uses {ast.unparse(node)}, which is not public"
 
 
-def modules_after(code: str) -> set[str]:
+def modules_after(code):
     """Run code in a fresh interpreter; return the top-level packages that it imported."""
     report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
     command = [sys.executable, "-c", f"{code}\n{report}"]
     return set(json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout))
 
 
-def declared() -> dict[str, str]:
+def declared():
     """Return the names of the stub, each with the module that it is from."""
     tree = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]

@@ -34,7 +34,6 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem)
     release = dp.solve(template, data, PROMISE)
     assert release.private
     certificate = release.certificate
-    assert certificate is not None
     assert 0 < certificate.sensitivity <= 2 * certificate.gradient_bound * (1 + 1e-9)
     assert (certificate.perturbed == "statistics") == (problem in STATISTICS)
     assert certificate.strong_convexity > 0 or problem in STATISTICS

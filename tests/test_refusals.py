@@ -7,10 +7,8 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -33,10 +31,8 @@ MATRIX, GAUSSIAN = dp.ObjectivePerturbation("matrix"), dp.ObjectivePerturbation(
 STEPS, GAUSSIAN_OUTPUT = dp.NoisyGradientDescent(), dp.OutputPerturbation("gaussian")
 INDEFINITE = np.diag([1.0, 1.0, -1.0])
 
-Loss = Callable[..., Any]
 
-
-def room() -> tuple[cp.Problem, dp.PrivateBound]:
+def room():
     bound, x = dp.PrivateBound("room", sensitivity=1.0), cp.Variable(nonneg=True, name="x")
     return cp.Problem(cp.Maximize(x), [x <= bound.parameter, x <= 100]), bound
 
@@ -46,26 +42,26 @@ HOLES = np.where(X[3, 1] == X, np.nan, X)
 LABEL = {"label": "sick", "labels": ["no", "yes"]}
 
 
-def ridge(w: cp.Variable) -> cp.Expression:
+def ridge(w):
     return 0.01 * cp.sum_squares(w)
 
 
-def logistic(w: cp.Variable, x: Any, y: Any = 1) -> cp.Expression:
+def logistic(w, x, y=1):
     return cp.logistic(-y * (x @ w))
 
 
 def verified(
-    loss: Loss,
-    record: dp.Record = LABELLED,
-    regularizer: Callable[[cp.Variable], Any] = ridge,
-    constraints: Callable[[cp.Variable], list[Any]] = lambda w: [],
-    mechanism: Any = None,
-    delta: float = 0.0,
-    **attributes: Any,
-) -> Callable[[], Any]:
+    loss,
+    record=LABELLED,
+    regularizer=ridge,
+    constraints=lambda w: [],
+    mechanism=None,
+    delta=0.0,
+    **attributes,
+):
     """Return a call of `verify` on a template with one variable w of three entries; `loss` takes w and the fields."""
 
-    def run() -> Any:
+    def run():
         w = cp.Variable(3, name="w", **attributes)
         chosen = dp.ObjectivePerturbation() if mechanism is None else mechanism
         # A plain function of the fields, so that the template can call it by their names.
@@ -75,10 +71,10 @@ def verified(
     return run
 
 
-def of_a_matrix(loss: Loss, regularizer: Loss = cp.sum_squares, **attributes: Any) -> Callable[[], Any]:
+def of_a_matrix(loss, regularizer=cp.sum_squares, **attributes):
     """Return a call of `verify` on a template with one 2 x 2 variable P and records in a ball of two dimensions."""
 
-    def run() -> Any:
+    def run():
         P = cp.Variable((2, 2), name="P", **attributes)
         template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: loss(P, x), regularizer(P))
         return dp.verify(template, PROMISE, size=100, mechanism=dp.ObjectivePerturbation())
@@ -86,16 +82,16 @@ def of_a_matrix(loss: Loss, regularizer: Loss = cp.sum_squares, **attributes: An
     return run
 
 
-def declared(function: Callable[[Any], Any]) -> Callable[[], Any]:
+def declared(function):
     atom = dp.Atom("mine", function, slope=(0.0, 0.9), curvature=0.25)
     return verified(lambda w, x, y: atom(x @ w))
 
 
-def shipped(features: int = 2, **options: float) -> dp.Template:
+def shipped(features=2, **options):
     return dp.load("logistic_regression", features=features, **options)
 
 
-def untested(loss: Callable[..., object]) -> dp.Template:
+def untested(loss):
     return dp.Template(dp.Record(x=dp.Ball(2)), loss)
 
 
@@ -103,7 +99,7 @@ NUMBERS = dp.Schema({"a": (-1.0, 1.0)}, label="y", labels=[-1, 1])
 NUMBERED = dp.Partitions([pd.DataFrame({"a": [0.1, -0.2], "y": [1, -1]})], NUMBERS)
 
 
-REFUSED: dict[str, Callable[[], Any]] = {
+REFUSED = {
     # No proof
     "a record in an unbounded ball": lambda: dp.Record(x=dp.Ball(3, radius=np.inf)),
     "the root of a field that can be negative": verified(lambda w, x: cp.logistic(w[0] * cp.sqrt(x)), SIGNED),
@@ -215,7 +211,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 WORDS = Path(__file__).with_name("refusals.json")
 
 
-def words(name: str) -> str:
+def words(name):
     """Return the class and the message of what a case raises."""
     try:
         REFUSED[name]()
@@ -237,7 +233,7 @@ def test_a_refusal_says_why_where_and_what_to_do(name):
 
 # A remedy must work: the rounded-off version of each kink is certified.
 
-ROUNDED: dict[str, Loss] = {
+ROUNDED = {
     "the hinge": lambda w, x, y: dp.huber_hinge(1 - y * (x @ w), width=0.5),
     "a maximum of two terms": lambda w, x, y: cp.log_sum_exp(cp.hstack([x @ w, 1 - x @ w])),
     "the largest entry": lambda w, x, y: cp.log_sum_exp(cp.multiply(w, x)),
@@ -264,7 +260,7 @@ def test_losses_whose_squares_underflow_are_proved_or_refused(scale):
 # Whatever an atom of CVXPY does, the answer is a certificate or a refusal, never an error of another kind.
 
 
-def losses(name: str, shapes: Any, **attributes: Any) -> list[tuple[cp.Variable, cp.Expression]]:
+def losses(name, shapes, **attributes):
     """Return the losses that an atom of one argument makes, with either sign, of variables of these shapes."""
     found = []
     for w in [cp.Variable(shape, name="w", **attributes) for shape in shapes]:

@@ -1,7 +1,6 @@
 """How tight the certificates of the shipped problems are: every constant is attacked, and nearly reached."""
 
 import sys
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,17 @@ STATISTICS = {"least_squares_classifier", "linear_regression"}  # no gradient bo
 TWO_CLASSES = {"elastic_net_logistic", "fair_logistic_regression", "hinge_svm", "huber_svm", "kernel_svm"}
 TWO_CLASSES |= {"logistic_regression", "multi_task_logistic", "smooth_hinge_svm"}
 # Every shipped problem with two and three classes, and with more components.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {}
+VARIANTS = {}
 for _name in sorted(set(dp.problems()) - STATISTICS):
     _options = problem_files.options(_name)
-    _chosen: dict[str, Any] = {"frequencies": 6} if "frequencies" in _options else {}
+    _chosen = {"frequencies": 6} if "frequencies" in _options else {}
     if "classes" in _options and _name not in TWO_CLASSES:
         VARIANTS |= {f"{_name}-{c}": (_name, _chosen | {"classes": c}) for c in (2, 3)}
     else:
         VARIANTS[_name] = (_name, _chosen)
 
 
-def check(found: dp.Falsification) -> None:
+def check(found):
     """Compare the ratios with what is asked of them; `pytest -rP` shows them."""
     sys.stdout.write(f"{found}\n")
     for constant, finding in found.items():

@@ -4,26 +4,22 @@ Each is verified, fitted privately, and compared with a reference that a conic s
 regularizers: tests/geometry/test_kinks.py.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 from learners_of_tests import free, logistic, records_of
-from numpy.typing import NDArray
 
 import dpconvex as dp
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
-Array = NDArray[np.float64]
 SIZE, D = 60, 3
 PROMISE = dp.Privacy(1.0)
 
 # Each takes a variable of D entries (or a D x D matrix) and returns constraints on it.
-VECTOR_SETS: dict[str, Callable[[Any], list[Any]]] = {
+VECTOR_SETS = {
     "space": free,
     "box": lambda w: [w >= -0.3, w <= 0.2],
     "orthant": lambda w: [w >= 0],
@@ -41,7 +37,7 @@ VECTOR_SETS: dict[str, Callable[[Any], list[Any]]] = {
     "hyperbola": lambda w: [cp.inv_pos(w[0]) <= 5 * w[1]],
     "square over a number": lambda w: [cp.quad_over_lin(w[0] - 1, w[1]) <= w[2], w[1] >= 1e-3],
 }
-MATRIX_SETS: dict[str, tuple[dict[str, Any], Callable[[Any], list[Any]]]] = {
+MATRIX_SETS = {
     "semidefinite": ({"PSD": True}, lambda P: []),
     "eigenvalues between bounds": ({"symmetric": True}, lambda P: [P >> 0.1 * np.eye(D), P << 0.5 * np.eye(D)]),
     "semidefinite with bounded trace": ({"PSD": True}, lambda P: [cp.trace(P) <= 0.5]),
@@ -50,7 +46,7 @@ MATRIX_SETS: dict[str, tuple[dict[str, Any], Callable[[Any], list[Any]]]] = {
 }
 # Regularizers, with kinks or logarithms whose proximal map is not that of the set.
 SIMPLEX = VECTOR_SETS["simplex"]
-REGULARIZERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
+REGULARIZERS = {
     "largest absolute entry": (lambda w: 0.05 * cp.norm_inf(w), free),
     "huber": (lambda w: 0.05 * cp.sum(cp.huber(w, 0.1)), free),
     "differences and l1": (lambda w: 0.05 * cp.norm1(cp.diff(w)) + 0.02 * cp.norm1(w), free),
@@ -69,21 +65,21 @@ REGULARIZERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]]
 }
 
 
-def of_vectors(regularizer: Callable[[Any], Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
+def of_vectors(regularizer, constraints):
     return logistic(D, lambda w: 0.1 * cp.sum_squares(w) + regularizer(w), constraints)
 
 
-def of_matrices(attributes: dict[str, Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
+def of_matrices(attributes, constraints):
     score = lambda P, x: x @ P @ x  # noqa: E731
     return logistic((D, D), lambda P: 0.1 * cp.sum_squares(P), constraints, score, **attributes)
 
 
-def gaussians() -> dp.Template:
+def gaussians():
     """Large-margin Gaussians with one shape for all classes, a bounded trace, and a bounded condition."""
     Phi = [cp.Variable((D, D), PSD=True, name=f"Phi_{c}") for c in range(2)]
     shape = [P[:2, :2] for P in Phi]
 
-    def loss(x: Any, y: int) -> Any:
+    def loss(x, y):
         z = cp.hstack([x, 1]) / np.sqrt(2)
         return dp.huber_hinge(1 + z @ (Phi[y] - Phi[1 - y]) @ z, width=0.5)
 
@@ -95,7 +91,7 @@ def gaussians() -> dp.Template:
     )
 
 
-LEARNERS: dict[str, Callable[[], dp.Template]] = {
+LEARNERS = {
     **{f"K: {name}": partial(of_vectors, lambda w: 0, build) for name, build in VECTOR_SETS.items()},
     **{f"K: {name}": partial(of_matrices, *parts) for name, parts in MATRIX_SETS.items()},
     **{f"regularizer: {name}": partial(of_vectors, *parts) for name, parts in REGULARIZERS.items()},
@@ -103,14 +99,14 @@ LEARNERS: dict[str, Callable[[], dp.Template]] = {
 }
 
 
-def reference(template: dp.Template, data: dict[str, Any], noise: dict[str, Array], added: float) -> dict[str, Array]:
+def reference(template, data, noise, added):
     """Solve the perturbed program to the limit of accuracy."""
     problem = template.problem(data, noise, added=added)
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, max_iter=500)
     return {variable.name(): np.asarray(variable.value) for variable in problem.variables()}
 
 
-def violation(template: dp.Template, values: dict[str, Array]) -> float:
+def violation(template, values):
     """Return by how much the declared constraints are missed."""
     problem = template.problem(records_of(template, 1))
     for variable in problem.variables():
@@ -140,7 +136,7 @@ def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name):
     assert violation(template, space.unpack(theta)) <= 1e-9
 
 
-UNPROVED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+UNPROVED = {
     "square of a kink": (D, lambda w: cp.square(cp.norm1(w))),
     "p-norm below 2": (D, lambda w: cp.pnorm(w, 1.5)),
     "nuclear norm and rows": ((D, D), lambda W: cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))),
@@ -157,7 +153,7 @@ def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name):
     assert not budget.entries
 
 
-TIED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
+TIED = {
     "largest entries": (lambda w: 0.1 * cp.sum_largest(w, 3), free),
     "largest sizes": (lambda w: 0.01 * cp.sum_largest(cp.abs(w), 2), free),
     "bounded sizes": (lambda w: 0, lambda w: [cp.sum_largest(cp.abs(w), 3) <= 0.3]),

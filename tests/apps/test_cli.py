@@ -6,9 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,15 +53,12 @@ class Outcome(NamedTuple):
     err: str
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.out)
 
 
-Run = Callable[..., Outcome]
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys, tmp_path, monkeypatch):
     """Return a function that runs a command, in words and further arguments, in a folder of data."""
     monkeypatch.chdir(tmp_path)
     DATA.to_csv("data.csv", index=False)
@@ -73,7 +69,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     Path("shop.toml").write_text(SCHEMA, encoding="utf-8")
     Path("fit.toml").write_text(SETTINGS, encoding="utf-8")
 
-    def command(words: str, *further: str, ends: int | None = None) -> Outcome:
+    def command(words, *further, ends=None):
         try:
             status = cli.main([*words.split(), *further])
         except SystemExit as end:  # from argparse
@@ -139,7 +135,6 @@ def test_a_mixture_pays_for_its_components(run):
     done = run(f"{fit} --ledger budget.jsonl --budget 4 --budget-delta 1e-6", ends=0)
     assert "( 20 %)  the component labels: noisy k-means" in done.out
     certificate = dp.Release.load("model.npz").certificate
-    assert certificate is not None
     assert certificate.to_dict()["clustering"] == proved["certificate"]["clustering"]
     assert dp.Budget.open("budget.jsonl").remaining == (0.0, 0.0)
     run("predict model.npz data.csv", ends=0)
@@ -196,7 +191,7 @@ GIVEN = {
 @pytest.mark.parametrize(("command", "changes", "complaint"), [(c, *row) for c in MISTAKES for row in MISTAKES[c]])
 def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, complaint):
     before = set(Path().iterdir())
-    given: dict[str, str | None] = GIVEN[command] | changes
+    given = GIVEN[command] | changes
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
     words = "fit logistic_regression data.csv" if command == "fit" else "verify logistic_regression --set features=2"
     refused = run(words, *options, ends=1 if "--adjacency" in changes else 2)

@@ -19,7 +19,6 @@ from dpconvex.noise import samplers
 
 TENTH = 0.9
 SLOW = pytest.mark.slow
-Plant = Callable[[pytest.MonkeyPatch], None]
 PURE, BOTH = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6, adjacency="add-remove")
 ADDED = dp.Privacy(1.0, adjacency="add-remove")
 GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
@@ -32,17 +31,17 @@ least_squares = lru_cache(lambda: dp.load("linear_regression", features=2))
 
 
 @lru_cache
-def kinked() -> dp.Template:
+def kinked():
     w = cp.Variable(1, name="w")  # a support vector machine in a ball
     record = dp.Record(x=dp.Box([-1.0], [1.0]), y=dp.Choice([-1, 1]))
     return dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), 0.0, [cp.norm(w) <= 3])
 
 
-def smaller(owner: Any, name: str) -> Plant:
-    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+def smaller(owner, name):
+    def plant(monkeypatch):
         honest = getattr(owner, name)
 
-        def calibrate(*arguments: Any, **options: Any) -> Any:
+        def calibrate(*arguments, **options):
             found = honest(*arguments, **options)
             return TENTH * found if isinstance(found, float) else replace(found, scale=TENTH * found.scale)
 
@@ -51,8 +50,8 @@ def smaller(owner: Any, name: str) -> Plant:
     return plant
 
 
-def drawn(law: type[samplers.Gamma] | type[samplers.Gaussian]) -> Plant:
-    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn(law):
+    def plant(monkeypatch):
         honest = law.draw
         monkeypatch.setattr(law, "draw", staticmethod(lambda p, scale, rng: honest(p, TENTH * scale, rng)))
 
@@ -66,7 +65,7 @@ class Case:
     template: Callable[[], Any]
     privacy: dp.Privacy
     mechanism: Any
-    plant: Plant
+    plant: Callable[..., None]
     part: str = "exact answer"
     tight: float = 0.99
     share: float | None = None
@@ -99,7 +98,7 @@ CASES = {
 LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn"}
 
 
-def audited(case: Case) -> dp.Audit:
+def audited(case):
     effort = 0.1 if case.share is None else 0.02
     return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, seed=3, effort=effort, share=case.share)
 
@@ -134,7 +133,7 @@ def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(mechani
 
 # Learners of the gallery in their smallest sizes: the exact law of the answer keeps the promise.
 
-GALLERY: list[tuple[str, dict[str, Any]]] = [
+GALLERY = [
     ("fair_logistic_regression", {}),
     ("gaussian_precision", {}),
     ("ordinal_regression", {"classes": 3}),
@@ -186,7 +185,7 @@ def test_everything_as_released():
         found["nothing"]
 
 
-def without_projection() -> dp.Template:
+def without_projection():
     return learners_of_tests.logistic(2, cp.sum_squares, lambda w: [w >= -3, cp.log_sum_exp(w) <= 2])
 
 
@@ -207,7 +206,7 @@ def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(dp.DPConvexError, match=message):
         dp.audit(**({"template": logistic(), "privacy": PURE, "size": 10} | options))
     with pytest.raises(dp.TemplateError, match="expected a Certificate, not Privacy"):
-        dp.falsify(logistic(), PURE)  # type: ignore[arg-type]
+        dp.falsify(logistic(), PURE)
 
 
 def test_the_command_line(capsys, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ ADJACENCIES = ("replace-one", "add-remove")
 TAIL, MOST_RUNS = 1e-13, 200_000
 
 
-def choice_law(counts: np.ndarray, factor: float, how: str) -> np.ndarray:
+def choice_law(counts, factor, how):
     """Return the exact probabilities that each candidate is chosen; permute-and-flip is averaged over all orders."""
     chances = np.exp(-factor * (counts - counts.min()))
     if how == "exponential":
@@ -25,7 +25,7 @@ def choice_law(counts: np.ndarray, factor: float, how: str) -> np.ndarray:
     return np.bincount(orders.ravel(), weights=weights.ravel()) / len(orders)
 
 
-def worst_choice(factor: float, adjacency: str, how: str) -> float:
+def worst_choice(factor, adjacency, how):
     moves = [np.array(move) for move in product((-1.0, 0.0, 1.0), repeat=3)]
     if adjacency == "add-remove":
         moves = [move for move in moves if (move >= 0).all() or (move <= 0).all()]
@@ -49,7 +49,7 @@ def test_a_choice_costs_its_epsilon_and_no_more(how, adjacency):
         assert worst_choice(1.1 * rate(epsilon, adjacency), adjacency, how) > epsilon
 
 
-def worst_best_run(repetitions: dp.Repetitions, each: float) -> float:
+def worst_best_run(repetitions, each):
     """Return the loss of privacy of the best of several runs, with the worst mechanism of a pure promise that one may be.
 
     With f the generating function of the number of runs, a result with probability w, better than all but a share a, is the

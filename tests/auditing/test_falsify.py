@@ -1,7 +1,6 @@
 """The falsifier finds worst cases, breaks wrong constants, and leaves right ones standing."""
 
 from dataclasses import replace
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,14 +11,14 @@ import dpconvex as dp
 from dpconvex.core.atoms.exponentials import LOGISTIC
 from dpconvex.release.verify import analyse
 
-FAST: dict[str, Any] = {"starts": 16, "steps": 30, "seed": 0}
+FAST = {"starts": 16, "steps": 30, "seed": 0}
 PROMISE = dp.Privacy(1.0)
 GAMMA = dp.ObjectivePerturbation(noise="gamma")
 DEFECT = "defect of dpconvex, please report"
 
 
 @pytest.fixture(scope="module")
-def machine() -> tuple[dp.Template, dp.Certificate]:
+def machine():
     """Return the Huber machine and its certificate; every constant of it is attained."""
     template = dp.load("huber_svm", features=2)
     return template, dp.verify(template, PROMISE, 100, GAMMA)
@@ -40,8 +39,6 @@ def test_every_constant_of_a_certificate_is_attacked(machine):
 def test_the_worst_place_is_where_it_says():
     # With logistic loss the gradient at (x, y, w) is known by hand.
     found = dp.falsify(dp.load("logistic_regression", features=3, radius=2.0), **FAST)["gradient_bound"]
-    assert found.record is not None
-    assert found.parameters is not None
     x, y, w = found.record["x"], found.record["y"], found.parameters["w"]
     assert np.linalg.norm(x) / (1 + np.exp(y * (x @ w))) == pytest.approx(found.observed, rel=1e-12)
     assert np.linalg.norm(x) <= 2.0 * (1 + 1e-12)
@@ -72,9 +69,8 @@ def test_a_constant_that_is_a_little_wrong_is_broken(machine, field, factor, nam
 
 def test_a_wrong_rule_is_broken(monkeypatch):
     rule = LOGISTIC.rule
-    assert rule is not None
 
-    def wrong(expression: Any, arguments: Any) -> Any:
+    def wrong(expression, arguments):
         (entry,) = rule(expression, arguments)
         pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
         return [replace(entry, pieces=pieces)]

@@ -12,15 +12,10 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings, strategies as st
-from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
 import dpconvex as dp
 from dpconvex.auditing.laws import Masses, grid, line_masses
-
-Array = NDArray[np.float64]
-# Slope and curvature of a function of one margin.
-Derivatives = Callable[[Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -29,15 +24,15 @@ class Loss:
 
     name: str
     expression: Callable[[Any], Any]
-    derivatives: Derivatives
+    derivatives: Callable[[Any], Any]  # slope and curvature
     bounded: bool = True  # its slopes, without a bound on K
 
 
-def of_line(name: str, atom: Callable[[Any], Any], derivatives: Derivatives, bounded: bool = True) -> Any:
+def of_line(name, atom, derivatives, bounded=True):
     """Return a strategy for a function of ``t = a m + shift``, times a scale, from its slope and curvature in t."""
 
-    def built(a: float, shift: float, scale: float) -> Loss:
-        def inner(m: Array) -> tuple[Array, Array]:
+    def built(a, shift, scale):
+        def inner(m):
             slope, bend = derivatives(a * m + shift)
             return scale * a * slope, scale * a * a * bend
 
@@ -46,29 +41,29 @@ def of_line(name: str, atom: Callable[[Any], Any], derivatives: Derivatives, bou
     return st.builds(built, numbers, shifts, scales)
 
 
-def logistic_slopes(t: Array) -> tuple[Array, Array]:
+def logistic_slopes(t):
     s = np.exp(-np.logaddexp(0.0, -t))
     return s, s * (1 - s)
 
 
-def hinge(width: float) -> Any:
-    def slopes(t: Array) -> tuple[Array, Array]:
+def hinge(width):
+    def slopes(t):
         return np.clip((t + width) / (2 * width), 0, 1), np.where(np.abs(t) < width, 1 / (2 * width), 0)
 
     return of_line(f"huber_hinge[{width}]", lambda t: dp.huber_hinge(t, width), slopes)
 
 
-def exponential_sum(a: float, shift: float, scale: float) -> Loss:
+def exponential_sum(a, shift, scale):
     """A softmax in one margin: log(exp(a m) + exp(-m/2 + shift) + 1)."""
     slopes, offsets = np.array([a, -0.5, 0.0]), np.array([0.0, shift, 0.0])
 
-    def derivatives(m: Array) -> tuple[Array, Array]:
+    def derivatives(m):
         t = m[..., None] * slopes + offsets
         p = np.exp(t - np.logaddexp.reduce(t, axis=-1)[..., None])
         mean = p @ slopes
         return scale * mean, scale * (p @ slopes**2 - mean**2)
 
-    def expression(m: Any) -> Any:
+    def expression(m):
         return scale * cp.log_sum_exp(cp.hstack([a * m, -0.5 * m + shift, 0.0]))
 
     return Loss(f"{scale} lse({a} m, -m/2 + {shift}, 0)", expression, derivatives)
@@ -108,19 +103,19 @@ class Promise:
     tilt: float = 0.0
 
     @property
-    def template(self) -> dp.Template:
+    def template(self):
         theta = cp.Variable(1, name="theta")
         regularizer = self.modulus / 2 * cp.sum_squares(theta - self.middle) + self.absolute * cp.norm1(theta)
-        constraints: list[Any] = [] if self.ends is None else [theta >= self.ends[0], theta <= self.ends[1]]
+        constraints = [] if self.ends is None else [theta >= self.ends[0], theta <= self.ends[1]]
         record = dp.Record(x=dp.Box([self.lower], [self.upper]), y=dp.Choice(range(len(self.kinds))))
 
-        def loss(x: Any, y: int) -> Any:
+        def loss(x, y):
             expression = self.kinds[y].expression
             return expression(theta[0]) - self.tilt * x @ theta if self.tilt else expression(x @ theta)
 
         return dp.Template(record, loss, regularizer / self.size, constraints)
 
-    def slopes(self, record: tuple[int, float] | None, theta: Array, rest: float = 0.0) -> tuple[Array, Array]:
+    def slopes(self, record, theta, rest=0.0):
         """Return slope and curvature of an objective with one record, or none, and a linear rest; off 0, where it has a kink."""
         gradient = self.modulus * (theta - self.middle) + self.absolute * np.sign(theta) + rest
         if record is None:
@@ -131,9 +126,9 @@ class Promise:
         first, second = self.kinds[record[0]].derivatives(theta * record[1])
         return gradient + first * record[1], self.modulus + second * record[1] ** 2
 
-    def pairs(self, rng: np.random.Generator, most: int) -> list[tuple[Any, Any]]:
+    def pairs(self, rng, most):
         points = [self.lower, self.upper, *rng.uniform(self.lower, self.upper, 2)]
-        records: list[Any] = [(label, x) for label in range(len(self.kinds)) for x in points]
+        records = [(label, x) for label in range(len(self.kinds)) for x in points]
         others = [None] if self.privacy.adjacency == "add-remove" else records
         found = [pair for a in records for b in others for pair in ((a, b), (b, a)) if a is not b]
         if len(found) > most:
@@ -142,7 +137,7 @@ class Promise:
 
 
 @st.composite
-def promises(draw: Any, tilted: bool = False) -> Promise:
+def promises(draw, tilted=False):
     """Compose a learner and a promise; tilted, with Gaussian noise on one direction where a record appears."""
     count = draw(st.sampled_from([1, 2, 2, 3]))
     kinds = tuple(draw(losses) for _ in range(count))
@@ -167,7 +162,7 @@ def promises(draw: Any, tilted: bool = False) -> Promise:
     )
 
 
-def aims(promise: Promise, certificate: dp.Certificate, pair: Any, rng: np.random.Generator, count: int) -> Array:
+def aims(promise, certificate, pair, rng, count):
     """Return rests of the data, as gradients, with which the neighbours are told apart well.
 
     Where the gradients differ by D and the curvatures by a factor e^J, the loss exceeds epsilon for noise along D that is not
@@ -190,7 +185,7 @@ def aims(promise: Promise, certificate: dp.Certificate, pair: Any, rng: np.rando
     return (-g1 - wish * difference / length)[np.argsort(-worth)[:count]]
 
 
-def exact(promise: Promise, certificate: dp.Certificate, pair: Any, rest: float, count: int) -> Masses:
+def exact(promise, certificate, pair, rest, count):
     pull = promise.modulus * promise.middle - rest
     center = np.sign(pull) * max(abs(pull) - promise.absolute, 0.0) / promise.modulus
     ends, scale = promise.ends or (-np.inf, np.inf), certificate.noise_scale
@@ -210,13 +205,12 @@ def exact(promise: Promise, certificate: dp.Certificate, pair: Any, rest: float,
 ROUNDING = 1e-6
 
 
-def check(promise: Promise, most: int, places: int) -> None:
+def check(promise, most, places):
     try:
         mechanism = dp.ObjectivePerturbation(promise.noise, added=0.0)
         certificate = dp.verify(promise.template, promise.privacy, promise.size, mechanism)
     except dp.NotPrivate:
         reject()
-    assert certificate.cover is not None
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256(repr(promise.privacy).encode()).digest()[:4], "big"))
     epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
     delta = certificate.delta - certificate.cover.delta

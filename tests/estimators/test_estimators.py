@@ -1,8 +1,6 @@
 """Estimators clone, fit, predict and verify, and learn nothing that was not declared, from tables and from partitions."""
 
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +19,7 @@ def test_component_labels_are_learnt_declared_or_given():
     x = X[:600, :2]
     y = np.where(x[:, 0] + 0.1 * x[:, 1] > 0, "yes", "no")
     centers = [[[-0.5, 0.5], [-0.5, -0.5]], [[0.5, 0.5], [0.5, -0.5]]]
-    fixed: dict[str, Any] = {"epsilon": 20.0, "classes": LABELS, "regularization": 1e-3, "seed": 1}
+    fixed = {"epsilon": 20.0, "classes": LABELS, "regularization": 1e-3, "seed": 1}
     learnt = dp.LargeMarginGaussianMixture(**fixed, share=0.3, rounds=4)
     nearest = dp.LargeMarginGaussianMixture(**fixed, component_labels="nearest", centers=centers)
     given = dp.LargeMarginGaussianMixture(**fixed, component_labels="given")
@@ -31,7 +29,6 @@ def test_component_labels_are_learnt_declared_or_given():
         assert again.release_.certificate == estimator.certificate(features=2, size=600)
         assert [mean.shape for mean in again.means_] == [(2, 2)] * 2
     noise = learnt.certificate(features=2, size=600).clustering
-    assert noise is not None
     assert (noise.epsilon, noise.rounds) == (6.0, 4)
     assert given.certificate(2, 600) == nearest.certificate(2, 600)
     assert given.certificate(2, 600).clustering is None
@@ -41,7 +38,7 @@ def test_component_labels_are_learnt_declared_or_given():
 # Whitening
 
 
-def in_classes(count: int, size: int = 900) -> tuple[np.ndarray, np.ndarray]:
+def in_classes(count, size=900):
     """Draw two or three classes that differ in short directions, beside a long one."""
     rng = np.random.default_rng(3)
     y = np.arange(size) % 3
@@ -53,7 +50,7 @@ def in_classes(count: int, size: int = 900) -> tuple[np.ndarray, np.ndarray]:
 def test_whitened_classifiers_speak_of_original_records(kind, count):
     x, y = in_classes(count)
     budget = dp.Budget(dp.Privacy(8.0, 1e-5))
-    options: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True, "seed": 0}
+    options = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True, "seed": 0}
     model = kind(classes=range(count), whitening=True, budget=budget, **options).fit(x, y)
     assert [entry.privacy.epsilon for entry in budget.entries] == [8.0]  # both stages, once
     proof = model.release_.certificate
@@ -72,7 +69,7 @@ def test_whitened_classifiers_speak_of_original_records(kind, count):
 def test_what_cannot_be_whitened_is_refused_before_payment():
     x, y = in_classes(2, size=60)
     budget = dp.Budget(dp.Privacy(8.0, 1e-5))
-    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "budget": budget}
+    given = {"epsilon": 1.0, "delta": 1e-5, "budget": budget}
     for model in (dp.HuberRegressor(whitening=True, **given), dp.KernelSVC(whitening=dp.PrivateWhitening(), **given)):
         with pytest.raises(dp.TemplateError, match="leave whitening out"):
             model.fit(x, y)
@@ -98,7 +95,7 @@ NO_NUMBERS = [
 @pytest.mark.parametrize("spoil", NO_NUMBERS)
 def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil):
     x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), np.array([-1, 1] * 10)
-    given: dict[str, Any] = {"epsilon": 1.0, "budget": dp.Budget(dp.Privacy(9.0))}
+    given = {"epsilon": 1.0, "budget": dp.Budget(dp.Privacy(9.0))}
     regression, classifier = dp.HuberRegressor(**given), dp.LogisticRegression(classes=(-1, 1), **given)
     for model, features, target in (
         (regression, spoil(x), x[:, 0]),
@@ -168,7 +165,7 @@ def test_a_metric_finds_what_pairs_share():
 # Partitions
 
 
-def in_files(folder: Path, y: Any) -> dp.Partitions:
+def in_files(folder, y):
     entries = []
     for k, part in enumerate(pieces({"x": X, "y": y})):
         entries.append({name: folder / f"{name}{k}.npy" for name in part})
@@ -177,7 +174,7 @@ def in_files(folder: Path, y: Any) -> dp.Partitions:
     return dp.Partitions(entries)
 
 
-MODELS: dict[str, tuple[Any, Any]] = {
+MODELS = {
     "logistic": (dp.LogisticRegression(classes=LABELS, seed=1, epsilon=2.0), Y),
     "kernel": (dp.KernelSVC(classes=LABELS, seed=1, epsilon=9.0, components=5, fit_intercept=True), Y),
     "line": (dp.LinearRegression(bounds=(0, 100), seed=1, epsilon=2.0, delta=1e-6, fit_intercept=True), Z),

@@ -4,7 +4,6 @@ import pickle
 import re
 import warnings
 from functools import cache
-from typing import Any
 
 import cvxpy as cp
 import joblib
@@ -41,11 +40,11 @@ PROBABILITIES = {"check_decision_proba_consistency": UNDECLARED}
 class OfAnyWidth(dp.PrivateEstimator):
     """An estimator of one's own template, which the checks fit to tables of many widths."""
 
-    def template(self, features: int) -> dp.Template:
+    def template(self, features):
         return base.load("ridge_regression", features=features, regularization=0.1)
 
 
-CHECKED: dict[str, tuple[Any, dict[str, str]]] = {
+CHECKED = {
     "LogisticRegression": (dp.LogisticRegression(), TWO_CLASSES),
     "LinearSVC": (dp.LinearSVC(fit_intercept=True), TWO_CLASSES),
     "HuberSVC": (dp.HuberSVC(), TWO_CLASSES),
@@ -75,14 +74,14 @@ once = cache(dp.load)
 QUICK = {"LogisticRegression", "SoftmaxRegression", "KernelSVC", "Ridge", "MetricLearner", "SchemaEncoder"}
 
 
-def checks_of(names: set[str]) -> Any:
+def checks_of(names):
     with warnings.catch_warnings():  # pairs and tables with names are input that most checks do not make
         warnings.simplefilter("ignore", SkipTestWarning)
         some = [CHECKED[name][0] for name in CHECKED if name in names]
         return parametrize_with_checks(some, expected_failed_checks=lambda estimator: KNOWN[type(estimator)])
 
 
-def remembered(name: str, **options: Any) -> dp.Template:
+def remembered(name, **options):
     return once(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
 
 
@@ -116,9 +115,9 @@ def test_every_estimator_is_checked_and_described():
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-0.7, 0.7, size=(400, 2))
 Y = (X[:, 0] + 0.5 * X[:, 1] > 0.2).astype(int)
-TOLD: dict[str, Any] = {"epsilon": 50.0, "seed": 1}
+TOLD = {"epsilon": 50.0, "seed": 1}
 BOUNDED = TOLD | {"bounds": (-10, 10)}
-ESTIMATORS: dict[str, Any] = {
+ESTIMATORS = {
     "logistic": dp.LogisticRegression(**TOLD, fit_intercept=True),
     "svm": dp.LinearSVC(**TOLD),
     "softmax": dp.SoftmaxRegression(**TOLD, fit_intercept=True),
@@ -196,7 +195,7 @@ TABLE = pd.DataFrame({"age": RNG.integers(0, 100, 400), "colour": RNG.choice(["r
 FEATURES = {"age": (0, 100), "colour": dp.Categorical(["red", "green"])}
 SICK = dp.Schema(FEATURES, "sick", ["no", "yes"])
 COST = dp.Schema(FEATURES, "cost", label_bounds=(0, 1000))
-YES: dict[str, Any] = {"epsilon": 20.0, "classes": ("no", "yes")}
+YES = {"epsilon": 20.0, "classes": ("no", "yes")}
 
 
 @pytest.mark.parametrize(

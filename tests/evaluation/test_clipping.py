@@ -1,7 +1,5 @@
 """Clipped sums: norms from the core's forms against gradients that are written down, and what one record moves them by."""
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -15,17 +13,17 @@ from dpconvex.evaluation.clipping import clipped
 from dpconvex.language.batch import Batch
 
 
-def mixed() -> dp.Template:
+def mixed():
     """Several monomials share a parameter, and parameters share a form."""
     w, c = cp.Variable(3, name="w"), cp.Variable(name="c")
 
-    def loss(x: Any) -> Any:
+    def loss(x):
         return cp.logistic((x[0] + x[1]) * w[0] + x[2] * w[1] - 2 * x[3] * w[1] + x[0] * w[2] + c)
 
     return dp.Template(dp.Record(x=dp.Ball(4)), loss, cp.sum_squares(w))
 
 
-def cubic() -> dp.Template:
+def cubic():
     """Leaves of a degree that has no shared forms."""
     w = cp.Variable(2, name="w")
     return dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x[0] * x[1] * x[0] * w[0] + x[1] * w[1]), 0.0)
@@ -42,22 +40,22 @@ TEMPLATES = {
 }
 
 
-def public_table() -> dp.Template:
+def public_table():
     """Leaves of a degree that has no shared forms, behind a public matrix."""
     w, table = cp.Variable(2, name="w"), np.random.default_rng(5).normal(size=(3, 5))
 
-    def loss(x: Any) -> Any:
+    def loss(x):
         return cp.sum(cp.pos(table @ cp.hstack([x[0] ** 3 * w, x @ w, x * w[0]])))
 
     return dp.Template(dp.Record(x=dp.Ball(2)), loss, 0.0)
 
 
-def long_rows() -> dp.Template:
+def long_rows():
     w = cp.Variable(150, name="w")
     return dp.Template(dp.Record(x=dp.Ball(150), u=dp.Box(-2.0, 2.0)), lambda x, u: cp.abs(x @ w - u), 0.0)
 
 
-def each(template: dp.Template, space: Space, batch: Batch, theta: Any) -> Any:
+def each(template, space, batch, theta):
     """Gradient of each record, by itself."""
     some = (batch.chosen(one) for one in np.eye(batch.size, dtype=bool))
     return np.array([BatchedLoss(template, space, one).gradient(theta) for one in some])
@@ -97,12 +95,12 @@ def test_many_blocks_and_sparse_records():
 UNITS = np.array([1e-8, 1e-3, 1.0, 1e7])
 
 
-def two_units(w: Any, x: Any) -> Any:
+def two_units(w, x):
     """Features of different units share a parameter."""
     return (x[0] / UNITS[0] + x[3] / UNITS[3]) * w[0] + (x[1] / UNITS[1] + x[2] / UNITS[2]) * w[1] + x[2] * w[2] + w[3]
 
 
-def units_of_scores(w: Any, x: Any) -> Any:
+def units_of_scores(w, x):
     """Each score has units of its own too."""
     return [x @ cp.multiply(1 / UNITS, w), 1e-6 * x @ cp.multiply(1 / UNITS, w[::-1]), 0.0]
 
@@ -111,7 +109,7 @@ def units_of_scores(w: Any, x: Any) -> Any:
 def test_units_of_features_do_not_shorten_gradients(scores):
     w, rng = cp.Variable(4, name="w"), np.random.default_rng(3)
 
-    def loss(x: Any) -> Any:
+    def loss(x):
         found = scores(w, x)
         return cp.log_sum_exp(cp.hstack(found)) if isinstance(found, list) else cp.logistic(found)
 
@@ -154,13 +152,13 @@ def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most():
         assert np.linalg.norm(found) <= 1.0
 
 
-def clipped_each(monkeypatch: pytest.MonkeyPatch, template: dp.Template, batch: Batch, rows: Any, theta: Any) -> Any:
+def clipped_each(monkeypatch, template, batch, rows, theta):
     """Clipped gradients of some records, as they are added up, in the order of the rows."""
     fields = {name: column[rows] for name, column in batch.fields.items()}
     loss = BatchedLoss(template, Space(template.variables), Batch(fields, batch.group[rows]))
     found = []
 
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments):
         found.append(clipped(*arguments))
         return found[-1]
 

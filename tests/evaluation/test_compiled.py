@@ -1,9 +1,7 @@
 """Lowered losses against CVXPY's own values, record by record, and their derivatives against differences."""
 
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -11,15 +9,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.forms import losses_of
-from dpconvex.language.batch import Batch
 
 
-def by_cvxpy(expression: Expression, values: dict[str, Any]) -> float:
+def by_cvxpy(expression, values):
     """Value of an expression by CVXPY's own evaluation, whether or not the variables' attributes allow the values."""
     writer = Writer()
     written = writer.expression(expression)
@@ -28,7 +24,7 @@ def by_cvxpy(expression: Expression, values: dict[str, Any]) -> float:
     return float(written.value)
 
 
-def one_by_one(template: dp.Template, space: Space, batch: Batch, theta: np.ndarray) -> np.ndarray:
+def one_by_one(template, space, batch, theta):
     """Loss of each record by CVXPY's own evaluation."""
     variables = space.unpack(theta)
     return np.array(
@@ -39,7 +35,7 @@ def one_by_one(template: dp.Template, space: Space, batch: Batch, theta: np.ndar
     )
 
 
-def check(template: dp.Template, seed: int = 0, size: int = 13, smooth: bool = True) -> None:
+def check(template, seed=0, size=13, smooth=True):
     rng = np.random.default_rng(seed)
     space = Space(template.variables)
     batch = template.record.sample(size, rng)
@@ -72,7 +68,7 @@ P = cp.Variable((2, 2), PSD=True, name="P")
 MASK = np.array([True, False, True, True])
 
 # Affine in the variables, with the record's field a of shape (4,) and A of shape (2, 3).
-AFFINE: dict[str, Callable[[Any, Any], Any]] = {
+AFFINE = {
     "inner product": lambda a, A: a @ X,
     "elementwise": lambda a, A: cp.multiply(a, X) - a / 3,
     "matrix-vector": lambda a, A: A @ M @ np.ones(3),
@@ -94,7 +90,7 @@ AFFINE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 # Convex and non-decreasing in every entry where it must be; takes any affine argument.
-OUTER: dict[str, tuple[bool, Callable[[Any], Any]]] = {
+OUTER = {
     "logistic": (True, lambda e: cp.sum(cp.logistic(e))),
     "huber hinge": (True, lambda e: cp.sum(cp.huber(cp.pos(1 + e), 1.0)) / 2),
     "squares": (True, lambda e: cp.sum_squares(e)),
@@ -113,7 +109,7 @@ OUTER: dict[str, tuple[bool, Callable[[Any], Any]]] = {
 PUBLIC = cp.sum_squares(X) + cp.sum_squares(N) + cp.norm1(P) + cp.trace(P) + cp.sum_squares(M)
 
 
-def template_of(loss: Callable[[Any, Any], Any]) -> dp.Template:
+def template_of(loss):
     return dp.Template(
         dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3)))), lambda a, A: loss(a, A), PUBLIC
     )
@@ -137,7 +133,7 @@ def test_outer_atoms(name):
     st.integers(0, 2**32 - 1),
 )
 def test_random_templates(terms, per_label, seed):
-    def loss(a: Any, A: Any, y: int) -> Any:
+    def loss(a, A, y):
         total = cp.sum(cp.logistic(AFFINE[per_label[y]](a, A)))
         for affine, outer in terms:
             total = total + OUTER[outer][1](AFFINE[affine](a, A) * (y + 1) / 3)
@@ -175,7 +171,7 @@ def test_values_and_slopes_at_kinks_and_far(loss, theta, value, slope):
 def test_several_fields_and_labels_that_ignore_some(engine):
     W, c = cp.Variable((3, 2), name="W"), cp.Variable(name="c")
 
-    def loss(x: Any, s: Any, y: int, v: int) -> Any:
+    def loss(x, s, y, v):
         scores = x @ W + (c * s if engine == "forms" else cp.exp(x[0]) * c) if y < 2 else cp.hstack([c, 1.0])
         norm = 1.0 if engine == "forms" else cp.norm(x, 2)  # no polynomial of the record
         return s * cp.log_sum_exp(scores) * (1 + v) + norm * cp.logistic(scores[0]) + (cp.square(c) if v else 0)

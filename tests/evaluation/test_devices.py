@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -161,7 +160,7 @@ def numbers():
         found = BatchedLoss(template, space, batch).value_and_gradient(np.random.default_rng(1).normal(size=space.dim))
     return np.append(*found).tobytes().hex()
 """
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "jax_default_matmul_precision": "F32_F32_F32",
     "jax_numpy_dtype_promotion": "strict",
     "jax_numpy_rank_promotion": "raise",
@@ -174,7 +173,7 @@ OPTIONS: dict[str, Any] = {
 def test_no_option_changes_a_bit_nor_does_the_environment():
     """Options of JAX that its user chose for a process, or in its environment."""
     jax = pytest.importorskip("jax")
-    names: dict[str, Any] = {}
+    names = {}
     exec(SUMS, names)
     plain = names["numbers"]()
     for name, value in OPTIONS.items():  # by what was compiled without them, unless JAX compiles anew

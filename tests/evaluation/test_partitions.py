@@ -3,8 +3,6 @@
 import gc
 import pickle
 import weakref
-from collections.abc import Callable
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -21,15 +19,15 @@ from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.noise.samplers import NoiseSource
 
 
-def records() -> dict[str, Any]:
+def records():
     return {"x": X, "y": Y}
 
 
-def cut(data: dict[str, Any], cuts: list[int] = CUTS) -> dp.Partitions:
+def cut(data, cuts=CUTS):
     return dp.Partitions(pieces(data, cuts))
 
 
-def learner(loss: Callable[..., Any] = lambda y, score: cp.logistic(-y * score)) -> dp.Template:
+def learner(loss=lambda y, score: cp.logistic(-y * score)):
     w = cp.Variable(3, name="w")
     return dp.Template(
         dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
@@ -91,7 +89,7 @@ ADDED = dp.Privacy(2.0, 1e-6, adjacency="add-remove")
     ids=["objective", "output", "descent", "clipped", "sampled", "added", "whitened"],
 )
 def test_every_mechanism_gives_the_same_release(privacy, options, monkeypatch):
-    made: list[Any] = []
+    made = []
     original = NoiseSource.__init__
     monkeypatch.setattr(NoiseSource, "__init__", lambda *source: (made.append(source[1]), original(*source))[1])
     data, template = records(), learner()
@@ -120,8 +118,8 @@ def test_statistics_sweeps_and_baselines_are_the_same():
 
 PREDICTING = dp.load("logistic_regression", features=3)
 MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
-CONIC: dict[str, Any] = {"backend": "conic"}
-REFUSALS: list[tuple[str, Callable[..., object]]] = [
+CONIC = {"backend": "conic"}
+REFUSALS = [
     ("Conic", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
     ("the backend Conic", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
     ("a fit with workers", lambda data, **paid: dp.tune([PREDICTING], data, Q, workers=2, **paid)),

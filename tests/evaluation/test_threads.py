@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +22,9 @@ from dpconvex.evaluation.threads import in_order
 
 def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next():
     """Fits that are paid for are not lost because the next one cannot be paid."""
-    done: list[int] = []
+    done = []
 
-    def tasks() -> Iterator[Any]:
+    def tasks():
         for k in range(3):
             yield lambda k=k: (time.sleep(0.02), k)[1]
         raise ValueError("no more")
@@ -40,11 +37,11 @@ def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next():
 def test_nothing_runs_on_after_an_error():
     begun, ended = Event(), []
 
-    def fail() -> None:
+    def fail():
         begun.wait(30)
         raise FloatingPointError("first block")
 
-    def work() -> None:
+    def work():
         begun.set()
         time.sleep(0.2)
         ended.append(True)
@@ -92,7 +89,7 @@ def test_threads_work_after_a_fork():
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
 
 
-def columns(x: np.ndarray, folder: Path) -> dict[str, Any]:
+def columns(x, folder):
     np.save(folder / "x.npy", x)
     return {
         "dense": x,

@@ -1,15 +1,11 @@
 """Where a regularizer is defined: K lies inside, or becomes smaller, or the regularizer is refused."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.integrate import quad
 
 import dpconvex as dp
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.release.verify import analyse
 
 RECORD = dp.Record(x=dp.Ball(1))
@@ -18,13 +14,13 @@ S = cp.Variable((2, 2), name="S", symmetric=True)
 Q = cp.Variable((2, 2), name="Q")
 
 
-def analysed(regularizer: Any, constraints: Any = (), variable: cp.Variable = v) -> Analysis:
+def analysed(regularizer, constraints=(), variable=v):
     first = cp.vec(variable, order="F")[0]
     return analyse(dp.Template(RECORD, lambda x: cp.logistic(x[0] * first), regularizer, list(constraints)))
 
 
 # Terms whose domain is "not negative" for what they are applied to.
-TERMS: dict[str, Callable[[Any], Any]] = {
+TERMS = {
     "third power": lambda m: cp.sum(cp.power(m, 3)),
     "fifth power": lambda m: cp.sum(cp.power(m, 5)),
     "power 1.5": lambda m: cp.sum(cp.power(m, 1.5)),
@@ -71,10 +67,10 @@ def test_log_det_keeps_to_positive_semidefinite_matrices():
     np.testing.assert_allclose(projected, -np.eye(2))
 
 
-def density(points: np.ndarray, slope: float, beta: float, floor: float) -> tuple[np.ndarray, float]:
+def density(points, slope, beta, floor):
     """Density of the answer above the floor, and its probability at the floor, for the cubic learner of one record."""
 
-    def gradient(theta: Any) -> Any:
+    def gradient(theta):
         return slope / (1 + np.exp(-slope * theta)) + theta + 0.3 * theta**2
 
     curvature = slope**2 * 0.25 / np.cosh(slope * points / 2) ** 2 + 1 + 0.6 * points

@@ -1,8 +1,5 @@
 """The feasible set: what is recognised, points of it and their certificates against a solver, bounds, and what is refused."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.certificates import certified_distance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.quadratics import Affine
 from dpconvex.geometry.region import Region
 from dpconvex.release.verify import analyse
 
@@ -25,9 +21,8 @@ TALL, SKEW = RNG.normal(size=(8, 6)), RNG.normal(size=(3, 6))
 SHIFT = RNG.normal(size=(3, 4)) / 3
 CONE = np.array([[1.0, 0.2, 0.0], [0.2, 0.5, 0.1], [0.0, 0.1, 0.3]])
 PRICES = np.array([1.0, 2.0, 0.5, 1.5, 3.0, 1.0])
-Case = tuple[list[cp.Variable], list[cp.Constraint]]
 
-CLOSED: dict[str, Case] = {
+CLOSED = {
     "semidefinite": ([P], []),
     "eigenvalues": ([P, S], [P << 0.5 * np.eye(3), cp.lambda_max(S) <= 0.2, S >> -0.2 * np.eye(3)]),
     "slab": ([X], [cp.sum(X) <= 1, -2 * X[0] - 2 * cp.sum(X[1:]) <= 2]),
@@ -40,7 +35,7 @@ CLOSED: dict[str, Case] = {
     "nuclear ball": ([M], [cp.normNuc(2 * (M - SHIFT).T) <= 1]),
     "condition and trace": ([P], [P >> 0.1 * np.eye(3), P << 0.9 * np.eye(3), cp.trace(P) <= 1]),
 }
-CONIC: dict[str, Case] = {
+CONIC = {
     "spectral ball": ([M], [cp.sigma_max(M - SHIFT) <= 0.5]),
     "semidefinite in a ball": ([P], [cp.norm(P, "fro") <= 0.8]),
     "portfolio with a cap": ([W], [W >= 0, W <= 0.3, cp.sum(W) == 1]),
@@ -71,29 +66,29 @@ class SquaredDistance:
 
     modulus, costs = 1.0, np.zeros(0)
 
-    def __init__(self, center: np.ndarray) -> None:
+    def __init__(self, center):
         self.center = center
 
-    def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+    def value_and_gradient(self, x):
         return 0.5 * float(np.sum((x - self.center) ** 2)), x - self.center
 
-    def hessian(self, x: np.ndarray) -> np.ndarray:
+    def hessian(self, x):
         return np.eye(len(x))
 
-    def gradient_error(self, x: np.ndarray, gradient: np.ndarray) -> float:
+    def gradient_error(self, x, gradient):
         return float(np.finfo(float).eps * (np.linalg.norm(gradient) + np.linalg.norm(x)))
 
-    def lowered(self, x: np.ndarray) -> np.ndarray:
+    def lowered(self, x):
         return x
 
 
-def set_of(case: Case) -> FeasibleSet:
+def set_of(case):
     variables, constraints = case
     reader = Reader([parameter for constraint in constraints for parameter in constraint.parameters()])
     return FeasibleSet(Space([variable_of(v) for v in variables]), [reader.constraint(c) for c in constraints])
 
 
-def reference(feasible: FeasibleSet, case: Case, x: np.ndarray) -> np.ndarray:
+def reference(feasible, case, x):
     values = feasible.space.unpack(x)
     distance = cp.norm(cp.hstack([cp.vec(v - values[v.name()], order="F") for v in case[0]]))
     tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
@@ -101,7 +96,7 @@ def reference(feasible: FeasibleSet, case: Case, x: np.ndarray) -> np.ndarray:
     return feasible.space.pack({v.name(): v.value for v in case[0]})
 
 
-def violation(feasible: FeasibleSet, case: Case, point: np.ndarray) -> float:
+def violation(feasible, case, point):
     for v in case[0]:
         v.save_value(feasible.space.unpack(point)[v.name()])
     with np.errstate(all="ignore"):
@@ -180,7 +175,7 @@ def test_bounds_hold_whatever_the_multipliers_are(name):
                 assert all(half.row @ (y - point) <= half.gap + 1e-12 * (1 + np.abs(half.row).sum()) for y in members)
 
 
-ATTRIBUTES: list[tuple[dict[str, Any], Any, Any]] = [
+ATTRIBUTES = [
     ({"nonneg": True}, [-1.0, 2.0], [0, 2]),
     ({"neg": True}, [-1.0, 2.0], [-1, 0]),
     ({"bounds": [-1.0, np.array([1.0, 2.0])]}, [-3.0, 3.0], [-1, 2]),
@@ -241,7 +236,7 @@ def test_without_a_point_inside_nothing_is_certified():
 
 
 # The largest Frobenius norm that constraints allow, if that is known and found.
-BOUNDED: dict[str, tuple[cp.Variable, list[cp.Constraint], float | None]] = {
+BOUNDED = {
     "l1 ball": (X, [cp.norm1(X) <= 2], 2.0),
     "simplex": (X, [X >= 0, cp.sum(X) == 1], 1.0),
     "one free coordinate": (X, [X[:3] >= -1, X >= -4, X[0] + X[1] + X[2] + 2 * X[3] <= 3], None),
@@ -304,7 +299,7 @@ def test_free_coordinates_stay_unbounded():
 
 # Losses that need bounded leaves, and their exact gradient bounds.
 SIGNS = dp.Box(-np.ones(4), np.ones(4))
-LOSSES: list[tuple[Any, Callable[..., Any], list[cp.Constraint], cp.Variable, float]] = [
+LOSSES = [
     (SIGNS, lambda x: cp.square(x @ X), [cp.norm1(X) <= 2], X, 8.0),
     (SIGNS, lambda x: cp.square(x @ X), [X >= 0, cp.sum(X) == 1], X, 4.0),
     (dp.Ball(3), lambda x: cp.square(x @ P @ x), [cp.trace(P) <= 2], P, 4.0),
@@ -318,14 +313,14 @@ def test_losses_are_bounded_over_bounded_sets(domain, loss, constraints, variabl
 
 
 def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch):
-    def template() -> dp.Template:
+    def template():
         record = dp.Record(x=dp.Ball(6))
         return dp.Template(record, lambda x: cp.logistic(x @ W), cp.sum_squares(W), [cp.norm(TALL @ W) <= 0.8])
 
     dp.verify(template(), dp.Privacy(1.0), size=50)
     read_rightly = Region._norm
 
-    def wider(self: Region, kind: str, level: Affine, inner: Affine) -> None:
+    def wider(self, kind, level, inner):
         read_rightly(self, kind, (level[0], 1.5 * level[1]), inner)
 
     monkeypatch.setattr(Region, "_norm", wider)

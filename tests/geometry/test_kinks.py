@@ -1,36 +1,29 @@
 """Proximal maps of regularizers: against CVXPY, by optimality, together with K, and with an honest bound on their rounding."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import dpconvex as dp
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.geometry.kinks import Kinks, split_kinks
-
-Array = NDArray[np.float64]
-Case = tuple[Callable[[], cp.Variable], Callable[[Any], Any], Callable[[Any], list[Any]]]
+from dpconvex.geometry.kinks import split_kinks
 
 
-def vector(**attributes: Any) -> Callable[[], cp.Variable]:
+def vector(**attributes):
     return lambda: cp.Variable(6, name="v", **attributes)
 
 
-def matrix(*shape: int, **attributes: Any) -> Callable[[], cp.Variable]:
+def matrix(*shape, **attributes):
     return lambda: cp.Variable(shape, name="v", **attributes)
 
 
-def free(v: Any) -> list[Any]:
+def free(v):
     return []
 
 
 TURN = np.array([[1.0, 1, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0]])
 # Those whose proximal map, together with the projection on K, has a closed form; and others, which get heights.
-MAPPED: dict[str, Case] = {
+MAPPED = {
     "Euclidean norm": (vector(), cp.norm, free),
     "rows": (matrix(2, 3), lambda v: cp.sum(cp.norm(v, 2, axis=1)), free),
     "nuclear norm": (matrix(2, 3), cp.normNuc, free),
@@ -40,7 +33,7 @@ MAPPED: dict[str, Case] = {
     "nuclear norm, symmetric": (matrix(3, 3, symmetric=True), cp.normNuc, free),
     "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
 }
-LIFTED: dict[str, Case] = {
+LIFTED = {
     "largest singular value": (matrix(2, 3), cp.sigma_max, free),
     "largest entry": (vector(), cp.max, free),
     "logarithms of affine": (vector(), lambda v: -2 * cp.sum(cp.log(3 - 2 * v)), free),
@@ -51,10 +44,10 @@ LIFTED: dict[str, Case] = {
     "largest eigenvalue in a cone": (matrix(3, 3, PSD=True), cp.lambda_max, free),
     "of blocks": (vector(), lambda v: cp.max(v[:2]) + cp.norm(v[2:4]) - cp.sum(cp.log(v[4:])), free),
 }
-EXACT: dict[str, Any] = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+EXACT = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
 
-def parts(case: str) -> tuple[cp.Variable, Any, list[Any], LossForm, Kinks]:
+def parts(case):
     make, regularizer, constraints = {**MAPPED, **LIFTED}[case]
     v = make()
     written, declared = regularizer(v), constraints(v)

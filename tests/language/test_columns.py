@@ -1,9 +1,5 @@
 """Columns and records: what is accepted, what is refused and how, whatever holds the numbers; nothing is guessed or believed."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -29,7 +25,7 @@ LEARNER = dp.Record(x=dp.Ball(3), y=dp.Choice(["no", "yes"]))
 DATA = {"x": [[0.0, 0.6, 0.8], [0.0, 0.0, 0.0]], "y": ["yes", "no"]}
 
 
-def value_rows(domain: dp.Ball | dp.Box) -> st.SearchStrategy[Any]:
+def value_rows(domain):
     return st.integers(1, 5).flatmap(lambda n: arrays(float, (n, *domain.shape), elements=huge))
 
 
@@ -95,7 +91,7 @@ TRIPLES = dp.Record(x=dp.Box(-np.full(3, 500.0), np.full(3, 500.0)))
 DENSE = np.array([[0.0, 1.0, 0.0], [2.0, 0.0, -3.0], [0.0, 0.0, 0.0], [4.0, 5.0, 6.0]])
 
 
-def read(column: Any, record: dp.Record = TRIPLES) -> Any:
+def read(column, record=TRIPLES):
     return record.validate({"x": column}).fields["x"]
 
 
@@ -110,7 +106,7 @@ def test_every_format_holds_the_same_records(form, kind):
             np.testing.assert_array_equal(found.toarray(), values.astype(float))
 
 
-SPOILT: dict[str, Callable[[Any], Any]] = {
+SPOILT = {
     "csr: an index too large": lambda m: m.indices.__setitem__(0, 10**9),
     "csc: a negative index": lambda m: m.indices.__setitem__(0, -1),
     "bsr: an index too large": lambda m: m.indices.__setitem__(0, 10**9),
@@ -134,7 +130,7 @@ def test_indices_that_do_not_fit_are_refused(what):
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
 def test_repeated_entries_count_together(form):
-    def repeated(entries: Any) -> Any:
+    def repeated(entries):
         parts = (np.asarray(entries), np.ones(len(entries), dtype=np.int64), [0, len(entries)])
         found = sp.csr_array(parts, shape=(1, 3)).asformat(form)
         found.has_canonical_format = True
@@ -225,11 +221,11 @@ X = RECORD.sample(90, np.random.default_rng(1)).fields["x"]
 Y = np.where(np.random.default_rng(0).random(90) < 0.4, -1, 1)
 
 
-def chunked(values: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+def chunked(values, sizes):
     return np.split(values, np.cumsum(sizes)[:-1])
 
 
-def forms(folder: Path) -> Iterator[tuple[str, Any, Any]]:
+def forms(folder):
     """The same records in every form."""
     yield "sparse", sp.csr_array(X), Y
     yield "sparse matrix by columns", sp.csc_matrix(X), Y
@@ -293,7 +289,7 @@ def test_a_record_outside_leaves_the_others_as_they_are(form, domain):
 # Records that change after they were checked.
 
 
-def columns_of(x: Any, path: Path) -> dict[str, Any]:
+def columns_of(x, path):
     np.save(path, x)
     return {
         "array": x,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ N = 12
 X = np.random.default_rng(0).uniform(-0.5, 0.5, size=(N, 2))
 Y = np.where(X[:, 0] > 0, 1, -1)
 
-FORMS: dict[str, tuple[Callable[[], Any], str]] = {
+FORMS = {
     "a further field": (lambda: {"x": X, "y": Y, "z": Y}, r"missing: \[\], extra: \['z'\]"),
     "a missing field": (lambda: {"x": X}, r"missing: \['y'\]"),
     "no mapping": (lambda: [X, Y], "must map each declared field"),
@@ -39,22 +37,22 @@ FORMS: dict[str, tuple[Callable[[], Any], str]] = {
         "partition 1: field 'x': expected shape",
     ),
 }
-VALUES: dict[str, Callable[[], Any]] = {
+VALUES = {
     "NaN": lambda: {"x": np.where(X[3, 0] == X, np.nan, X), "y": Y},
     "outside": lambda: {"x": 9 * X, "y": Y},
     "an unknown label": lambda: {"x": X, "y": np.where(Y > 0, 2, Y)},
 }
 
 
-def learner(regularization: float = 0.1) -> dp.Template:
+def learner(regularization=0.1):
     return dp.load("logistic_regression", features=2, regularization=regularization)
 
 
-def mixture() -> dp.Template:
+def mixture():
     return dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1))
 
 
-ENTRIES: dict[str, Callable[..., Any]] = {
+ENTRIES = {
     "solve": lambda *given, **options: dp.solve(learner(), *given, **options),
     "solve, whitened": lambda *given, **options: dp.solve(learner(), *given, whitening=True, **options),
     "statistics": lambda *given, **options: dp.statistics(
@@ -72,7 +70,7 @@ ENTRIES: dict[str, Callable[..., Any]] = {
 }
 
 
-def charged(entry: str, data: Callable[[], Any], adjacency: Any, said: str = ".") -> int:
+def charged(entry, data, adjacency, said="."):
     options = {"size": N} if adjacency == "add-remove" else {}
     budget = dp.Budget(dp.Privacy(9.0, 1e-3, adjacency))
     with pytest.raises(dp.DPConvexError, match=said):
@@ -109,15 +107,15 @@ def test_what_dask_says_of_its_arrays_is_looked_at(x):
 
 SCHEMA = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
 DAYS = dp.Schema({"since": dp.Date("2020-01-01", "2021-12-31")}, label="sick", labels=["no", "yes"])
-LOOP: list[Any] = []
+LOOP = []
 LOOP.append(LOOP)
 
 
-def aged(values: Any, name: str = "age") -> dict[str, Any]:
+def aged(values, name="age"):
     return {name: values, "sick": ["no", "yes"]}
 
 
-ODD: dict[str, Callable[[], Any]] = {
+ODD = {
     "a number for a column": lambda: SCHEMA.encode(aged(3)),
     "a generator for a column": lambda: SCHEMA.encode(aged(iter([1, 2]))),
     "a list that contains itself": lambda: SCHEMA.encode(aged(LOOP * 2)),
@@ -126,7 +124,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "text after a day": lambda: DAYS.encode(aged(["2021-01-01garbage", "2021-01-01"], "since")),
     "a time far from now": lambda: DAYS.encode(aged(np.array([10**15, 0], "M8[s]"), "since")),
     "bounds in a set": lambda: dp.Schema({"age": {0, 100}}, "sick", ["no", "yes"]),
-    "a set of labels": lambda: dp.Schema({"age": (0, 100)}, "sick", {"no", "yes"}),  # type: ignore[arg-type]
+    "a set of labels": lambda: dp.Schema({"age": (0, 100)}, "sick", {"no", "yes"}),
     **{
         f"{kind} {how}": lambda kind=kind, turn=turn: SCHEMA.encode(aged(turn(np.array([5, 6], kind))), clip=True)
         for kind in ("m8[ns]", "M8[ns]", "m8[s]")

@@ -2,8 +2,6 @@
 
 import io
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ X = np.random.default_rng(0).uniform(-0.7, 0.7, size=(50, 2))
 Y = np.where(X[:, 0] > 0, 1, -1)
 
 
-def saved(folder: Path, name: str, array: Any) -> Path:
+def saved(folder, name, array):
     np.save(folder / f"{name}.npy", array)
     return folder / f"{name}.npy"
 
@@ -46,7 +44,7 @@ SCHEMA = dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"])
 TABLE = {"age": [0.5, 1.0], "y": ["a", "b"]}
 
 
-def parquet(path: Path, table: dict[str, Any] = TABLE) -> Path:
+def parquet(path, table=TABLE):
     pq = pytest.importorskip("pyarrow.parquet")
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pytest.importorskip("pyarrow").table(table), path)
@@ -126,13 +124,13 @@ def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch
     if form == "large":
         monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 1)
 
-    def changing() -> dict[str, Any]:
+    def changing():
         calls.append(1)
         moved, labels = (x, y) if len(calls) < 5 else OTHERS[kind](x, y)
         return {"x": sp.csr_array(moved) if form == "sparse" else moved, "y": labels}
 
     learner = dp.load("logistic_regression", features=2)
-    data: Any = dp.Partitions([changing])
+    data = dp.Partitions([changing])
     if form == "chunks":
         data = {"x": dp.Chunks(lambda: np.array_split(changing()["x"], len(calls))), "y": y}
     with pytest.raises(dp.DomainError, match="other records than"):

@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import json
 import tomllib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +96,7 @@ ENCODED = np.array(
 ) / np.sqrt(2)
 
 
-def frames() -> dict[str, Any]:
+def frames():
     pd, pl, pa = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
     typed = {**ROWS, "since": [datetime.date.fromisoformat(day) for day in ROWS["since"]]}
     return {

@@ -1,8 +1,5 @@
 """Declaring a learner: what is accepted and refused, problems over all records that become one, and the program given back."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ w = cp.Variable(2, name="w")
 b = cp.Variable(name="b")
 
 
-def loss(x: Any, y: Any, weight: Any, group: Any) -> cp.Expression:
+def loss(x, y, weight, group):
     return weight * cp.logistic((1 if y == "yes" else -1) * (x @ w) + group * b)
 
 
@@ -80,10 +77,9 @@ def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
 # Problems over all records
 
 N, D = 12, 3
-Build = Callable[[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable], Any]
 
 # In X (N x D), y (N), w (D) and W (D x 2).
-SUMS: dict[str, Build] = {
+SUMS = {
     "logistic": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))),
     "sum of squares": lambda X, y, w, W: cp.sum_squares(X @ w - y) / (2 * N),
     "softmax": lambda X, y, w, W: cp.sum(cp.log_sum_exp(X @ W, axis=1)),
@@ -97,7 +93,7 @@ SUMS: dict[str, Build] = {
     "sum along records first": lambda X, y, w, W: cp.sum(cp.multiply([1.0, 2.0], cp.sum(cp.square(X @ W), axis=0))),
 }
 
-MIXED: dict[str, tuple[Build, str]] = {
+MIXED = {
     "a norm of residuals": (lambda X, y, w, W: cp.norm(X @ w - y), r"norm\(X @ w - y\)"),
     "the square of a sum": (lambda X, y, w, W: cp.square(cp.sum(X @ w)), r"linear in sums"),
     "neighbouring rows": (lambda X, y, w, W: cp.sum_squares(X[1:] @ w - X[:-1] @ w), r"X\[1:"),
@@ -107,12 +103,12 @@ MIXED: dict[str, tuple[Build, str]] = {
 }
 
 
-def symbols() -> tuple[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable]:
+def symbols():
     data = cp.Parameter((N, D), name="X"), cp.Parameter(N, name="y")
     return (*data, cp.Variable(D, name="w"), cp.Variable((D, 2), name="W"))
 
 
-def domains(expression: Any) -> dict[str, Any]:
+def domains(expression):
     every = {"X": dp.Ball(D), "y": dp.Choice([-1, 1])}
     return {parameter.name(): every[parameter.name()] for parameter in expression.parameters()}
 

@@ -3,18 +3,14 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from learners_of_tests import X, Y, pieces
 
 import dpconvex as dp
-from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.workers import Workers
 
 distributed = pytest.importorskip("distributed")
@@ -28,10 +24,10 @@ LEARNER = dp.load("logistic_regression", features=3)
 
 
 @contextmanager
-def cluster(processes: bool = False) -> Iterator[Any]:
+def cluster(processes=False):
     """Start two workers of one thread each, on this machine only, without a dashboard; yields their client."""
     address = "127.0.0.1:0"
-    options: dict[str, Any] = {"host": "127.0.0.1"} if processes else {}
+    options = {"host": "127.0.0.1"} if processes else {}
     options |= {"threads_per_worker": 1, "processes": processes, "memory_limit": 0, "dashboard_address": address}
     options |= {"worker_dashboard_address": address, "scheduler_kwargs": {"dashboard": False}}
     with distributed.LocalCluster(2, **options) as made, distributed.Client(made) as client:
@@ -39,30 +35,29 @@ def cluster(processes: bool = False) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def client():
     with cluster() as found:
         yield found
 
 
-def fitted(data: Any, **options: Any) -> Any:
+def fitted(data, **options):
     return dp.solve(LEARNER, data, Q, seed=1, **options)["w"]
 
 
-def here(monkeypatch: pytest.MonkeyPatch, data: Any, fit: Any = fitted, **options: Any) -> Any:
+def here(monkeypatch, data, fit=fitted, **options):
     """Fit in this process, partition by partition."""
     with monkeypatch.context() as patch:
         patch.setattr("dpconvex.language.partitions.workers", lambda *given: None)
         return fit(data, **options)
 
 
-def on_workers(data: Any) -> PartitionedBatch:
+def on_workers(data):
     batch = LEARNER.record.validate(data)
-    assert isinstance(batch, PartitionedBatch)
     assert isinstance(batch.place, Workers)
     return batch
 
 
-def delays(keep: bool | None = None) -> dp.Partitions:
+def delays(keep=None):
     return dp.Partitions(list(map(delayed, PIECES)), keep=keep)
 
 
@@ -76,19 +71,19 @@ def test_mechanisms_have_the_same_bits_on_workers(client, monkeypatch, options):
     assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
 
 
-def files(client: Any, folder: Path) -> dp.Partitions:
+def files(client, folder):
     for k, piece in enumerate(PIECES):
         for name, column in piece.items():
             np.save(folder / f"{name}{k}.npy", column)
     return dp.Partitions([{name: folder / f"{name}{k}.npy" for name in "xy"} for k in range(len(PIECES))])
 
 
-def arrays(client: Any, folder: Path) -> dict[str, Any]:
+def arrays(client, folder):
     da, rows = pytest.importorskip("dask.array"), tuple(len(piece["y"]) for piece in PIECES)
     return {"x": da.from_array(X, chunks=(rows, (2, 1))), "y": da.from_array(Y, chunks=350)}
 
 
-KINDS: dict[str, Callable[[Any, Path], Any]] = {
+KINDS = {
     "array": arrays,
     "futures": lambda client, folder: {name: client.scatter([p[name] for p in PIECES]) for name in "xy"},
     "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in PIECES]),
@@ -139,11 +134,11 @@ def test_a_bad_record_is_named_and_not_logged(client, caplog):
     assert "partition 3" not in caplog.text
 
 
-def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+def on_round(monkeypatch, number, act):
     """Do something when a fit waits for its workers for the so-manieth time."""
     original, rounds = Workers._gathered, count(1)
 
-    def gathered(self: Workers, tasks: list[Any], numbers: Any) -> Any:
+    def gathered(self, tasks, numbers):
         if next(rounds) == number:
             act()
         return original(self, tasks, numbers)
@@ -172,7 +167,7 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch):
 
 
 def test_a_partition_that_changes_is_refused(client, tmp_path):
-    def some() -> dict[str, Any]:
+    def some():
         rows = len(list(tmp_path.iterdir())) + 10
         (tmp_path / f"{rows}").touch()
         return {"x": X[:rows], "y": Y[:rows]}
@@ -184,11 +179,11 @@ def test_a_partition_that_changes_is_refused(client, tmp_path):
 
 
 class Unsendable(Exception):
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         raise TypeError("stays here")
 
 
-def raising(error: Exception) -> dict[str, Any]:
+def raising(error):
     raise type(error)(*error.args)
 
 
@@ -206,7 +201,7 @@ def test_a_partition_that_nobody_can_make_is_named(client, error):
 def test_parts_of_partitions_have_the_same_bits_on_workers(client, monkeypatch):
     learners = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
 
-    def tuned(data: Any) -> Any:
+    def tuned(data):
         return dp.tune(learners, data, Q, seed=1)
 
     np.testing.assert_array_equal(tuned(delays()).release["w"], here(monkeypatch, delays(), tuned).release["w"])

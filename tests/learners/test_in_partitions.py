@@ -1,7 +1,5 @@
 """What combines releases takes partitions: the same bits as in memory where sums are whole numbers, else up to rounding."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from learners_of_tests import X, Y, pieces
@@ -17,7 +15,7 @@ LINE = dp.Release({"w": [0.5, 0.0, 0.1]}, not_private_because="a test", predicto
 GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)}
 
 
-def cut(data: dict[str, Any] = DATA) -> dp.Partitions:
+def cut(data=DATA):
     return dp.Partitions(pieces(data))
 
 

@@ -1,8 +1,5 @@
 """Problem files: shipped ones are found by name, the user's own by path, and mistakes are explained."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 import dpconvex as dp
@@ -23,8 +20,8 @@ def template(*, features, scale=1.0, name="w"):
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def write(text: str = LEARNER) -> Path:
+def write(tmp_path):
+    def write(text=LEARNER):
         (tmp_path / "mine.py").write_text(text, encoding="utf-8")
         return tmp_path / "mine.py"
 

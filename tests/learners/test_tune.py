@@ -1,17 +1,14 @@
 """Private choice: exact frequencies, and a promise that covers the whole."""
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.language.batch import Batch
 from dpconvex.learners.tune import parts, planned, tune, tune_repeated
-from dpconvex.noise.samplers import NoiseSource, seeded_generator
+from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.solve import Fit
-from dpconvex.release.verify import Method, Proved
+from dpconvex.release.verify import Method
 
 
 def test_under_add_remove_a_record_does_not_move_the_others():
@@ -20,14 +17,14 @@ def test_under_add_remove_a_record_does_not_move_the_others():
     assert np.bincount(parts(51, 4, 12, "replace-one", seeded_generator(1))).tolist() == [12, 12, 12, 15]
 
 
-def data(size: int = 2000) -> dict[str, np.ndarray]:
+def data(size=2000):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(size, 3))
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
     return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
 
 
-def grid(*regularizations: float) -> dict[str, dp.Template]:
+def grid(*regularizations):
     return {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in regularizations}
 
 
@@ -37,13 +34,13 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency, monkeypatch):
     promise = dp.Privacy(2.0, adjacency=adjacency)
     columns, used, chosen_on = data(400), list[np.ndarray](), list[int]()
 
-    def fit(self: Fit, way: Proved, mine: Batch, source: NoiseSource) -> dp.Release:
+    def fit(self, way, mine, source):
         assert way.certificate.privacy == promise
         assert adjacency == "add-remove" or way.certificate.size == mine.size
         used.append(mine.fields["x"])
         return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
 
-    def choose(counts: list[int], epsilon: float, neighbours: str, rng: np.random.Generator, how: str) -> int:
+    def choose(counts, epsilon, neighbours, rng, how):
         assert (epsilon, neighbours) == (2.0, adjacency)
         chosen_on.append(counts[0])
         return 0
@@ -72,7 +69,7 @@ UP = np.ones(2)
 RECORDS = {"x": np.zeros((90, 2)), "y": np.ones(90, dtype=int)}
 
 
-def declaring(x: Any, y: Any) -> dp.Template:
+def declaring(x, y):
     w = cp.Variable(2, name="w")
     record = dp.Record(x=x, y=dp.Choice(y))
     return dp.Template(record, lambda x, y: cp.logistic(x @ w), cp.sum_squares(w), predict=lambda p, x: np.ones(len(x)))
@@ -123,9 +120,9 @@ def test_every_share_of_the_budget_adds_up(adjacency):
 
 
 def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch):
-    order: list[str] = []
+    order = []
 
-    def watched(kind: Any, name: str) -> None:
+    def watched(kind, name):
         method = getattr(kind, name)
         monkeypatch.setattr(kind, name, lambda *given, **options: order.append(name) or method(*given, **options))
 
@@ -140,7 +137,6 @@ def test_a_whitened_run_costs_what_its_plan_says():
     whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2)
     template = grid(1e-6)["1e-06"]
     plan = planned(template, whole, law, 500, Method(whitening="auto"))
-    assert plan.fit.stages is not None
     assert plan.fit.stages.privacy == plan.fit.certificate.privacy
     assert plan.fit.stages.noise == plan.fit.certificate.whitening == plan.certificate.whitening
     assert plan.fit.certificate == dp.verify(

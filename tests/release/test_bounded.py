@@ -1,8 +1,5 @@
 """Private bounds: wrong signs refused, answers that keep the true bounds, and a cost that is paid before values are read."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -12,11 +9,11 @@ import dpconvex as dp
 PROMISE = dp.Privacy(epsilon=1.0, delta=1e-3)
 
 
-def bound(**changes: Any) -> dp.PrivateBound:
+def bound(**changes):
     return dp.PrivateBound("b", **{"shape": 2, "sensitivity": 1.0, "minimum": 1.0, **changes})
 
 
-SAFE: dict[str, Callable[[Any, Any], Any]] = {
+SAFE = {
     "upper limit": lambda x, b: x <= b,
     "turned round": lambda x, b: b >= x,
     "convex": lambda x, b: cp.norm(x) <= cp.sum(b),
@@ -28,7 +25,7 @@ SAFE: dict[str, Callable[[Any, Any], Any]] = {
     "times a sign": lambda x, b: x <= cp.multiply(b, 1 + cp.Parameter(2, nonneg=True, value=[0.0, 1.0])),
     "twice": lambda x, b: x - b <= 2 * b,
 }
-UNSAFE: dict[str, Callable[[Any, Any], Any]] = {
+UNSAFE = {
     "lower limit": lambda x, b: x >= b,
     "equality": lambda x, b: x == b,
     "subtracted": lambda x, b: x <= 5 - b,
@@ -41,7 +38,7 @@ UNSAFE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def problem_of(constraint: Any, x: Any) -> cp.Problem:
+def problem_of(constraint, x):
     return cp.Problem(cp.Minimize(cp.sum_squares(x - 20)), [constraint, x <= 30])
 
 
@@ -89,7 +86,7 @@ class Unread:
 
     shape = (2,)
 
-    def __array__(self, *args: Any, **options: Any) -> Any:
+    def __array__(self, *args, **options):
         raise AssertionError("read")
 
 
@@ -119,6 +116,6 @@ def test_a_release_is_saved_with_its_certificate():
     assert release.private
     read = dp.Release.from_bytes(release.to_bytes())
     assert read.to_bytes() == release.to_bytes()
-    shares = [noise.epsilon for noise in read.certificate.noises.values()]  # type: ignore[union-attr]
+    shares = [noise.epsilon for noise in read.certificate.noises.values()]
     assert 0.999 < sum(shares) <= 1
     assert "NOT PRIVATE" in repr(dp.solve_bounded(problem, {b: [4.0, 5.0], c: 7.0}, PROMISE, seed=0))

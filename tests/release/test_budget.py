@@ -5,11 +5,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +69,7 @@ def test_threads_do_not_overspend_together():
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
@@ -89,10 +87,10 @@ def test_a_spend_is_on_the_disk_before_it_returns_and_a_disk_that_fails_leaves_a
     budget, synced = Budget(Privacy(1), path), list[bytes]()
     before, write, sync = path.read_bytes(), os.write, os.fsync
 
-    def full(descriptor: int, data: bytes = b"") -> int:
+    def full(descriptor, data=b""):
         raise OSError(28, "No space left on device")
 
-    def watch(descriptor: int) -> None:
+    def watch(descriptor):
         sync(descriptor)
         synced.append(path.read_bytes())
 
@@ -204,7 +202,7 @@ def test_a_spend_that_waited_sees_what_the_new_file_holds(path):
 def test_a_file_that_is_replaced_under_the_lock_is_an_error(path, monkeypatch):
     budget, append = Budget(Privacy(1), path), ledger.append
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments):
         copy = path.with_name("copy")
         copy.write_bytes(path.read_bytes())
         copy.replace(path)
@@ -218,7 +216,7 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path, monkeypatch):
     assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
 
 
-def in_a_fork(action: Callable[[], object]) -> str:
+def in_a_fork(action):
     """Do something in a fork of this process, and return what error it ended with, if any."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -329,7 +327,7 @@ print(moments, torn, between)
 """
 
 
-def program(code: str, *arguments: object) -> list[int]:
+def program(code, *arguments):
     """Run a program that has no threads, so that it may fork; return the numbers that it prints."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -7,11 +7,9 @@ import os
 import pickle
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -27,7 +25,7 @@ LEARNER = dp.load("logistic_regression", features=3)
 PROOF = dp.Certificate.from_dict(dp.verify(LEARNER, Privacy(1.0, 1e-6), 100).to_dict())  # as a file has it
 
 
-def scores(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+def scores(parameters, x):
     return x @ parameters["W"] + parameters["b"]
 
 
@@ -35,7 +33,7 @@ W = np.arange(6.0).reshape(3, 2)
 TABLE = dp.Schema({"a": (0, 1), "b": (-1, 1), "c": (0, 2.5)}, label="sick", labels=["no", "yes"])
 
 
-def full(**changes: Any) -> Release:
+def full(**changes):
     fields = {
         "parameters": {"W": W, "b": np.float64(0.5)},
         "certificate": PROOF,
@@ -47,7 +45,7 @@ def full(**changes: Any) -> Release:
     return Release(**{**fields, **changes})
 
 
-def template() -> dp.Template:
+def template():
     w, b = cp.Variable((3, 2), name="W"), cp.Variable(name="b")
     return dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w @ np.ones(2) + b), predict=scores)
 
@@ -64,7 +62,7 @@ def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_alon
             value[0] = 1
         with pytest.raises(ValueError, match="WRITEABLE"):
             value.flags.writeable = True
-    base: Any = full(parameters={"w": np.full(1000, 42.0)[:2]})["w"]
+    base = full(parameters={"w": np.full(1000, 42.0)[:2]})["w"]
     while isinstance(getattr(base, "base", None), np.ndarray | bytes | memoryview):
         base = base.base
     assert memoryview(base).nbytes == 2 * 8
@@ -113,7 +111,7 @@ def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values():
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "fit.npz"
 
 
@@ -127,7 +125,7 @@ values = hnp.arrays(
 @given(st.dictionaries(names, values, min_size=1, max_size=4), st.booleans(), names)
 def test_what_is_saved_is_what_is_loaded(parameters, private, because):
     """Any names: `file`, `../x` and `0` included, and any text."""
-    status: dict[str, Any] = {"spent": Privacy(0.3), "certificate": replace(PROOF, privacy=Privacy(0.3))}
+    status = {"spent": Privacy(0.3), "certificate": replace(PROOF, privacy=Privacy(0.3))}
     if not private:
         status = {"spent": None, "not_private_because": because}
     release = full(parameters=parameters, **status)
@@ -180,12 +178,12 @@ def test_a_damaged_file_is_an_error_or_means_the_same(data):
     assert loaded.to_bytes() == whole
 
 
-def members() -> dict[str, Any]:
+def members():
     with np.load(io.BytesIO(full().to_bytes()), allow_pickle=False) as archive:
         return {**archive}
 
 
-def rewritten(path: Path, **changes: Any) -> None:
+def rewritten(path, **changes):
     """Write a release with other header entries."""
     header = json.loads(str(members()["header"])) | changes
     np.savez(path, **{**members(), "header": np.array(json.dumps(header))})
@@ -194,7 +192,7 @@ def rewritten(path: Path, **changes: Any) -> None:
 class Bomb:
     """Would run code when unpickled."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, ("exploded",)
 
 
@@ -226,7 +224,7 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
     with pytest.raises(TemplateError, match=r"declares .*'b'.* and released were .*'W'"):
         Release.load(path, template=template())
     with pytest.raises(TemplateError, match="expected a Template"):
-        Release.load(path, template=lambda name, **options: None)  # type: ignore[arg-type, return-value]
+        Release.load(path, template=lambda name, **options: None)
     Release({"w": np.ones(3)}, spent=Privacy(1.0), source=LEARNER.source).save(path)
     assert Release.load(path, template=LEARNER).source == plain(LEARNER.source)
     with pytest.raises(TemplateError, match="of the problem 'logistic_regression', and the template is of 'huber_svm'"):
@@ -236,7 +234,7 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
 @pytest.mark.parametrize("kind", [None, 1, "", b"model.npz", "model\0.npz", "a folder", "a pipe"])
 def test_nothing_but_a_regular_file_is_replaced_or_read(tmp_path, kind):
     os.mkfifo(tmp_path / "pipe")
-    where: Any = {"a folder": tmp_path, "a pipe": tmp_path / "pipe"}.get(kind, kind)
+    where = {"a folder": tmp_path, "a pipe": tmp_path / "pipe"}.get(kind, kind)
     with pytest.raises(TemplateError, match=r"path of a file must be|no file can be made there"):
         full().save(where)
     assert list(tmp_path.iterdir()) == [tmp_path / "pipe"]
@@ -268,7 +266,7 @@ def test_files_keep_their_permissions_and_links_what_they_lead_to(tmp_path, befo
 
 
 def test_a_disk_that_is_full_leaves_the_old_file(path, monkeypatch):
-    def refused(*arguments: Any) -> None:
+    def refused(*arguments):
         raise OSError(28, "No space left on device")
 
     path.write_text("kept", encoding="utf-8")
@@ -285,10 +283,10 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)) / 8
 DATA = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}
 SCHEMA = dp.Schema({"a": (0, 1), "b": (-1, 1)}, label="sick", labels=["no", "yes"])
-OTHER: list[Any] = [None, "text", "", True, -1, 0, 0.5, 10**400, math.nan, math.inf, -math.inf, [], {}, {"a": {}}]
+OTHER = [None, "text", "", True, -1, 0, 0.5, 10**400, math.nan, math.inf, -math.inf, [], {}, {"a": {}}]
 
 
-def edits(value: Any) -> Iterator[Any]:
+def edits(value):
     """Yield what stands for a value if it, or one thing in it, is dropped, or of another type, or beside one more."""
     yield from (*OTHER, [value], {"a": value})
     if isinstance(value, dict):
@@ -303,13 +301,13 @@ def edits(value: Any) -> Iterator[Any]:
 
 
 @cache
-def made(kind: str) -> tuple[bytes, Callable[[bytes], Any]]:
+def made(kind):
     """Return the bytes of a file, and what loads, prints and uses one."""
     if kind == "statistics":
         ridge = dp.load("ridge_regression", features=2)
         found = dp.statistics(ridge, {"x": X, "y": X[:, 0]}, dp.Privacy(5.0, 1e-6), whitening=True)
 
-        def use_statistics(content: bytes) -> None:
+        def use_statistics(content):
             read = dp.Statistics.from_bytes(content, ridge)
             used(read.fit(), X)
             repr(read), str(read.certificate)
@@ -318,7 +316,7 @@ def made(kind: str) -> tuple[bytes, Callable[[bytes], Any]]:
     template = dp.load("logistic_regression", features=2)
     if kind == "centres":
 
-        def use_centres(content: bytes) -> None:
+        def use_centres(content):
             places = dp.Components.from_bytes(content)
             repr(places), str(places), places.to_bytes(), places.assign(X, DATA["y"])
 
@@ -332,7 +330,7 @@ def made(kind: str) -> tuple[bytes, Callable[[bytes], Any]]:
     return release.to_bytes(), lambda content: used(dp.Release.from_bytes(content, template), X)
 
 
-def used(release: dp.Release, x: Any) -> None:
+def used(release, x):
     for text in (repr, str, dp.Release._repr_html_, dp.Release.to_bytes):
         text(release)
     repr(release.schema), repr(release.certificate)

@@ -1,7 +1,6 @@
 """Fits, private and not: what they return, what they refuse, and in which order they pay, read and compute."""
 
 import math
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -14,13 +13,13 @@ from dpconvex.solvers.certify import FirstOrder
 PROMISE, SIZE = dp.Privacy(epsilon=2.0), 120
 
 
-def records(size: int = SIZE) -> dict[str, Any]:
+def records(size=SIZE):
     rng = np.random.default_rng(11)
     y = rng.choice([-1, 1], size)
     return {"x": dp.Ball(3).project(rng.normal(size=(size, 3)) + np.outer(y, [1.0, 0.6, 0.2])), "y": y}
 
 
-def learner(problem: str, **options: Any) -> dp.Template:
+def learner(problem, **options):
     return dp.load(problem, features=3, labels=(-1, 1), **options)
 
 
@@ -93,27 +92,27 @@ def test_under_add_remove_the_number_of_records_is_not_public():
 class Watched:
     """A column that writes down when it is read; its shape and type can be asked for."""
 
-    def __init__(self, name: str, values: Any, log: list[str]) -> None:
+    def __init__(self, name, values, log):
         self.name, self.values, self.log = name, values, log
         self.shape, self.dtype = values.shape, values.dtype
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.values)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype=None, copy=None):
         self.log.append(f"read {self.name}")
         return self.values
 
 
 def test_the_budget_pays_before_the_data_are_read():
-    log: list[str] = []
+    log = []
 
     class Ledger(dp.Budget):
-        def spend(self, privacy: dp.Privacy, label: str, event: Any = None) -> None:
+        def spend(self, privacy, label, event=None):
             super().spend(privacy, label, event)
             log.append(f"spent {privacy.epsilon} on {label}")
 
-    data: Any = {name: Watched(name, values, log) for name, values in records().items()}
+    data = {name: Watched(name, values, log) for name, values in records().items()}
     promise = dp.Privacy(2.0, adjacency="add-remove")
     budget = Ledger(dp.Privacy(3.0, adjacency="add-remove"))
     dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget, label="first")
@@ -147,7 +146,7 @@ def test_what_cannot_be_run_is_refused_before_it_is_paid():
 
 SUMMED = {"features": 9, "radius": 1.0, "width": 0.5, "competitors": "summed"}
 # name, options, gradient bound, sensitivity under replace-one, largest eigenvalue, dimension
-CONSTANTS: list[tuple[str, dict[str, Any], float, float, float, int]] = [
+CONSTANTS = [
     ("large_margin_gaussian", {"classes": 2, **SUMMED}, math.sqrt(2), 2 * math.sqrt(2), 2.0, 55),
     ("large_margin_gaussian", {"classes": 4, **SUMMED}, math.sqrt(12), 4 * math.sqrt(2), 4.0, 165),
     ("logistic_regression", {"features": 3}, 1.0, 2.0, 0.25, 3),
@@ -170,19 +169,19 @@ def test_constants_are_those_known_by_hand(name, options, gradient, sensitivity,
 
 RNG = np.random.default_rng(1)
 X = dp.Ball(3).project(RNG.normal(size=(80, 3)))
-DATA: dict[str, Any] = {"x": X, "y": np.where(X[:, 0] + 0.3 * RNG.normal(size=80) > 0, 1, -1)}
+DATA = {"x": X, "y": np.where(X[:, 0] + 0.3 * RNG.normal(size=80) > 0, 1, -1)}
 
 
-def squares(w: Any) -> Any:
+def squares(w):
     return 0.05 * cp.sum_squares(w)
 
 
-def logistic(x: Any, y: Any, w: Any) -> Any:
+def logistic(x, y, w):
     return cp.logistic(-y * (x @ w))
 
 
 # Loss, regularizer, and constraints, if there are any.
-CASES: dict[str, tuple[Any, ...]] = {
+CASES = {
     "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), squares),
     "logistic, lasso": (logistic, lambda w: 0.01 * cp.norm1(w)),
     "nothing added": (lambda x, y, w: cp.square(x @ w - y), lambda w: 0.0),
@@ -194,7 +193,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def template_of(case: str, w: Any) -> dp.Template:
+def template_of(case, w):
     loss, regularizer, *constraints = CASES[case]
     record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
     return dp.Template(record, lambda x, y: loss(x, y, w), regularizer(w), [c for made in constraints for c in made(w)])

@@ -1,8 +1,5 @@
 """Problems of every shape that backends meet, small enough for tests."""
 
-from collections.abc import Callable
-from typing import Any
-
 import cvxpy as cp
 import learners_of_tests
 import numpy as np
@@ -12,13 +9,10 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import Bend, quadratic
-from dpconvex.language.batch import Batch
 from dpconvex.solvers.problem import Problem
 
 
-def build(
-    template: dp.Template, modulus: float, size: int = 40, seed: int = 0, noise: float = 1.0, **options: Any
-) -> Problem:
+def build(template, modulus, size=40, seed=0, noise=1.0, **options):
     """Return the problem of a random batch; `modulus` is that of the declared regularizer."""
     rng = np.random.default_rng(seed)
     space = Space(template.variables)
@@ -26,7 +20,7 @@ def build(
     smooth = quadratic(split_kinks(feasible, template.regularizer)[0], space)
     if smooth is not None:
         options.setdefault("bend", Bend(float(abs(smooth.hessian).sum(axis=1).max()), 0.0, np.inf))
-    batch: Batch = options.pop("batch", None) or template.record.sample(size, rng)
+    batch = options.pop("batch", None) or template.record.sample(size, rng)
     return Problem(
         template,
         space,
@@ -39,16 +33,16 @@ def build(
     )
 
 
-def logistic(constraints: Callable[[cp.Variable], list[Any]] = learners_of_tests.free, **options: Any) -> Problem:
+def logistic(constraints=learners_of_tests.free, **options):
     template = learners_of_tests.logistic(4, constraints=constraints)
     return build(template, 0.1, gradient_bound=1.0, hessian_bound=0.25, **options)
 
 
-def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: bool = True, **options: Any) -> Problem:
-    kind: dict[str, bool] = {"PSD": True} if psd else {"symmetric": True}
+def large_margin(classes=3, side=3, weight=0.02, psd=True, **options):
+    kind = {"PSD": True} if psd else {"symmetric": True}
     Phi = [cp.Variable((side, side), name=f"Phi_{c}", **kind) for c in range(classes)]
 
-    def loss(x: Any, y: Any) -> Any:
+    def loss(x, y):
         z = cp.hstack([x, 1]) / np.sqrt(2)
         return sum(dp.huber_hinge(1 + z @ (Phi[y] - Phi[c]) @ z, 0.5) for c in range(classes) if c != y)
 
@@ -58,10 +52,10 @@ def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: boo
     return build(template, 2 * weight, gradient_bound=G, hessian_bound=float(classes), **options)
 
 
-def soft_margin(**options: Any) -> Problem:
+def soft_margin(**options):
     W = cp.Variable((3, 4), name="W")
 
-    def loss(x: Any, y: Any) -> Any:
+    def loss(x, y):
         rivals = cp.hstack([x @ W[:, c] - x @ W[:, y] for c in range(4) if c != y])
         return cp.log_sum_exp(cp.hstack([rivals, 0]))
 
@@ -69,7 +63,7 @@ def soft_margin(**options: Any) -> Problem:
     return build(template, 0.1, gradient_bound=np.sqrt(2), **options)
 
 
-def regression(weight: float = 0.05, **options: Any) -> Problem:
+def regression(weight=0.05, **options):
     """Least squares with a joint bound on all coefficients and signs."""
     w = cp.Variable(3, name="w")
     template = dp.Template(
@@ -81,7 +75,7 @@ def regression(weight: float = 0.05, **options: Any) -> Problem:
     return build(template, 2 * weight, gradient_bound=3.0, hessian_bound=2.0, **options)
 
 
-def lasso(**options: Any) -> Problem:
+def lasso(**options):
     w = cp.Variable(4, name="w")
     template = dp.Template(
         dp.Record(x=dp.Ball(4), t=dp.Box(-1.0, 1.0)),
@@ -91,7 +85,7 @@ def lasso(**options: Any) -> Problem:
     return build(template, 0.1, gradient_bound=1.0, hessian_bound=2.0, **options)
 
 
-PROBLEMS: dict[str, Callable[..., Problem]] = {
+PROBLEMS = {
     "logistic": logistic,
     "logistic in a ball": lambda **o: logistic(lambda w: [cp.norm(w, 2) <= 0.4], **o),
     "logistic in a box": lambda **o: logistic(lambda w: [cp.abs(w) <= 0.2, w[0] == 0.1], **o),

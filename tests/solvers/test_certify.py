@@ -1,7 +1,6 @@
 """The distance bound: never smaller than the distance, close to it, and honest about what it cannot reach."""
 
 from dataclasses import replace
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -15,7 +14,7 @@ from dpconvex.solvers.certify import certify
 from dpconvex.solvers.distance import Composite, at_point, step
 
 
-def exact_in_box(X: np.ndarray, t: np.ndarray, mu: float, b: np.ndarray) -> np.ndarray:
+def exact_in_box(X, t, mu, b):
     """Minimise ``||X w - t||^2 / 2 + mu ||w||^2 / 2 + <b, w>`` over w >= 0, by trying which coordinates are 0."""
     H, g = X.T @ X + mu * np.eye(X.shape[1]), X.T @ t - b
     for mask in range(2 ** len(g)):
@@ -41,7 +40,6 @@ def test_points_and_steps_are_certified_against_closed_forms():
         x = rng.normal(size=(1, 4)) + 0.02 * rng.normal(size=(30, 4))
         batch = template.record.validate({"x": x / np.linalg.norm(x, axis=1)[:, None], "t": rng.uniform(-1, 1, 30)})
         problem = build(template, 0.02, batch=batch, seed=seed, gradient_bound=3.0, hessian_bound=1.0)
-        assert problem.linear is not None
         exact = exact_in_box(batch.fields["x"], batch.fields["t"], 0.6, problem.linear)
         composite = Composite(problem)
         assert composite.curvature == pytest.approx(30.6)
@@ -143,7 +141,6 @@ def test_projector_hides_everything_but_its_range():
     P = np.eye(4) - np.outer(direction, direction) / (direction @ direction)
     projected = replace(problem, projector=lambda t: t @ P)
     theta = solve(projected, "first-order", 1e-10).theta
-    assert problem.linear is not None
     assert theta @ direction == pytest.approx(-problem.linear @ direction / problem.strong_convexity, abs=1e-9)
     moved = replace(problem, batch=type(problem.batch)({"x": problem.batch.fields["x"] @ P}, problem.batch.group))
     assert theta == pytest.approx(solve(moved, "first-order", 1e-10).theta, abs=1e-9)
@@ -161,7 +158,7 @@ def test_noise_far_beyond_the_set_ends_in_a_release(kind, epsilon):
         0.05 * cp.sum_squares(w),
         constraints=[sides @ w <= 0.2, sides @ w >= -1e-3, cp.abs(w) <= 1, cp.sum(w) == 0.1],
     )
-    mechanism: Any = {
+    mechanism = {
         "objective": dp.ObjectivePerturbation("gamma"),
         "output": dp.OutputPerturbation("gamma"),
         "gradients": dp.NoisyGradientDescent(steps=5),

@@ -1,8 +1,5 @@
 """Fits without a projection on the constraints: the proved distance holds, and the answer is feasible."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import cvxpy as cp
 import learners_of_tests
 import numpy as np
@@ -10,9 +7,7 @@ import pytest
 
 import dpconvex as dp
 
-Constraints = Sequence[cp.Constraint]
-
-CASES: dict[str, Callable[[Any], Constraints]] = {
+CASES = {
     "log_sum_exp": lambda w: [cp.log_sum_exp(w) <= 1.5],
     "p-norm": lambda w: [cp.norm(w, 3) <= 0.5, w >= -0.1],
     "exponentials": lambda w: [cp.exp(w[0]) + cp.exp(w[1]) <= 2.1 + w[2]],
@@ -46,7 +41,7 @@ def test_flat_objectives_whose_minimum_lies_on_a_bound_are_certified():
         assert dp.solve(free, {"x": [[0.0]] * 3}, dp.Privacy(36.0, 1e-6), seed=seed)["w"] <= 10
 
 
-def fused(factor: float) -> Callable[[cp.Variable], Any]:
+def fused(factor):
     return lambda w: factor * cp.norm(cp.diff(w), 1)
 
 

@@ -1,8 +1,6 @@
 """A backend from elsewhere can do what it likes to the problem that it is given: what is certified does not change."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,48 +10,48 @@ from learners_of_tests import X, Y
 import dpconvex as dp
 from dpconvex.core.expression import Constant, postorder
 from dpconvex.solvers.certify import FirstOrder
-from dpconvex.solvers.problem import Problem, Solution
+from dpconvex.solvers.problem import Solution
 
 DATA = {"x": X[:60], "y": Y[:60]}
 GAMMA = dp.ObjectivePerturbation("gamma")
 LEARNER = dp.load("logistic_regression", features=3, regularization=0.1)
 
 
-def answering(answer: Callable[[Problem], Any]) -> Any:
+def answering(answer):
     return SimpleNamespace(solve=lambda problem, tolerance: answer(problem))
 
 
-def meddling(change: Callable[[Problem], Any]) -> Any:
+def meddling(change):
     """Change the problem, and then solve what it has become."""
 
-    def answer(problem: Problem) -> Solution:
+    def answer(problem):
         change(problem)
         return FirstOrder().solve(problem, 1e-6)
 
     return answering(answer)
 
 
-def released(backend: Any = None, **options: Any) -> np.ndarray:
-    found: np.ndarray = dp.solve(LEARNER, DATA, dp.Privacy(1.0), GAMMA, backend=backend, seed=3, **options)["w"]
+def released(backend=None, **options):
+    found = dp.solve(LEARNER, DATA, dp.Privacy(1.0), GAMMA, backend=backend, seed=3, **options)["w"]
     return found
 
 
-def anew(name: str, value: Callable[[Problem], Any]) -> Callable[[Problem], None]:
+def anew(name, value):
     return lambda problem: object.__setattr__(problem, name, value(problem))
 
 
-def scale_constants(problem: Problem) -> None:
+def scale_constants(problem):
     for node in postorder([problem.template.regularizer, *problem.template.losses]):
         if isinstance(node, Constant):
             scale(node.value, 3.0)
 
 
-def scale(array: Any, factor: float) -> None:
+def scale(array, factor):
     array.setflags(write=True)
     array *= factor
 
 
-CHANGES: dict[str, Callable[[Problem], Any]] = {
+CHANGES = {
     "takes the noise away": anew("linear", lambda p: 0 * p.linear),
     "shrinks a copy of the noise": anew("linear", lambda p: 1e-3 * p.linear),
     "has a milder regularization": anew("size", lambda p: p.size / 50),
@@ -62,8 +60,8 @@ CHANGES: dict[str, Callable[[Problem], Any]] = {
     "sees other records": lambda p: p.batch.fields.__setitem__("x", -np.asarray(p.batch.fields["x"])),
     "has other labels": lambda p: object.__setattr__(p.batch, "group", 1 - p.batch.group),
     "has no losses": lambda p: setattr(p.loss, "value_and_gradient", lambda theta: (0.0, np.zeros(3))),
-    "has another regularizer": lambda p: scale(p.loss.quadratic().hessian.data, 100.0),  # type: ignore[union-attr]
-    "has other leaves": lambda p: scale(p.loss.form.map.data, 0.0),  # type: ignore[union-attr]
+    "has another regularizer": lambda p: scale(p.loss.quadratic().hessian.data, 100.0),
+    "has other leaves": lambda p: scale(p.loss.form.map.data, 0.0),
     "rewrites the template's constants": scale_constants,
     "replaces the template": anew("template", lambda p: dp.load("huber_svm", features=3)),
 }
@@ -73,7 +71,7 @@ CHANGES: dict[str, Callable[[Problem], Any]] = {
 def test_what_reaches_a_backend_cannot_be_written_to(name):
     """Scaling the noise in place is how a backend would take it away."""
 
-    def change(problem: Problem) -> None:
+    def change(problem):
         array = {"linear": problem.linear, "group": problem.batch.group, **problem.batch.fields}[name]
         array *= 0
 
@@ -95,11 +93,11 @@ def test_an_answer_to_another_problem_is_not_released(change):
 class Evil(np.ndarray):
     """An array that says that it is finite."""
 
-    def __array_function__(self, function: Any, *arguments: Any) -> Any:
+    def __array_function__(self, function, *arguments):
         return np.array(True) if function is np.isfinite else NotImplemented
 
 
-ANSWERS: dict[str, Callable[[Problem], Any]] = {
+ANSWERS = {
     "nothing": lambda p: None,
     "a number": lambda p: 3.0,
     "complex numbers": lambda p: Solution(np.full(3, 1e-9 + 0j), 0.0),
@@ -108,7 +106,7 @@ ANSWERS: dict[str, Callable[[Problem], Any]] = {
     "infinity": lambda p: Solution(np.full(3, np.inf), 0.0),
     "too few coordinates": lambda p: Solution(np.zeros(2), 0.0),
     "a column": lambda p: Solution(np.zeros((3, 1)), 0.0),
-    "text": lambda p: Solution("abc", 0.0),  # type: ignore[arg-type]
+    "text": lambda p: Solution("abc", 0.0),
     "no point": lambda p: SimpleNamespace(theta=None, distance_bound=0.0),
     "an array of another class": lambda p: Solution(np.full(3, np.nan).view(Evil), 0.0),
     "far away": lambda p: Solution(np.full(3, 1e300), 0.0),
@@ -128,11 +126,11 @@ class Fickle:
 
     distance_bound = 0.0
 
-    def __init__(self, *points: np.ndarray) -> None:
+    def __init__(self, *points):
         self.points = list(points)
 
     @property
-    def theta(self) -> np.ndarray:
+    def theta(self):
         return self.points.pop(0) if len(self.points) > 1 else self.points[0]
 
 
