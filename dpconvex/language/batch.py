@@ -127,10 +127,8 @@ class PartitionedBatch(Batch):
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
-        given = {}
-        for k, size in enumerate(self.sizes):
-            if size:
-                given[k] = (self.known[k], function, shared, *arguments, *(() if own is None else (own[k],)))
+        mine = [() if own is None else (own[k],) for k in range(len(self.sizes))]
+        given = {k: (self.known[k], function, shared, *arguments, *mine[k]) for k, n in enumerate(self.sizes) if n}
         return summed(self.place.each(applied, given)) if given else None
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
@@ -171,10 +169,7 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function with a partition, which must be as it was."""
     if known is not None and batch.seen != known:
-        counts = f"({batch.size}, and then {known[0]})"
-        raise DomainError(
-            f"it holds other records than when it was checked {counts}; data must not change during a fit."
-        )
+        raise DomainError("it holds other records than when it was checked; data must not change during a fit.")
     return function(batch, *arguments)
 
 

@@ -33,28 +33,23 @@ class Column:
     """One entry of an expression for all records of a group, of numbers or CVXPY's, with the arithmetic of linear atoms."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value = value.value if isinstance(value, Column) else value
 
     def __add__(self, other: Any) -> Column:
-        return Column(self.value + plain(other))
+        return Column(self.value + Column(other).value)
 
     def __neg__(self) -> Column:
         return Column(-self.value)
 
     def __mul__(self, other: Any) -> Column:
-        a, b = self.value, plain(other)
+        a, b = self.value, Column(other).value
         curved = isinstance(a, cp.Expression) or isinstance(b, cp.Expression)
         return Column(cp.multiply(a, b) if curved else a * b)
 
     def __truediv__(self, other: Any) -> Column:
-        return Column(self.value / plain(other))
+        return Column(self.value / Column(other).value)
 
     __radd__, __rmul__ = __add__, __mul__
-
-
-def plain(value: Any) -> Any:
-    """Unwrap a column; a number where an atom fills in zeros stays one."""
-    return value.value if isinstance(value, Column) else value
 
 
 class Rebuilder:
@@ -63,8 +58,8 @@ class Rebuilder:
     def __init__(self, problem: Any, rows: NDArray[np.int64], entries: cp.Expression) -> None:
         self.entries, self.count = entries, len(rows)
         self.fields = {name: np.moveaxis(dense(values[rows]), 0, -1) for name, values in problem.batch.fields.items()}
-        sizes = {name: block.variable.size for name, block in problem.space.blocks.items()}
-        self.starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+        sizes = [block.variable.size for block in problem.space.blocks.values()]
+        self.starts = dict(zip(problem.space.blocks, np.cumsum([0, *sizes]), strict=False))
         self.known: dict[Expression, Objects] = {}
 
     def vector(self, expression: Expression) -> Any:
@@ -77,7 +72,7 @@ class Rebuilder:
         if expression not in self.known:
             found = self._leaf(expression) if expression.is_affine else self._atom(expression)
             items = np.empty(expression.size, dtype=object)
-            items[:] = [c if isinstance(c, Column) else Column(c) for c in found]
+            items[:] = list(map(Column, found))
             self.known[expression] = items.reshape(expression.shape)
         return self.known[expression]
 
@@ -140,8 +135,7 @@ class Rebuilder:
 
 
 def missing(expression: Expression) -> MissingRule:
-    name = expression.atom.name if expression.atom is not None else str(expression)
-    why = f"the conic backend cannot write the atom {name} over a batch"
+    why = "the conic backend cannot write this atom over a batch"
     return MissingRule(why, expression, 'use the backend "first-order"')
 
 
@@ -186,15 +180,13 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)
     reader.declare([objective, *problem.constraints])
     for constraint in problem.constraints:
-        for parameter in constraint.parameters():
-            if any(parameter is symbol for symbol in symbols.values()):
-                remedy = "constraints are public: move what depends on records into the objective"
-                raise NotPrivate(f"a constraint mentions the data {parameter.name()!r}", constraint, remedy)
+        if {parameter.id for parameter in constraint.parameters()} & {symbol.id for symbol in symbols.values()}:
+            remedy = "constraints are public: move what depends on records into the objective"
+            raise NotPrivate("a constraint mentions the data", constraint, remedy)
     whole = reader.expression(objective, "the objective")
     rows: dict[Expression, Field] = {field_of(s): Field.of(s.shape[1:], n, ("row", s.id)) for n, s in symbols.items()}
     one, rest = split(whole, rows, count[0])
-    own = {variable.id: variable for variable in problem.variables()}
-    variables: dict[Expression, Any] = {core: own[key] for key, core in reader.variables.items() if key in own}
+    variables: dict[Expression, Any] = {reader.variables[own.id]: own for own in problem.variables()}
 
     def loss(**fields: Any) -> Any:
         found: dict[Expression, Any] = {row: fields[row.name] for row in rows.values()}

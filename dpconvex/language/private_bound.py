@@ -83,9 +83,9 @@ class BoundedProgram:
             raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
         if not self.bounds or not all(isinstance(bound, PrivateBound) for bound in self.bounds):
             raise TemplateError(f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
-        known = {id(parameter): parameter for parameter in problem.parameters()}
+        known = {parameter.id: parameter for parameter in problem.parameters()}
         for bound in self.bounds:
-            if known.pop(id(bound.parameter), None) is None:
+            if known.pop(bound.parameter.id, None) is None:
                 raise TemplateError(f"the private bound {bound.name!r} is not in the problem, or is given twice.")
         for parameter in known.values():
             if parameter.value is None:
@@ -133,9 +133,7 @@ class BoundedProgram:
         status = self.attempt(least, solver)
         if status != cp.OPTIMAL:
             why = f"the problem has no answer where every private bound is at its minimum (status: {status})"
-            raise TemplateError(
-                f"{why}. Raise the minimum, if it holds for all data, or allow what is missing at a price."
-            )
+            raise TemplateError(f"{why}. Raise the minimum, if it holds for all data, or allow violations at a price.")
         self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         room = cp.Variable(name="room")
         public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]

@@ -24,9 +24,9 @@ EMPTY = "the data are empty: there is no record to learn from."
 
 
 class Sealed:
-    """What cannot be changed after it was made, but for what plays no part in a proof."""
+    """What cannot be changed after it was made."""
 
-    _afterwards: tuple[str, ...] = ()
+    _afterwards: tuple[str, ...] = ()  # but for what plays no part in a proof
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False) and name not in self._afterwards:
@@ -133,7 +133,7 @@ class Record(Sealed):
         schema = data.schema if isinstance(data, Partitions) and not data.turns else None
         labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
         if labels and declared and not set(labels) <= set(declared.values):
-            said = f"the schema's labels are the texts {list(labels)}, and those of field 'y' {list(declared.values)}"
+            said = f"the schema's labels are {list(labels)}, and those of field 'y' {list(declared.values)}"
             raise DomainError(f"{said}; declare it with these texts.")
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:

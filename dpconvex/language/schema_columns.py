@@ -65,9 +65,7 @@ class Column:
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
             ends = " to ".join(map(text_of, self.content))
-            remedy = (
-                "declare what holds by definition, or say clip=True (--clip) to move such values to the nearest bound"
-            )
+            remedy = "declare what holds by definition, or say clip=True (--clip) to move it to the nearest bound"
             said = f"{values[outside[0]]} is outside the declared bounds {ends}"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         places = np.clip(numbers, lower, upper)

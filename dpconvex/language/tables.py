@@ -67,9 +67,8 @@ class Table:
         for name, values in found.items():
             if values.dtype.kind == "O":
                 texts = [value.strip() if isinstance(value, str) else value for value in values.tolist()]
-                found[name] = objects(
-                    [None if isinstance(v, str) and v in absent else v for v in texts] if absent else texts
-                )
+                kept = [None if isinstance(v, str) and v in absent else v for v in texts] if absent else texts
+                found[name] = objects(kept)
         lengths = {name: len(values) for name, values in found.items()}
         if len(set(lengths.values())) > 1:
             raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
@@ -118,7 +117,7 @@ def frame_table(data: Any, title: str) -> Table:
             if numeric and not column.is_null().any():
                 return entries(name, np.asarray(column.to_numpy()))
             return objects(column.to_list())
-        except Exception as error:  # what a library cannot make Python's objects of
+        except Exception as error:
             raise DomainError(f"{title}, column {name!r}: entries of type {column.dtype} cannot be read.") from error
 
     return Table(title, list(frame.columns), read, types=frame.schema)

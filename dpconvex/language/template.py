@@ -209,9 +209,9 @@ class Template(Sealed):
                 raise TemplateError(f"problem: noise for {name!r} must be finite; shapes of variables are {shapes}.")
             linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)
-        parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
-        parts |= {"size": batch.size if size is None else size, "linear": space.pack(linear)}
-        return perturbed_program(SimpleNamespace(**parts), {v.name: variable_like(v) for v in self.variables})
+        parts = {"size": batch.size if size is None else size, "linear": space.pack(linear), "projector": None}
+        whole = SimpleNamespace(template=self, space=space, batch=batch, added=added, **parts)
+        return perturbed_program(whole, {v.name: variable_like(v) for v in self.variables})
 
     def with_parts(self, **parts: Any) -> Template:
         """Return a template of other parts, which are given in its variables and were read before."""
@@ -259,7 +259,6 @@ READING, FEW = 1e-9, 32
 def check_reading(
     originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
 ) -> None:
-    """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng, pairs = np.random.default_rng(0), list[tuple[Any, Expression]]()
     variables = {reader.variables[v.id]: v for root in originals for v in root.variables()}
     for original, own in zip(originals, read, strict=True):

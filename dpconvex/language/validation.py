@@ -21,6 +21,7 @@ from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
+PLAIN = (float, int, str)
 # A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
 ROUNDING = 1e-9
 # The same for records that were computed in single precision.
@@ -84,9 +85,7 @@ def has_masked(column: Any) -> bool:
     if isinstance(column, np.ndarray) and column.dtype.kind == "O":
         return has_masked(column.ravel().tolist())
     with suppress(RecursionError):  # to its bottom; `type` is quicker than a call for each number
-        return isinstance(column, list | tuple) and any(
-            has_masked(entry) for entry in column if type(entry) not in (float, int, str)
-        )
+        return isinstance(column, list | tuple) and any(has_masked(e) for e in column if type(e) not in PLAIN)
     return False
 
 

@@ -167,17 +167,12 @@ class Errors:
         except Exception as error:
             if not strict:  # of parameters that nobody fitted
                 return
-            raise TemplateError(
-                f"{caller}: the release does not predict for records of {known!r} ({error})."
-            ) from error
+            raise TemplateError(f"{caller}: the release does not predict for {known!r} ({error}).") from error
         if shape != (2,):
-            raise TemplateError(
-                f"{caller}: predict must return one value for each record, not the shape {shape} for 2."
-            )
+            raise TemplateError(f"{caller}: predict must return one value for each record, not shape {shape} for 2.")
 
     @property
     def counts(self) -> bool:
-        """Whether mistakes are counted."""
         return isinstance(self.record.fields[self.label], Choice)
 
     @property
@@ -228,7 +223,6 @@ class Errors:
 
 
 def total_of(batch: Batch, errors: Errors) -> int:
-    """Add up the errors of the records in one place."""
     known = errors.record.values(batch, errors.label) if errors.counts else batch.fields[errors.label]
     pairs: Iterator[Any] = zip(blocks(batch.fields[errors.features], BLOCK), blocks(known, BLOCK), strict=False)
     with one_blas_thread():  # a learner's predict need not know what to do with nothing

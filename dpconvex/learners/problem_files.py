@@ -7,7 +7,6 @@ docstring is its description.  Nothing in a file runs before it is loaded: `prob
 from __future__ import annotations
 
 import ast
-import difflib
 import hashlib
 import inspect
 import os
@@ -76,7 +75,6 @@ def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parame
 
 
 def locate(name_or_path: str | os.PathLike[str]) -> Path:
-    """Find the file of a problem: a user's path, or a shipped name."""
     if not isinstance(name_or_path, str | os.PathLike):
         raise TemplateError(f"load: expected the name or the path of a problem, not {name_or_path!r}.")
     text = os.fspath(name_or_path)
@@ -87,10 +85,8 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         return file
     known = shipped()
     if text not in known:
-        shown = f"{suggestion(text, known)}. Shipped are: {', '.join(known) or 'none'}"
-        raise TemplateError(
-            f"load: there is no problem {text!r}{shown}. Of your own file, give its path, ending in .py."
-        )
+        shown = f"shipped are: {', '.join(known)}. Of your own file, give its path, ending in .py"
+        raise TemplateError(f"load: there is no problem {text!r}; {shown}.")
     return known[text]
 
 
@@ -111,7 +107,6 @@ def execute(file: Path) -> ModuleType:
 
 
 def factory(file: Path) -> Callable[..., Any]:
-    """Return the ``template`` function of a problem file."""
     function: Callable[..., Any] | None = getattr(execute(file), "template", None)
     if not callable(function):
         raise TemplateError(f"{file}: no function `template`; define one: `def template(*, features, ...)`.")
@@ -124,14 +119,5 @@ def check(given: Mapping[str, object], function: Callable[..., Any], file: Path)
     try:
         signature.bind(**given)
     except TypeError as error:
-        named = signature.parameters
-        near = [f"; {name!r} is no option{suggestion(name, named)}" for name in given if name not in named][:1]
-        listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in named.items()]
-        told = f"{error}{''.join(near)}. Options are: {', '.join(listed) or 'none'}"
-        raise TemplateError(f"{file.stem}: {told}.") from error
-
-
-def suggestion(word: str, known: Mapping[str, object]) -> str:
-    """Return a question that names the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+        listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in signature.parameters.items()]
+        raise TemplateError(f"{file.stem}: {error}. Options are: {', '.join(listed) or 'none'}.") from error

@@ -136,9 +136,8 @@ class Budget:
             What the release is for accounting, as its certificate says; without it, its promise is all that is known.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
-            raise TemplateError(
-                f"Budget: spend a Privacy, with a text and an event, not {privacy!r}, {label!r}, {event!r}."
-            )
+            given = f"{privacy!r}, {label!r}, {event!r}"
+            raise TemplateError(f"Budget: spend a Privacy, with a text and an event, not {given}.")
         if privacy.adjacency != self.privacy.adjacency:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
@@ -176,13 +175,11 @@ class Budget:
         return self._lock
 
     def __deepcopy__(self, memo: object = None) -> Budget:
-        """Return the budget itself: a copy could be spent once more."""
-        return self
+        return self  # a copy could be spent once more
 
     __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send a budget to another process as the name of its file."""
         if self.path is None:
             alone = "a budget without a file stays in its process: a copy could be spent once more"
             raise TypeError(f"{alone}. Give it a path, or leave it out of what is copied (set_params(budget=None)).")

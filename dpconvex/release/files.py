@@ -38,10 +38,8 @@ class Released:
     def check_paid(self) -> None:
         typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
         if not typed or (self.spent is None) == (not self.not_private_because):
-            name = type(self).__name__
-            raise TemplateError(
-                f"{name}: say either what Privacy was spent or, as a text, why it is not private, not both."
-            )
+            either = "say either what Privacy was spent or, as a text, why it is not private"
+            raise TemplateError(f"{type(self).__name__}: {either}, not both.")
 
     @property
     def private(self) -> bool:
@@ -102,11 +100,7 @@ class Released:
         cls, content: bytes, template: Template | Callable[..., Template] | None = None, name: object = "saved bytes"
     ) -> Self:
         """Read what `to_bytes` returned, as `load` does; errors call it by the name."""
-        readers: dict[Any, Callable[[Any], Any]] = {
-            Schema: Schema.from_dict,
-            Event: event_of,
-            Sequence[Hashable]: tuple,
-        }
+        readers: dict[Any, Any] = {Schema: Schema.from_dict, Event: event_of, Sequence[Hashable]: tuple}
 
         def taken(kind: str, place: Any) -> NDArray[Any]:
             array = arrays.pop(str(place))

@@ -173,7 +173,7 @@ def test_a_partition_that_changes_is_refused(client, tmp_path):
         return {"x": X[:rows], "y": Y[:rows]}
 
     data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
-    changed = r"partition 0: it holds other records than when it was checked \(11, and then 10"
+    changed = "partition 0: it holds other records than when it was checked"
     with pytest.raises(dp.DomainError, match=changed):
         dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
 
