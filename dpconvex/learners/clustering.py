@@ -102,10 +102,9 @@ class Components(Released):
             wrong = "centres that were learnt say how, and either what they cost or why they are not private"
         if wrong:
             raise TemplateError(f"Components: {wrong}.")
-        middle = np.array(np.broadcast_to(middle, features))
-        centers = np.rint((centers - middle) / step) * step + middle
-        self.__dict__.update(centers=frozen(centers), middle=frozen(middle), radius=float(self.radius))
-        self.__dict__.update(classes=classes, step=step)
+        centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
+        self.__dict__.update(centers=frozen(centers), middle=frozen(whole), classes=classes)
+        self.__dict__.update(radius=float(self.radius), step=step)
 
     @property
     def declared(self) -> bool:
@@ -252,8 +251,6 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Clustering:
-    """A clustering that keeps a promise."""
-
     grouping: Grouping
     method: NoisyKMeans
     noise: ClusteringNoise
@@ -281,7 +278,6 @@ class Clustering:
 
 
 def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
-    """Return the sums and numbers of the records in each cell, shape (C, k, d + 1)."""
     classes, count, features = centers.shape
     total = np.zeros((classes * count, features + 1))
     with one_blas_thread():

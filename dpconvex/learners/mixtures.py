@@ -138,7 +138,7 @@ def solve_mixture(
 
 
 class Plan:
-    """What a private mixture does with its promise, fixed before the data are read: parameters as for `solve_mixture`."""
+    """What `solve_mixture` does with its promise, fixed before the data are read; parameters as there."""
 
     def __init__(
         self,
@@ -175,7 +175,6 @@ class Plan:
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
 
     def whole(self, fit: Certificate) -> Certificate:
-        """Return the certificate of the clustering and the fit together."""
         if isinstance(self.places, Components):
             return fit
         noise = self.places.noise

@@ -103,10 +103,7 @@ def sweep(
 
 
 def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) -> Iterator[Release]:
-    """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now.
-
-    Those of one learner share checked data and, one after the other, a solver.
-    """
+    """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now."""
     began = this_process()
 
     def check_size(found: Proved, data: Any) -> None:
@@ -234,9 +231,8 @@ def planned(
 def largest(
     learners: Sequence[Template], method: Method, privacy: Privacy, size: int, beside: Privacy | None
 ) -> Shared:
-    """Search for the largest promise of each of several releases."""
     extra, count = [] if beside is None else [Entry("beside", beside)], len(learners)
-    rest = exact(privacy.epsilon) - sum((exact(item.privacy.epsilon) for item in extra), start=exact(0.0))
+    rest = exact(privacy.epsilon) - exact(0.0 if beside is None else beside.epsilon)
 
     def tried(epsilon: float) -> Shared:
         each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)

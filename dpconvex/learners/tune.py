@@ -217,9 +217,8 @@ def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: 
 
 def whole_share(call: Fit, count: int) -> int:
     """Return how many records each of so many parts has, or refuse to cut them."""
-    for name, column in () if isinstance(call.data, Partitions) else call.data.items():
-        if isinstance(column, Chunks):
-            raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
+    if not isinstance(call.data, Partitions) and any(isinstance(column, Chunks) for _, column in call.data.items()):
+        raise TemplateError("tune: columns that come in chunks cannot be split; use tune_repeated.")
     if call.size < count:
         raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
     return int(call.size // count)
@@ -229,9 +228,9 @@ def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Gene
     """Assign each record to a part, without looking at the records, shape (size,); under add-remove each by itself."""
     small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
-        return np.asarray(rng.integers(0, count, size=size)).astype(small)
+        return rng.integers(0, count, size=size).astype(small)
     # Each fit is for a share of the records, as it was proved; what is left over takes part in the choice.
-    return np.asarray(rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small)))
+    return rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small))
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,6 @@ class Plan:
 
 
 def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
-    """Divide a promise among the choice, the fits and their scores, without any data."""
     with computable(privacy):
         # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
@@ -289,7 +287,7 @@ def named_templates(
 ) -> dict[str, Template]:
     """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
     table(data)
-    given = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    given = candidates if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
     named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")
@@ -303,8 +301,7 @@ def named_templates(
             lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
             raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
         if domains(template) != domains(reference):
-            both = f"{reference.record!r} and {template.record!r}"
-            raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records: {both}.")
+            raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records.")
     return named
 
 
@@ -329,7 +326,6 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
 
 
 def domains(template: Template) -> list[Any]:
-    """Return what a template declares about a record, to be compared."""
     return [
         (name, (d.shape, d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d)
         for name, d in template.record.fields.items()

@@ -81,17 +81,14 @@ def solve_bounded(
         check_types(bound, values[bound])
     source = NoiseSource(seed)
     pay(budget, privacy, label)
-    true = {bound.name: in_domain(bound, values[bound]) for bound in program.bounds}
-    least = {bound.name: bound.minimum for bound in program.bounds}
-    noises = certificate.noises.items()
-    noisy = {name: noise.tighten(true[name], least[name], source.seeded) for name, noise in noises}
+    true = {bound.name: (in_domain(bound, values[bound]), bound.minimum) for bound in program.bounds}
+    noisy = {name: noise.tighten(*true[name], source.seeded) for name, noise in certificate.noises.items()}
     return Release({**program.solve(noisy, solver), **noisy}, certificate, **source.spending(privacy))
 
 
 def proved(
     problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, solver: str | None
 ) -> tuple[BoundedProgram, BoundCertificate]:
-    """Check where bounds stand, calibrate the noise, and solve the problem at the minimum."""
     check_privacy("solve_bounded", privacy)
     program = BoundedProgram(problem, bounds)
     program.check_signs()
@@ -116,7 +113,6 @@ def check_types(bound: PrivateBound, given: Any) -> None:
 
 
 def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
-    """Return true values as numbers, or say that they are outside what was declared."""
     found = np.array(numbers(bound.name, value), dtype=float)
     if found.shape != bound.shape or not np.isfinite(found).all():
         raise DomainError(f"{bound.name}: expected {bound.shape} finite numbers.")

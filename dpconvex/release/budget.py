@@ -143,10 +143,8 @@ class Budget:
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
         item = Entry(label, privacy, event)
         if self.path is None and self._process != this_process():
-            raise DPConvexError(
-                f"Budget: {label!r} would be spent by a fork of this budget's process, and each copy of a budget in memory could "
-                "be spent in full. Keep it in a file that all processes share: dp.Budget(..., path=...). Nothing was spent."
-            )
+            why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
+            raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
         fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
         line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
         with self._alone():
@@ -155,17 +153,15 @@ class Budget:
                     raise self._exceeded(item)
                 if descriptor is not None and self.path is not None:
                     ledger.append(descriptor, line, self.path)
-            # Of a file that nobody replaced meanwhile.
-            self._content += line
+            self._content += line  # of a file that nobody replaced meanwhile
             self._seen.append(item)
 
     def _exceeded(self, item: Entry) -> BudgetExceeded:
         asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._seen)
         none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
-        return BudgetExceeded(
-            f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}, {sum_text(left)}{none} "
-            f"is left{self._rule.refusal(self._seen, item)}. Nothing was spent."
-        )
+        said = f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}"
+        why = self._rule.refusal(self._seen, item)
+        return BudgetExceeded(f"{said}, {sum_text(left)}{none} is left{why}. Nothing was spent.")
 
     def _alone(self) -> threading.Lock:
         """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""
@@ -195,11 +191,9 @@ class Budget:
         rows = [(item.label, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
         rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
-        return (
-            paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
-            + f"<p>{bar(part)} {100 * part:.0f} % spent</p>"
-            + aligned(["release", "epsilon", "delta", "known as"], rows, numbers=(1, 2))
-        )
+        head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
+        table = aligned(["release", "epsilon", "delta", "known as"], rows, numbers=(1, 2))
+        return f"{head}<p>{bar(part)} {100 * part:.0f} % spent</p>{table}"
 
     def __str__(self) -> str:
         found = self.entries

@@ -43,7 +43,6 @@ class DataEngine:
     def problem(
         self, strong_convexity: float, linear: Array | None = None, added: float = 0.0, smoothing: float = 0.0
     ) -> Problem:
-        """Return the program whose minimiser is asked for."""
         form, radius = self.analysis.form, 0.0
         smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
         if bends(form):  # wherever the minimiser can be, which is no farther than its certificate says
@@ -75,10 +74,8 @@ class DataEngine:
     ) -> Array:
         solution = backends.solve(self.problem(strong_convexity, linear, added, smoothing), self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
-            raise NotConverged(
-                f"the backend certifies its answer only to within {solution.distance_bound:.3g} of the minimiser, and "
-                f"{tolerance:.3g} was asked for; nothing is released."
-            )
+            within = f"only to within {solution.distance_bound:.3g} of the minimiser, and {tolerance:.3g} was asked for"
+            raise NotConverged(f"the backend certifies its answer {within}; nothing is released.")
         return solution.theta
 
     @cached_property
@@ -87,7 +84,6 @@ class DataEngine:
         return BatchedLoss(form.template, form.space, self.batch)
 
     def _seen(self, theta: Array) -> Array:
-        """Return what the losses see of parameters."""
         project = self.analysis.form.projection
         return theta if project is None else project(theta)
 
@@ -115,8 +111,8 @@ class DataEngine:
 
 def resolved(backend: Any, *templates: Template) -> Any:
     """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
-    records = [template.record.continuous.values() for template in templates]
-    current().check(max((sum(math.prod(domain.shape) for domain in record) for record in records), default=0))
+    widths = [sum(math.prod(domain.shape) for domain in t.record.continuous.values()) for t in templates]
+    current().check(max(widths, default=0))
     return backends.resolve_backend(backend)
 
 

@@ -126,10 +126,8 @@ class Released:
                 if found.spent not in (None, certificate.privacy):
                     raise ValueError(f"{found.spent} was spent, and its certificate is for {certificate.privacy}")
         except Exception as error:
-            raise DPConvexError(
-                f"{name}: the file is damaged, or is not a {cls.form.partition(' ')[2]} that was saved by this version of "
-                f"dpconvex ({type(error).__name__}: {error})."
-            ) from error
+            what = f"the file is damaged, or is not a {cls.form.partition(' ')[2]} that this version of dpconvex saved"
+            raise DPConvexError(f"{name}: {what} ({type(error).__name__}: {error}).") from error
         whole: Self = found if template is None else found._with(template)
         return whole
 
@@ -219,7 +217,6 @@ def leads_to(file: Path, other: Path) -> bool:
 
 
 def draft_of(file: Path) -> Path:
-    """Return a fresh name beside a file, to write it under at first."""
     return file.with_name(f".{file.name}.{secrets.token_hex(8)}")
 
 

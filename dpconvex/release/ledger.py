@@ -57,10 +57,8 @@ def locked(path: Path) -> Iterator[int]:
                 continue
             yield descriptor
             if not is_at(descriptor, path):
-                raise DPConvexError(
-                    f"{path}: the ledger was replaced while it was in use, and what was recorded may be lost; release nothing. "
-                    "Find out who replaced it, and record the spend anew."
-                )
+                why = "the ledger was replaced while it was in use, and what was recorded may be lost; release nothing"
+                raise DPConvexError(f"{path}: {why}. Find out who replaced it, and record the spend anew.")
             return
         finally:
             with suppress(OSError):
@@ -69,7 +67,6 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one that a path leads to."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
@@ -112,7 +109,6 @@ def mend(descriptor: int, path: Path) -> str:
 
 
 def read(descriptor: int) -> bytes:
-    """Read an open file from its beginning to its end."""
     content = b""
     while part := os.pread(descriptor, 2**30, len(content)):
         content += part
@@ -125,10 +121,9 @@ def lines_of(content: bytes, path: Path) -> list[bytes]:
     if not lines:
         raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
     if tail:
-        raise DPConvexError(
-            f"{path}: the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened, "
-            "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
-        )
+        why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
+        remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
+        raise DPConvexError(f"{path}: {why}, {remedy}.")
     return lines
 
 

@@ -172,7 +172,6 @@ def functions_of(template: Template) -> dict[str, Any]:
 
 
 def finite(name: object, value: ArrayLike) -> Array:
-    """Copy an array of finite numbers into memory of its own that cannot be written to."""
     if not isinstance(name, str) or not name:
         raise TemplateError(f"Release: the name of a parameter must be a text, not {name!r}.")
     array = np.asarray(value)

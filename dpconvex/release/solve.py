@@ -193,8 +193,9 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
     if privacy.adjacency == "replace-one":
         records = counted(data)
         if size not in (None, records):
-            said = f"size is {size}, but there are {records} records; replace-one takes it as exact"
-            raise TemplateError(f"solve: {said}.")
+            raise TemplateError(
+                f"solve: size is {size}, but there are {records} records; replace-one takes it as exact."
+            )
         return max(records, 1)
     if size is None:
         raise NotPrivate(
@@ -219,10 +220,9 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
         data = fit.template.record.validate(data, clip=clip, empty=protected)
     batch, stages = data, fit.stages
     if not protected and batch.size != fit.certificate.size:
-        raise DomainError(
-            f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made; nothing is "
-            "released. Data must not change during a fit; Partitions know the sizes of old files: make them anew."
-        )
+        both = f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made"
+        remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
+        raise DomainError(f"{both}; nothing is released. {remedy}.")
     if stages is None:
         return covered(fit, fit.certificate, batch, backend, source)
     noise, certificate = stages.noise, stages.fit

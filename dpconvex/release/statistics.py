@@ -96,8 +96,7 @@ class Statistics(Released):
         chosen = self.matching(template)
         if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
             raise TemplateError(f"fit: the ridge must be a finite number, 0 or more, not {ridge!r}.")
-        form = form_of(chosen)
-        noisy = self.quadratic(chosen)
+        form, noisy = form_of(chosen), self.quadratic(chosen)
         turn = self.turn(noisy, form)
         hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
         theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
@@ -122,8 +121,8 @@ class Statistics(Released):
         if not isinstance(chosen, Template):
             raise TemplateError("fit: say which template to fit; saved statistics do not hold theirs.")
         if fields_of(chosen) != self.fields:
-            both = f"statistics are of records with {self.fields}, and the template declares {fields_of(chosen)}"
-            raise TemplateError(f"fit: {both}.")
+            declared = f"the template declares {fields_of(chosen)}"
+            raise TemplateError(f"fit: statistics are of records with {self.fields}, and {declared}.")
         if self.whitening is not None:
             self.whitening.check(chosen)
         return chosen
@@ -133,7 +132,6 @@ class Statistics(Released):
 
 
 def fields_of(template: Template) -> str:
-    """Return the names and shapes of the fields, and the values of discrete ones."""
     record = template.record
     continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items()]
     return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])
@@ -220,10 +218,11 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     edge = noisy.edge(np.arange(len(q)))
     if not values[0] > CLEAR * edge:
         whitened = "Statistics of whitened records (whitening=True), more" if statistics.whitening is None else "More"
-        raise NotConverged(
-            f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it: no "
-            f"standard errors hold. {whitened} records, a larger epsilon or fewer features help; `fit` works, with its ridge."
+        both = (
+            f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it"
         )
+        remedy = f"{whitened} records, a larger epsilon or fewer features help; `fit` works, with its ridge"
+        raise NotConverged(f"{both}: no standard errors hold. {remedy}.")
     inverse = (vectors / values) @ vectors.T
     theta = inverse @ noisy.slope
     moved = noisy.gradient_map(theta).toarray() * noisy.deviation
@@ -253,7 +252,6 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
 
 
 def names(space: Space) -> Iterator[str]:
-    """Name the coordinates of the parameters, matrices in column order."""
     for name, block in space.blocks.items():
         if block.symmetric:
             raise TemplateError(f"coefficients: the variable {name!r} is a symmetric matrix; declare plain variables.")

@@ -32,7 +32,6 @@ def check_template(template: object) -> None:
 
 
 def form_of(template: Template) -> LossForm:
-    """Return the parts of a template, compared with its expressions; nothing is bounded yet."""
     check_template(template)
     return read(template)
 

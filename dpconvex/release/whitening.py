@@ -51,7 +51,6 @@ class Whitening:
         object.__setattr__(self, "matrix", frozen(np.rint(matrix / np.abs(matrix).max() * FINE) / FINE))
 
     def check(self, template: Template) -> None:
-        """Refuse a template whose records have no such field."""
         declared = getattr(template.record.continuous.get(self.field), "shape", None)
         if declared != (len(self.matrix),):
             own = f"{self.field!r} of {len(self.matrix)} features"
@@ -84,7 +83,6 @@ class Whitening:
 
 
 def in_levels(block: Any, scale: Any) -> Any:
-    """Round records towards 0 to whole levels, each number by itself."""
     if sp.issparse(block):
         return sp.csr_array(sp.diags_array(scale) @ block).trunc()
     return np.trunc(np.asarray(block, dtype=float) * scale[:, None])
@@ -114,12 +112,11 @@ def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
 
 
 def whitened_batch(batch: Batch, whitening: Whitening) -> Batch:
-    """Return the records with one field whitened, and with weights as a further column where there are any."""
     return batch.mapped(whitened, whitening) if isinstance(batch, PartitionedBatch) else whitened(batch, whitening)
 
 
 def whitened(batch: Batch, whitening: Whitening) -> Batch:
-    """Return the records in one place, whitened: block by block, whenever they are read, if they are not read again and again."""
+    """Return records with one field whitened, block by block where they are not read again and again, perhaps with weights."""
     column = batch.fields[whitening.field]
     turned: Any = Stored(column, whitening, tuple(column.shape))
     weights: Any = Stored(column, whitening.weights, (batch.size,))
