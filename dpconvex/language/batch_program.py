@@ -33,7 +33,7 @@ class Column:
     """One entry of an expression for all records of a group, of numbers or CVXPY's, with the arithmetic of linear atoms."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value.value if isinstance(value, Column) else value
+        self.value: Any = value.value if isinstance(value, Column) else value
 
     def __add__(self, other: Any) -> Column:
         return Column(self.value + Column(other).value)

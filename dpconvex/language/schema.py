@@ -23,10 +23,8 @@ from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date,
 from dpconvex.language.tables import day, is_missing, number, path_of, table_of, text_of
 
 # Settings that are plain data.
-PLAIN = {
-    **{"label": str, "clip": bool, "unit": bool, "constant": float},
-    **{"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]},
-}
+PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}
+PLAIN |= {"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,6 @@ class Schema:
 
     @property
     def _known(self) -> set[str] | None:
-        """Columns that may be there, if others may not."""
         return None if self.ignore is None else {*self.ignore, self.label, *self.features}
 
     def decode_target(self, y: Any) -> Array:
@@ -219,13 +216,10 @@ def toml(value: Any) -> str:
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
     try:
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
-    except RecursionError:
-        raise TemplateError(f"{path}: not valid TOML (it is nested too deeply).") from None
-    except ValueError as error:  # texts that are no TOML, or no UTF-8, and integers of thousands of digits
+    except (RecursionError, ValueError) as error:  # also texts that are no UTF-8, and integers of thousands of digits
         raise TemplateError(f"{path}: not valid TOML ({error}).") from error
-    unknown = [key for key in settings if key not in allowed]
-    if unknown:
-        raise TemplateError(f"{path}: unknown setting {unknown[0]!r}; settings are {', '.join(allowed)}.")
+    for unknown in (key for key in settings if key not in allowed):
+        raise TemplateError(f"{path}: unknown setting {unknown!r}; settings are {', '.join(allowed)}.")
     return settings
 
 

@@ -288,7 +288,6 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
 
 
 def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
-    """Return declared levels, or labels, as texts, all different."""
     if isinstance(levels, str) or not isinstance(levels, Sequence):
         raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
     texts = tuple(str(value).strip() for value in levels)  # as entries are read

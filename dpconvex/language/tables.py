@@ -141,7 +141,6 @@ def objects(values: Collection[Any]) -> Values:
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    """Return what a function of PyArrow's module reads of a file."""
     try:
         import pyarrow.parquet
     except ImportError as error:

@@ -143,7 +143,6 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
 
 
 def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: bool = True) -> Any:
-    """Return a continuous column as a batch has it."""
     gate = Gate(name, domain, clip, fresh=isinstance(column, FileRows))
     if sp.issparse(column):
         return gate.sparse(column)
@@ -220,11 +219,12 @@ class Gate:
                 raise DomainError(f"field {self.name!r}: {where} is {found.data[k]}; fill it in with a public value.")
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
-            raise DomainError(
-                f"field {self.name!r}: {int((~(excess <= allowed)).sum())} of {len(excess)} records lie outside "
-                f"{shorten(repr(self.domain))} (worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %); "
-                "rescale by public bounds, or pass clip=True."
+            said = (
+                f"{int((~(excess <= allowed)).sum())} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
             )
+            worst = f"worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %"
+            remedy = "rescale by public bounds, or pass clip=True"
+            raise DomainError(f"field {self.name!r}: {said} ({worst}); {remedy}.")
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None
 
 
@@ -252,10 +252,9 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
         codes = codes_of(name, declared, piece)
         wrong = np.flatnonzero(codes < 0)
         if len(wrong):
-            raise DomainError(
-                f"field {name!r}: {len(wrong)} of {len(codes)} records have a value that was not declared (first: row "
-                f"{count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}); declared are {list(declared)!r}."
-            )
+            said = f"{len(wrong)} of {len(codes)} records have a value that was not declared"
+            first = f"row {count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}"
+            raise DomainError(f"field {name!r}: {said} (first: {first}); declared are {list(declared)!r}.")
         count += len(codes)
         found.append(codes)
     return np.concatenate(found)

@@ -136,8 +136,7 @@ class Budget:
             What the release is for accounting, as its certificate says; without it, its promise is all that is known.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
-            given = f"{privacy!r}, {label!r}, {event!r}"
-            raise TemplateError(f"Budget: spend a Privacy, with a text and an event, not {given}.")
+            raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")
         if privacy.adjacency != self.privacy.adjacency:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
