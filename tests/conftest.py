@@ -39,12 +39,6 @@ def repeatable_noise(request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def root():
-    """Return the root of the checkout."""
-    return ROOT
-
-
-@pytest.fixture(scope="session")
 def shared_data():
     """Return a function that finds an optional data file by name, or skips the test."""
 

@@ -227,9 +227,6 @@ def test_the_worst_case_spends_most_of_epsilon(problem, adjacency):
     assert learner.ratio(u, pair, 0.9 if problem == "huber_svm" else 0.4).max() > learner.privacy.epsilon
 
 
-# The densities are those of the release.
-
-
 @pytest.mark.parametrize("problem", DIMENSIONS)
 def test_the_noise_that_a_release_needs_leads_to_it(problem):
     # The problem as declared, in all of theta and with its constraints, solved by another program.

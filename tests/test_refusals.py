@@ -232,7 +232,6 @@ def test_a_refusal_says_why_where_and_what_to_do(name):
 
 
 # A remedy must work: the rounded-off version of each kink is certified.
-
 ROUNDED = {
     "the hinge": lambda w, x, y: dp.huber_hinge(1 - y * (x @ w), width=0.5),
     "a maximum of two terms": lambda w, x, y: cp.log_sum_exp(cp.hstack([x @ w, 1 - x @ w])),

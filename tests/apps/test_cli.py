@@ -110,9 +110,6 @@ def test_usage_and_problems_are_explained(run):
     assert {problem["name"] for problem in run("problems --json").json} == set(dp.problems())
 
 
-# Fits
-
-
 def test_the_settings_of_the_documentation_work(run):
     page = (Path(dp.__file__).parent.parent / "docs" / "command_line.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
@@ -340,9 +337,6 @@ def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run, o
         found = run(fit, out, ends=2)
     assert re.search("no file can be made there|would be written over|a folder whose files are data", found.err)
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
-
-
-# The demonstration
 
 
 def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):

@@ -132,7 +132,6 @@ def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(mechani
 
 
 # Learners of the gallery in their smallest sizes: the exact law of the answer keeps the promise.
-
 GALLERY = [
     ("fair_logistic_regression", {}),
     ("gaussian_precision", {}),

@@ -82,8 +82,6 @@ def test_what_cannot_be_whitened_is_refused_before_payment():
         dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y}, dp.Privacy(1.0, 1e-5))
 
 
-# What is refused
-
 NO_NUMBERS = [
     lambda x: np.ma.masked_array(x, mask=x > 0.2),
     lambda x: np.zeros(x.shape, dtype="m8[ns]"),
@@ -125,9 +123,6 @@ def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words(
         dp.LinearRegression(epsilon=1.0, regularization=1.0).fit(x, np.zeros(4))
 
 
-# What is learnt
-
-
 def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.7, 0.7, size=(4000, 2))
@@ -160,9 +155,6 @@ def test_a_metric_finds_what_pairs_share():
     # The problem file says the same of differences.
     np.testing.assert_array_equal(fitted.release_.predict(between) == "alike", fitted.predict(x) == "same")
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(x), fitted.predict(x))
-
-
-# Partitions
 
 
 def in_files(folder, y):

@@ -18,12 +18,10 @@ from dpconvex.evaluation.forms import losses_of
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.noise.samplers import NoiseSource
 
-
-def records():
-    return {"x": X, "y": Y}
+DATA = {"x": X, "y": Y}
 
 
-def cut(data, cuts=CUTS):
+def cut(data=DATA, cuts=CUTS):
     return dp.Partitions(pieces(data, cuts))
 
 
@@ -39,9 +37,7 @@ def learner(loss=lambda y, score: cp.logistic(-y * score)):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_sums_are_those_of_all_records_up_to_rounding(kind):
-    data = records()
-    if kind == "sparse":
-        data["x"] = sp.csr_array(data["x"])
+    data = DATA if kind == "dense" else {**DATA, "x": sp.csr_array(X)}
     template = learner()
     space, theta = Space(template.variables), np.array([1.0, -2.0, 0.5])
     losses = [BatchedLoss(template, space, template.record.validate(d)) for d in (data, cut(data))]
@@ -72,7 +68,8 @@ def test_a_form_comes_out_of_its_bytes_as_it_was():
 
 
 Q = dp.Privacy(2.0, 1e-6)
-ADDED = dp.Privacy(2.0, 1e-6, adjacency="add-remove")
+ADDED, PURE = (dp.Privacy(2.0, delta, adjacency="add-remove") for delta in (1e-6, 0.0))
+PREDICTING, HUBER = (dp.load(name, features=3) for name in ("logistic_regression", "huber_regression"))
 
 
 @pytest.mark.parametrize(
@@ -92,31 +89,64 @@ def test_every_mechanism_gives_the_same_release(privacy, options, monkeypatch):
     made = []
     original = NoiseSource.__init__
     monkeypatch.setattr(NoiseSource, "__init__", lambda *source: (made.append(source[1]), original(*source))[1])
-    data, template = records(), learner()
-    if "whitening" in options:
-        template = dp.load("logistic_regression", features=3)
-    one, many = (dp.solve(template, d, privacy, seed=1, **options) for d in (data, cut(data)))
+    template = PREDICTING if "whitening" in options else learner()
+    one, many = (dp.solve(template, d, privacy, seed=1, **options) for d in (DATA, cut()))
     assert made == [1, 1]  # noise is drawn once, however many partitions there are
     assert one.certificate.noise_scale == many.certificate.noise_scale
     np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6 + 2 * one.certificate.tolerance)
 
 
 def test_statistics_sweeps_and_baselines_are_the_same():
-    data, template = records(), learner()
-    numbers, ridge = {"x": data["x"], "y": data["x"][:, 1]}, dp.load("ridge_regression", features=3)
+    numbers, template, ridge = {"x": X, "y": X[:, 1]}, learner(), dp.load("ridge_regression", features=3)
     one, many = (dp.statistics(ridge, d, Q, seed=1) for d in (numbers, cut(numbers)))
     np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-9)
     fit = dp.solve(ridge, cut(numbers), Q, dp.SufficientStatistics.usual(Q), seed=1)
     np.testing.assert_allclose(fit["w"], one.fit()["w"])
     ones, manys = (
-        [*dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3), dp.minimize(template, d)]
-        for d in (data, cut(data))
+        [*dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3), dp.minimize(template, d)] for d in (DATA, cut())
     )
     for one, many in zip(ones, manys, strict=True):
         np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
 
 
-PREDICTING = dp.load("logistic_regression", features=3)
+MODEL = dp.Release({"w": [1.0, 0.2, 0.0]}, not_private_because="a test", predictor=PREDICTING.predict)
+LINE = dp.Release({"w": [0.5, 0.0, 0.1]}, not_private_because="a test", predictor=HUBER.predict)
+GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)}
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("template", "model"), [(PREDICTING, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
+def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency, template, model):
+    data = DATA if template is PREDICTING else {"x": X, "y": np.clip(X[:, 0], -1, 1)}
+    promise = dp.Privacy(1.0, adjacency=adjacency)
+    found, expected = (dp.evaluate(template, model, some, promise, seed=3) for some in (cut(data), data))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options"),
+    [(dp.Privacy(2.0), {}), (PURE, {"size": 700}), (dp.Privacy(2.0), {"split": False}), (Q, {"whitening": True})],
+    ids=["split", "added", "all", "whitened"],
+)
+def test_tuning_is_the_same(privacy, options):
+    expected = dp.tune(GRID, DATA, privacy, seed=4, **options)
+    budget = dp.Budget(privacy)
+    found = dp.tune(GRID, cut(), privacy, seed=4, budget=budget, **options)
+    assert found.choice == expected.choice
+    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
+    assert len(budget.entries) == 1
+
+
+@pytest.mark.parametrize("group", ["y", None])
+@pytest.mark.parametrize("privacy", [Q, PURE], ids=["replaced", "added"])
+def test_a_clustering_has_the_bits_of_one_in_memory(privacy, group):
+    expected = dp.cluster(PREDICTING, DATA, privacy, 3, group=group, seed=1)
+    budget = dp.Budget(privacy)
+    found = dp.cluster(PREDICTING, cut(), privacy, 3, group=group, seed=1, budget=budget)
+    np.testing.assert_array_equal(found.centers, expected.centers)
+    assert len(budget.entries) == 1
+
+
 MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
 CONIC = {"backend": "conic"}
 REFUSALS = [
@@ -134,12 +164,12 @@ REFUSALS = [
 def test_what_needs_all_records_is_refused_before_it_is_paid(what, fit):
     budget = dp.Budget(Q)
     with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
-        fit(cut(records()), budget=budget)
+        fit(cut(), budget=budget)
     assert not budget.entries
 
 
 def test_nobody_gets_at_the_records():
-    batch = learner().record.validate(cut(records()))
+    batch = learner().record.validate(cut())
     assert isinstance(batch, PartitionedBatch)
     assert isinstance(batch, Batch)
     for look in (
@@ -151,12 +181,12 @@ def test_nobody_gets_at_the_records():
         with pytest.raises(dp.TemplateError, match="in partitions"):
             look()
     with pytest.raises(dp.TemplateError, match="in partitions"):
-        learner().problem(cut(records()))
+        learner().problem(cut())
 
 
 def test_no_records_at_all():
     template = learner()
-    empty = cut(records(), [0, 0, 0])
+    empty = cut(cuts=[0, 0, 0])
     with pytest.raises(dp.DomainError, match="no record to learn from"):
         template.record.validate(empty)
     release = dp.solve(template, empty, ADDED, size=700, seed=1)
@@ -168,7 +198,7 @@ def test_records_are_let_go_with_their_batch():
     """What was prepared for a batch forms no circle with it: workers drop partitions at once."""
     template = learner()
     space = Space(template.variables)
-    for data in (records(), cut(records())):
+    for data in (DATA, cut()):
         batch = template.record.validate(data)
         loss, again = (BatchedLoss(template, space, batch) for _ in range(2))
         assert again.value(np.zeros(3)) == loss.value(np.zeros(3))

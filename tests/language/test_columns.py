@@ -60,9 +60,6 @@ def test_rounding_is_forgiven_and_put_right(norm, kind, rounding):
             list(blocks(record.validate({"x": form(outside)}).fields["x"], 64))
 
 
-# Domains, by properties
-
-
 @given(st.data())
 def test_clipping_projects_every_finite_batch(draw):
     domain = draw.draw(domains)
@@ -84,8 +81,6 @@ def test_clipping_projects_every_finite_batch(draw):
         assert not outside
         np.testing.assert_array_equal(checked, clipped)
 
-
-# Entries
 
 TRIPLES = dp.Record(x=dp.Box(-np.full(3, 500.0), np.full(3, 500.0)))
 DENSE = np.array([[0.0, 1.0, 0.0], [2.0, 0.0, -3.0], [0.0, 0.0, 0.0], [4.0, 5.0, 6.0]])
@@ -184,9 +179,6 @@ def test_what_is_no_number_is_not_guessed(column):
 def test_numbers_of_every_kind_are_read(column):
     found = read(column)
     assert (type(found), found.dtype, found.tolist()) == (np.ndarray, np.float64, [[1, 2, 3]])
-
-
-# Labels.
 
 
 @pytest.mark.parametrize(

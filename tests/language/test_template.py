@@ -36,20 +36,6 @@ def test_malformed_declarations(arguments, message):
         dp.Template(**{"record": RECORD, "loss": loss, **arguments})
 
 
-# The program of a batch
-
-
-@pytest.mark.parametrize("name", ["softmax_regression", "metric_learning"])
-def test_without_noise_it_is_the_plain_fit(name):
-    template = dp.load(name, features=2, regularization=0.1)
-    data = records_of(template, 40)
-    problem = template.problem(data)
-    problem.solve(solver=cp.CLARABEL)
-    fitted = dp.minimize(template, data)
-    for variable in problem.variables():
-        np.testing.assert_allclose(variable.value, fitted[variable.name()], atol=2e-4)
-
-
 def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
     w, P = cp.Variable(2, name="w"), cp.Variable((2, 2), PSD=True, name="P")
     template = dp.Template(
@@ -162,9 +148,6 @@ def test_data_without_a_domain_are_no_public_numbers():
         dp.Template.from_problem(problem, {X: dp.Ball(D)})
     with pytest.raises(dp.TemplateError, match=r"expected a cvxpy\.Problem"):
         dp.Template.from_problem("problem", {X: dp.Ball(D)})
-
-
-# A smoothed hinge
 
 
 @given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))

@@ -19,18 +19,14 @@ def template(*, features, scale=1.0, name="w"):
 """
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text=LEARNER):
-        (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-        return tmp_path / "mine.py"
-
-    return write
+def written(folder, text):
+    (folder / "mine.py").write_text(text, encoding="utf-8")
+    return folder / "mine.py"
 
 
-def test_names_and_options_that_are_unknown_are_explained(write, monkeypatch):
-    file = write()
-    monkeypatch.chdir(file.parent)
+def test_names_and_options_that_are_unknown_are_explained(tmp_path, monkeypatch):
+    file = written(tmp_path, LEARNER)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(dp.TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
         dp.load("mine")  # a bare name never means a file of the working directory
     with pytest.raises(dp.TemplateError) as info:
@@ -50,8 +46,8 @@ def test_names_and_options_that_are_unknown_are_explained(write, monkeypatch):
         ("1 / 0\n", "cannot be executed: ZeroDivisionError"),
     ],
 )
-def test_a_broken_file_is_explained(write, text, message):
-    file = write(text)
+def test_a_broken_file_is_explained(tmp_path, text, message):
+    file = written(tmp_path, text)
     with pytest.raises(dp.TemplateError, match=message) as info:
         dp.load(file)
     assert str(file) in str(info.value)

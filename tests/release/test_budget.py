@@ -18,8 +18,6 @@ from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateErr
 from dpconvex.accounting.totals import Amount, Entry
 from dpconvex.release import ledger
 
-# A ledger in memory.
-
 
 def test_a_spend_that_does_not_fit_is_not_recorded():
     budget = Budget(Privacy(1, 1e-6))
