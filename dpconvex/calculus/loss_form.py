@@ -50,7 +50,7 @@ class LossForm:
         check_loss(template, convex)
         self.space = Space(template.variables)
         self.feasible: FeasibleSet = FeasibleSet(self.space, template.constraints)
-        self.bases = Bases(template.record)
+        self.bases = Bases(template.record.continuous)
         self.expander = Expander(self.space, self.bases)
         domains = implicit_constraints(template.regularizer, self.expander, self.feasible.least_entry)
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)

@@ -179,11 +179,11 @@ def quadratic_loss(form: LossForm) -> QuadraticLoss:
 
 def read_losses(template: Template, space: Space) -> QuadraticLoss:
     """Expand the losses, with the coordinates of theta as further scalars of the record."""
-    bases = Bases(template.record)
+    bases = Bases(template.record.continuous)
     first = bases.count
     stand_ins: dict[Expression, Expression] = {}
     for block in space.blocks.values():
-        name = block.name
+        name = block.variable.name
         while name in bases.polynomials:
             name += "'"
         endless = np.full(block.dim, np.inf)

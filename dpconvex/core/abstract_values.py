@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 from typing import Any, NamedTuple
@@ -218,9 +218,6 @@ class Scalar:
         elif curvature > 0:
             pieces = (*pieces, Piece(self.terms, curvature))
         return Scalar(value, terms, pieces, sign, self.kink or kink, shape)
-
-    def with_value(self, value: Interval) -> Scalar:
-        return replace(self, value=value, behind=None, together=None)
 
 
 def covariance_of_gradient(scalar: Scalar) -> Piece | None:

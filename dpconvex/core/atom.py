@@ -73,7 +73,7 @@ class Atom:
     value: Callable[..., Any]
     # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.
     shape: Callable[..., Shape] = same
-    # For each class of CVXPY, by its full name, what reads a node and its arguments, read already; a name alone reads this atom.
+    # For each class in cvxpy.atoms, by its full name, what reads a node and its arguments, read already; a name alone: this atom.
     reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
     # writes(cp, expression, args) returns the CVXPY expression: its conic form.
     writes: Callable[[Any, Expression, list[Any]], Any] | None = by_name

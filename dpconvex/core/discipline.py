@@ -41,9 +41,7 @@ def curvatures(expression: Expression) -> frozenset[int]:
     own = {atom.curve(expression)} if atom.affine == "curved" else straight
     # Every argument is affine, or curved in a way that the atom's slope keeps.
     bent = [(k, curvatures(a)) for k, a in enumerate(expression.args) if not a.is_affine]
-    return frozenset(
-        curve for curve in own if all(curve * atom.slope(expression, k, signs) in known for k, known in bent)
-    )
+    return frozenset(c for c in own if all(c * atom.slope(expression, k, signs) in known for k, known in bent))
 
 
 def obstacle(expression: Expression) -> Expression:

@@ -5,7 +5,7 @@ is affine in the variables is a `Polynomial`: exactly, whatever way it is writte
 the atom says (`expand` and `rule`).  Functions of the record that are no polynomials (a norm, an exponential) become bases too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from dpconvex.core.atoms.rules import entry_ends, length_of
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
-from dpconvex.core.record_domains import Fields
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotPrivate
 
 # A few roundings, relative to what is rounded.
@@ -66,12 +66,12 @@ class Base:
 class Bases:
     """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials."""
 
-    def __init__(self, record: Fields) -> None:
+    def __init__(self, domains: Mapping[str, Ball | Box]) -> None:
         self.bases: list[Base] = []
         self.lower, self.upper = np.empty(0), np.empty(0)
         self.owner = np.empty(0, dtype=np.int64)
         self.polynomials: dict[str, Polynomial] = {}
-        for name, domain in record.continuous.items():
+        for name, domain in domains.items():
             lower, upper = (bound.reshape(-1, order="F") for bound in domain.bounds)
             self.polynomials[name] = self.add(name, domain.shape, lower, upper, domain.norm_bound)
 
@@ -228,7 +228,7 @@ class Expander:
         if expression.is_constant:
             return Polynomial.constant(expression.value if isinstance(expression, Constant) else expression.number)
         if isinstance(expression, Variable):
-            block = self.space.block_of(expression)
+            block = self.space.blocks[expression.name]
             return Polynomial.coordinates(expression.shape, block.start, block.lift)
         if isinstance(expression, Field):
             field = self.bases.polynomials.get(expression.name)

@@ -182,9 +182,8 @@ def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
 
 def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
     def build() -> Expression:
-        variables, fields = (
-            frozenset().union(*found) for found in zip(*((a.variables, a.fields) for a in args), strict=True)
-        )
+        leaves = zip(*((argument.variables, argument.fields) for argument in args), strict=True)
+        variables, fields = (frozenset().union(*found) for found in leaves)
         affine = not variables or (all(argument.is_affine for argument in args) and atom.keeps_affine(args))
         parts = {"atom": atom, "args": tuple(args), "options": options, "shape": shape, "is_affine": affine}
         return Expression(**parts, variables=variables, fields=fields)
@@ -265,11 +264,8 @@ def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) 
     return list(order)
 
 
-# Texts: infix, with the names that CVXPY's users know.
-
-
 def leveled(expression: Expression) -> tuple[str, int]:
-    """Return the text and how tightly its outermost operator binds."""
+    """Return the text, infix and in the names that CVXPY's users know, and how tightly its outermost operator binds."""
     if isinstance(expression, Constant):
         return numbers(expression)
     if isinstance(expression, Variable | Field):

@@ -29,8 +29,8 @@ for _atom in ATOMS.values():
     else:
         READERS.update(_atom.reads)
 # A real array is its own real part and conjugate; what wrappers assert is decided anew.
-WRAPS = [f"wraps.{name}_wrap" for name in ("nonneg", "nonpos", "psd", "nsd", "symmetric")]
-ITSELF = [f"cvxpy.atoms.affine.{name}" for name in ("real.real", "conj.conj", *WRAPS)]
+WRAPS = [f"affine.wraps.{name}_wrap" for name in ("nonneg", "nonpos", "psd", "nsd", "symmetric")]
+ITSELF = ["affine.real.real", "affine.conj.conj", *WRAPS]
 
 # Options of atoms that may be expressions.
 OPTIONS = {"p": "the exponent of a power", "M": "the threshold of huber"}
@@ -53,12 +53,9 @@ class Reader:
     def expression(self, root: Any, what: str) -> Expression:
         """Return the core expression of a tree; errors call it `what`."""
         self._what, self._root = what, root
-        return self._known(root)
+        return self.known(root)
 
-    def read_already(self, node: Any) -> Expression:
-        return self._memory[id(node)][1]
-
-    def _known(self, node: Any) -> Expression:
+    def known(self, node: Any) -> Expression:
         if id(node) not in self._memory:
             self._memory[id(node)] = (node, self._read(node))
         return self._memory[id(node)][1]
@@ -70,7 +67,7 @@ class Reader:
             return self.fields[id(node)] if id(node) in self.fields else self._public(node)
         if isinstance(node, cp.Constant):
             return self._number(node.value, node)
-        arguments = [self._known(argument) for argument in node.args]
+        arguments = [self.known(argument) for argument in node.args]
         for name, what in OPTIONS.items():
             option = getattr(node, name, None)
             if isinstance(option, cp.Expression) and any(id(symbol) in self.fields for symbol in option.parameters()):
@@ -81,10 +78,10 @@ class Reader:
         return result
 
     def _atom(self, node: Any, arguments: list[Expression]) -> Expression:
-        kind = f"{type(node).__module__}.{type(node).__qualname__}"
+        kind = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.atoms.")
         if kind in ITSELF:
             return arguments[0]
-        if kind == "cvxpy.atoms.quad_form.QuadForm":
+        if kind == "quad_form.QuadForm":
             return quadratic_form(node, arguments[0], arguments[1], self._what)
         if kind not in READERS:
             raise MissingRule(f"there is no rule for the atom {type(node).__name__}", node, REWRITE)
@@ -123,7 +120,7 @@ class Reader:
             why = f"{type(node).__name__} is not a constraint that is known to make a closed convex set"
             remedy = "state it by equations, inequalities between convex and concave expressions, cones or semidefinite bounds"
             raise NotPrivate(why, node, remedy)
-        kind, arguments = CONSTRAINTS[name], [self._known(argument) for argument in node.args]
+        kind, arguments = CONSTRAINTS[name], [self.known(argument) for argument in node.args]
         if kind in ("equality", "inequality"):  # with zero, if there is one argument
             sides = arguments if len(arguments) == 2 else [*arguments, constant(0.0)]
             return Constraint(kind, tuple(together(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))

@@ -30,10 +30,6 @@ class Block:
     symmetric: bool
 
     @property
-    def name(self) -> str:
-        return self.variable.name
-
-    @property
     def slice(self) -> slice:
         return slice(self.start, self.start + self.dim)
 
@@ -74,9 +70,6 @@ class Space:
             self.blocks[variable.name] = Block(variable, start, dim, symmetric)
             start += dim
         self.dim = start
-
-    def block_of(self, variable: Variable) -> Block:
-        return self.blocks[variable.name]
 
     def pack(self, values: Mapping[str, Any]) -> Array:
         """Turn values by name into coordinates, shape (dim,).  Symmetric variables are symmetrised."""

@@ -62,12 +62,6 @@ class Polynomial:
         return cls(np.shape(value), entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), numbers)
 
     @classmethod
-    def stacked(cls, parts: Sequence[Polynomial]) -> Polynomial:
-        offsets = np.cumsum([0] + [part.size for part in parts])
-        entries = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
-        return concatenate(parts, (int(offsets[-1]),), entries)
-
-    @classmethod
     def scalars(cls, shape: tuple[int, ...], first: int) -> Polynomial:
         index = np.arange(math.prod(shape))
         return cls(shape, index, np.full(index.size, -1), (first + index)[:, None], np.ones(index.size))
@@ -77,9 +71,6 @@ class Polynomial:
         entry, coordinate, numbers = sp.find(lift)
         nothing = np.empty((len(entry), 0), dtype=np.int64)
         return cls(shape, entry.astype(np.int64), coordinate.astype(np.int64) + start, nothing, numbers)
-
-    def reshaped(self, shape: tuple[int, ...]) -> Polynomial:
-        return replace(self, shape=shape)
 
     def scaled(self, factor: float) -> Polynomial:
         product, error = rounded_product(self.coefficient, np.array(float(factor)))
@@ -96,9 +87,8 @@ class Polynomial:
         factor = np.asarray(table.data[j], dtype=float)
         product, error = rounded_product(self.coefficient[i], factor)
         error += np.abs(factor) * self.error[i]
-        return Polynomial(
-            shape, row[j].astype(np.int64), self.coordinate[i], self.monomial[i], product, error
-        ).collected()
+        places = row[j].astype(np.int64), self.coordinate[i], self.monomial[i]
+        return Polynomial(shape, *places, product, error).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
         """Return the array whose entries are those of this one at `index`: entry numbers."""

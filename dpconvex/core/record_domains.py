@@ -1,8 +1,8 @@
 """The public domains of a record's fields: norm balls, boxes and finite choices."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -204,10 +204,3 @@ class Choice:
 
 
 Domain = Ball | Box | Choice
-
-
-class Fields(Protocol):
-    """What the core reads of a record."""
-
-    @property
-    def continuous(self) -> Mapping[str, Ball | Box]: ...

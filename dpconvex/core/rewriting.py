@@ -188,11 +188,8 @@ def of_totals(node: Expression, parts: Sequence[Part | None]) -> Part:
     atom = node.operation
     totals = [part is not None and part.axis is None for part in parts]
     public = [part is None for part in parts]
-    linear = {
-        "linear": all(totals),
-        "bilinear": sum(totals) == 1 and sum(public) == len(parts) - 1,
-        "quotient": totals[0] and public[-1],
-    }
+    alone = sum(totals) == 1 and sum(public) == len(parts) - 1
+    linear = {"linear": all(totals), "bilinear": alone, "quotient": totals[0] and public[-1]}
     if not linear.get(atom.affine, False):
         raise mixed(node, "it is not linear in sums over the records")
     arguments = [a if p is None else p.expression for a, p in zip(node.args, parts, strict=True)]

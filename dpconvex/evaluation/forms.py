@@ -135,7 +135,7 @@ def losses_of(template: Template, space: Space) -> Losses:
 
 def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafForm | None:
     """Split leaves into polynomials of low degree; None if they are not, or share too little."""
-    bases = Bases(record)
+    bases = Bases(record.continuous)
     fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
     scalars, expander = bases.count, Expander(space, bases)
     leaves = [affine_leaves(loss) for loss in losses]

@@ -82,7 +82,7 @@ def coordinates_of(item: Condition, region: Region) -> Indices:
         return item.coordinates
     if isinstance(item, Block):
         return np.unique(item.matrix.indices).astype(np.int64)
-    return np.concatenate([np.arange(region.dim)[region.space.block_of(v).slice] for v in item.variables])
+    return np.concatenate([np.arange(region.dim)[region.space.blocks[v.name].slice] for v in item.variables])
 
 
 def joint(members: list[Condition], here: Indices, region: Region) -> Piece | None:

@@ -17,22 +17,15 @@ from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Ball, Box
 
 Affine = tuple[sp.csr_array, Array]
 # Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
 Parts = dict[Expression, sp.csr_array]
 
 
-class NoFields:
-    """What public expressions know of a record."""
-
-    continuous: Mapping[str, Ball | Box] = {}
-
-
 def affine_map(expression: Expression, space: Space) -> Affine:
     """Return M and c such that the entries of a public affine expression, in column order, are ``M @ theta + c``."""
-    found = Expander(space, Bases(NoFields())).expand(expression)
+    found = Expander(space, Bases({})).expand(expression)
     # What cancels leaves a coefficient of the size of its error behind.
     kept = np.abs(found.coefficient) > found.error
     moving, fixed = kept & (found.coordinate >= 0), kept & (found.coordinate < 0)
@@ -82,7 +75,7 @@ def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
     columns = sp.csc_array(matrix)
     numbers = [(constant(offset), sp.csr_array(sp.eye_array(node.size)))] if offset.any() else []
     return numbers + [
-        (argument, sp.csr_array(columns[:, space.block_of(stand_in).slice]))
+        (argument, sp.csr_array(columns[:, space.blocks[stand_in.name].slice]))
         for argument, stand_in in zip(node.args, stand_ins, strict=True)
         if isinstance(stand_in, Variable)
     ]

@@ -359,7 +359,7 @@ class Region:
             moves[block.variable] = move.reshape((*block.variable.shape, -1), order="F")
         found = bent(add(*terms), self.leaves(x.astype(float)), moves) if terms else {}
         for variable, change in found.items():
-            block = self.space.block_of(variable)
+            block = self.space.blocks[variable.name]
             whole = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
             result[block.slice] += block.lift.T @ whole
         return np.where(np.isfinite(result), (result + result.T) / 2, 0.0)
@@ -370,6 +370,6 @@ def slope_of(expression: Expression, space: Space, x: Array) -> Array:
     values, result = space.unpack(x), np.zeros(space.dim)
     leaves = {variable: values[variable.name] for variable in expression.variables}
     for variable, slope in subgradient(expression, leaves).items():
-        block = space.block_of(variable)
+        block = space.blocks[variable.name]
         result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
     return result

@@ -285,7 +285,7 @@ def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], kno
     """Return the value of a CVXPY tree, NaN where CVXPY has none, with nobody's variables set; each node is computed once."""
     if id(node) not in known:
         values = [cvxpy_value(argument, reader, leaves, known) for argument in node.args]
-        read = reader.read_already(node)
+        read = reader.known(node)
         value: Any = np.full(node.shape, np.nan) if values else leaves.get(read, node.value)
         if values and not odd(node, read, values):
             with suppress(ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):

@@ -1,5 +1,7 @@
 """Rules for atoms, each alone: never below what is observed, and rarely far above; and rounded kinks."""
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -171,7 +173,7 @@ def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_rang
         outer.atom.rule(outer, [[curved]])
     with pytest.raises(MissingRule, match="curved term that can change its sign"):
         squares.atom.rule(squares, [[curved, curved], [Scalar(Interval(1.0, 1.0))]])
-    (found,) = outer.atom.rule(outer, [[curved.with_value(Interval(0.0, 1.0))]])
+    (found,) = outer.atom.rule(outer, [[replace(curved, value=Interval(0.0, 1.0))]])
     assert len(found.pieces) == 2
 
 

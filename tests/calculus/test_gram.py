@@ -67,7 +67,7 @@ KINDS = ["full", "sparse", "definite", "large", "isotropic", "partial"]
 
 def monomials(record, count, rng):
     """Draw the monomials up to degree 2 and their values at records, shape (count, monomials)."""
-    scalars = Bases(record).count
+    scalars = Bases(record.continuous).count
     pairs = [(-1, -1)] + [(-1, j) for j in range(scalars)] + [(i, j) for i in range(scalars) for j in range(i, scalars)]
     table = np.array(pairs)
     fields = record.sample(count, rng).fields
@@ -77,7 +77,7 @@ def monomials(record, count, rng):
 
 @given(SEEDS, st.sampled_from(RECORDS), st.sampled_from(KINDS))
 def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
-    rng, bases = np.random.default_rng(seed), Bases(record)
+    rng, bases = np.random.default_rng(seed), Bases(record.continuous)
     table, values = monomials(record, 150, rng)
     form, degree = rng.normal(size=(len(table), len(table))), (table >= 0).sum(axis=1)
     if kind == "sparse":

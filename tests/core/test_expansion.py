@@ -88,7 +88,7 @@ def test_expansion_has_the_value_of_the_expression(name, seed):
         parameter.value = fields[field]
     for variable in (w, v, W, R, S, P):
         variable.save_value(SPACE.unpack(theta)[variable.name()])
-    expander = Expander(SPACE, Bases(RECORD))
+    expander = Expander(SPACE, Bases(RECORD.continuous))
     polynomial = expander.expand(read(expression))
     assert polynomial.shape == expression.shape
     found = polynomial.evaluate(scalars_of(expander, fields), theta)
@@ -100,7 +100,7 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
     table = np.random.default_rng(2).normal(size=(40, 3))
     other = table.copy()
     other[20, 1] += 1.0
-    expander = Expander(SPACE, Bases(RECORD))
+    expander = Expander(SPACE, Bases(RECORD.continuous))
     assert len(expander.expand(read(v * cp.sum(cp.exp(table @ x) - cp.exp(other @ x)))).entry) > 0
     functions = cp.exp(table.copy() @ x), cp.exp(x[[0, 1]]), cp.exp(x[[0, 2]]), cp.norm(x, 1.5)
     for count, function in enumerate(functions, start=2):
@@ -109,7 +109,7 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
 
 
 def test_equal_functions_of_the_record_cancel():
-    assert len(Expander(SPACE, Bases(RECORD)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
+    assert len(Expander(SPACE, Bases(RECORD.continuous)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
 
 
 REFUSED = [
@@ -126,7 +126,7 @@ REFUSED = [
 @pytest.mark.parametrize(("expression", "error", "message"), REFUSED)
 def test_refusals_name_the_place(expression, error, message):
     with pytest.raises(error, match=message) as caught:
-        Expander(SPACE, Bases(RECORD)).expand(read(expression()))
+        Expander(SPACE, Bases(RECORD.continuous)).expand(read(expression()))
     assert caught.value.expression
     assert caught.value.remedy
 
@@ -148,7 +148,7 @@ def scalars(record, size, rng):
 
 @given(SEEDS, st.integers(0, 4))
 def test_ranges_and_norms_contain_every_record(seed, degree):
-    rng, bases = np.random.default_rng(seed), Bases(BOUNDED)
+    rng, bases = np.random.default_rng(seed), Bases(BOUNDED.continuous)
     monomial = np.sort(rng.integers(-1, bases.count, size=(12, degree)), axis=1)
     polynomial = Polynomial((4,), rng.integers(0, 4, 12), np.full(12, -1), monomial, rng.normal(size=12)).collected()
     seen = np.stack([polynomial.evaluate(record, np.zeros(0)) for record in scalars(BOUNDED, 200, rng)])
@@ -160,7 +160,7 @@ def test_ranges_and_norms_contain_every_record(seed, degree):
 
 
 def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
-    bases = Bases(dp.Record(x=dp.Ball(3, 1.0)))
+    bases = Bases(dp.Record(x=dp.Ball(3, 1.0)).continuous)
     matrix = np.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
     assert bases.norm(bases.polynomials["x"].linear(matrix, (3,))) == pytest.approx(np.sqrt(2))
     assert bases.norm(bases.polynomials["x"]) == pytest.approx(1.0)
@@ -169,7 +169,7 @@ def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
 
 def test_cauchy_schwarz_counts_equal_entries_of_a_tensor_power():
     """(x + y)^2 on the unit disc is at most 2: its cross term stands for two entries of the tensor square."""
-    bases = Bases(dp.Record(x=dp.Ball(2, 1.0)))
+    bases = Bases(dp.Record(x=dp.Ball(2, 1.0)).continuous)
     monomial = np.array([[0, 0], [0, 1], [1, 1]])
     assert bases.multiplicity(monomial).tolist() == [1.0, 2.0, 1.0]
     square = Polynomial((), np.zeros(3, int), np.full(3, -1), monomial, np.array([1.0, 2.0, 1.0]))
@@ -181,7 +181,7 @@ def test_inner_products_of_one_and_of_two_records(seed):
     rng = np.random.default_rng(seed)
     ends = np.sort(rng.normal(size=(2, 3)), axis=0)
     record = dp.Record(x=dp.Box(ends[0], ends[1]))
-    (base,) = Bases(record).bases
+    (base,) = Bases(record.continuous).bases
     x, y = scalars(record, 300, rng), scalars(record, 300, rng)
     for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:
         assert low - 1e-12 <= seen.min()
@@ -203,5 +203,5 @@ SHARP = [
 
 @pytest.mark.parametrize(("expression", "low", "high"), SHARP)
 def test_sharp_where_the_function_allows(expression, low, high):
-    below, above = Expander(Space([]), Bases(RECORD)).bounds(read(expression))
+    below, above = Expander(Space([]), Bases(RECORD.continuous)).bounds(read(expression))
     assert (*below, *above) == pytest.approx((low, high), abs=1e-12)

@@ -11,6 +11,5 @@ from dpconvex.core.atoms.powers import ABS, DECLARED, HUBER, POWER
 __all__ = ["ATOMS", "ENTRYWISE", "SYMMETRIC", "matrices"]
 
 # Atoms that are applied entry by entry, and those of all entries of an array in any order.
-CURVED = (LOGISTIC, HUBER, ABS, EXP, XEXP, LOG, MAXIMUM, POWER, REL_ENTR, DECLARED)
-ENTRYWISE = (*CURVED, MULTIPLY, DIVIDE, ADD, NEGATE)
+ENTRYWISE = (LOGISTIC, HUBER, ABS, EXP, XEXP, LOG, MAXIMUM, POWER, REL_ENTR, DECLARED, MULTIPLY, DIVIDE, ADD, NEGATE)
 SYMMETRIC = (LOG_SUM_EXP, MAX, NORM, QUAD_OVER_LIN, SUM_LARGEST, SUMMED)

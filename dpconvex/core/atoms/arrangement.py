@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms.rules import Entries, Write, common_sign, refused
 from dpconvex.core.expression import ATOM, OPERATORS, Expression, Shape, constant
-from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.core.runtime import once
 
 
@@ -36,9 +36,12 @@ def places(expression: Expression) -> NDArray[np.int64]:
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
-    stacked, order = Polynomial.stacked([expander.expand(a) for a in expression.args]), places(expression)
-    plain = stacked.size == order.size and (np.diff(order, prepend=-1) == 1).all()
-    return (stacked if plain else stacked.gathered(order)).reshaped(expression.shape)
+    parts, order = [expander.expand(argument) for argument in expression.args], places(expression)
+    *starts, size = np.cumsum([0, *(part.size for part in parts)]).tolist()
+    entries = [part.entry + start for part, start in zip(parts, starts, strict=True)]
+    if size == order.size and (np.diff(order, prepend=-1) == 1).all():
+        return concatenate(parts, expression.shape, entries)
+    return concatenate(parts, (size,), entries).gathered(order.reshape(expression.shape, order="F"))
 
 
 def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
@@ -94,7 +97,7 @@ INDEX = rearrangement(
     name="index",
     shape=indexed,
     value=lambda xp, e, a: a[slices(e.option("key"))],
-    reads={"cvxpy.atoms.affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
+    reads={"affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     writes=lambda cp, e, args: args[0][slices(e.option("key"))],
     text=index_text,
 )
@@ -116,9 +119,9 @@ SELECT = rearrangement(
         order="F",
     ),
     reads={
-        "cvxpy.atoms.affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
-        "cvxpy.atoms.affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
-        "cvxpy.atoms.affine.upper_tri.upper_tri": lambda node, args: reshape(
+        "affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
+        "affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
+        "affine.upper_tri.upper_tri": lambda node, args: reshape(
             entry_at(args[0], np.triu_indices(args[0].shape[0], 1)), node.shape
         ),
     },
@@ -133,7 +136,7 @@ RESHAPE = rearrangement(
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else refused("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
     reads={
-        "cvxpy.atoms.affine.reshape.reshape": lambda node, args: (
+        "affine.reshape.reshape": lambda node, args: (
             reshape(args[0], node.shape)
             if str(node.order) == "F"
             else transpose(reshape(transpose(args[0]), node.shape[::-1]))
@@ -152,7 +155,7 @@ TRANSPOSE = rearrangement(
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
     value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
     reads={
-        "cvxpy.atoms.affine.transpose.transpose": lambda node, args: transpose(
+        "affine.transpose.transpose": lambda node, args: transpose(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
         )
     },
@@ -171,12 +174,10 @@ BROADCAST = rearrangement(
     shape=lambda inner, shape: (
         shape if np.broadcast_shapes(inner, shape) == shape else refused("the repetition of", inner, shape)
     ),
-    value=lambda xp, e, a: xp.broadcast_to(
-        a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
-    ),
+    value=lambda xp, e, a: xp.broadcast_to(a.reshape((1,) * (e.ndim + 1 - a.ndim) + a.shape), (*e.shape, a.shape[-1])),
     reads={
-        "cvxpy.atoms.affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
-        "cvxpy.atoms.affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
+        "affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
+        "affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
     },
     writes=repeated_by_ones,
     text=lambda e, write: (write(e.args[0], ATOM), ATOM),
@@ -208,11 +209,9 @@ CONCATENATE: Atom = rearrangement(
     shape=concatenated,
     value=joined,
     reads={
-        "cvxpy.atoms.affine.hstack.Hstack": lambda node, args: hstack(*args),
-        "cvxpy.atoms.affine.vstack.Vstack": lambda node, args: vstack(*args),
-        "cvxpy.atoms.affine.concatenate.Concatenate": lambda node, args: CONCATENATE(
-            *args, axis=int(node.axis) % args[0].ndim
-        ),
+        "affine.hstack.Hstack": lambda node, args: hstack(*args),
+        "affine.vstack.Vstack": lambda node, args: vstack(*args),
+        "affine.concatenate.Concatenate": lambda node, args: CONCATENATE(*args, axis=int(node.axis) % args[0].ndim),
     },
     writes=stacked,
     text=lambda e, write: (

@@ -41,7 +41,7 @@ EXP = Atom(
     name="exp",
     value=lambda xp, expression, a: xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * value],
-    reads="cvxpy.atoms.elementwise.exp.exp",
+    reads="elementwise.exp.exp",
     sign=always(1),
     slope=always(1),
     rule=rules.entrywise(exp_rule),
@@ -60,8 +60,8 @@ LOG: Atom = Atom(
     value=lambda xp, expression, a: xp.log(a),
     pull=lambda expression, value, slope, a: [slope / a],
     reads={
-        "cvxpy.atoms.elementwise.log.log": lambda node, args: LOG(args[0]),
-        "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
+        "elementwise.log.log": lambda node, args: LOG(args[0]),
+        "elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
     },
     domain=always(("not negative",)),
     curve=always(-1),
@@ -79,10 +79,8 @@ LOG: Atom = Atom(
 def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
     if not entry.value.low >= 0:
-        why = (
-            f"xexp is defined for arguments that are not negative, and its argument goes down to {entry.value.low:.4g}"
-        )
-        raise NotPrivate(why, None, "shift the argument, or bound the parameters or the declared domain")
+        why = "xexp is defined for arguments that are not negative, and its argument goes down to"
+        raise NotPrivate(f"{why} {entry.value.low:.4g}", None, f"shift the argument, or {rules.NARROWER}")
     value = exponent(entry, "xexp")
     slope = image(lambda m: (m + 1) * np.exp(m), value)
     return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
@@ -92,7 +90,7 @@ XEXP = Atom(
     name="xexp",
     value=lambda xp, expression, a: a * xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
-    reads="cvxpy.atoms.elementwise.xexp.xexp",
+    reads="elementwise.xexp.xexp",
     domain=always(("not negative",)),
     sign=always(1),
     slope=always(1),
@@ -126,7 +124,7 @@ LOGISTIC = Atom(
     name="logistic",
     value=log_one_plus_exp,
     pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
-    reads="cvxpy.atoms.elementwise.logistic.logistic",
+    reads="elementwise.logistic.logistic",
     sign=always(1),
     slope=always(1),
     rule=rules.entrywise(logistic_rule),
@@ -174,9 +172,9 @@ REL_ENTR = Atom(
     value=log_ratio_value,
     pull=log_ratio_pull,
     reads={
-        "cvxpy.atoms.elementwise.rel_entr.rel_entr": lambda node, args: rel_entr(*args),
-        "cvxpy.atoms.elementwise.kl_div.kl_div": lambda node, args: rel_entr(*args) - args[0] + args[1],
-        "cvxpy.atoms.elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
+        "elementwise.rel_entr.rel_entr": lambda node, args: rel_entr(*args),
+        "elementwise.kl_div.kl_div": lambda node, args: rel_entr(*args) - args[0] + args[1],
+        "elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
     },
     domain=always(("not negative", "not negative")),
     slope=lambda expression, k, signs: -1 if k == 1 else 0,
@@ -184,9 +182,7 @@ REL_ENTR = Atom(
     strong=LeastCurvature(
         "negative entropy",
         "sum_k w_k m_k log(m_k/c_k) on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
-        lambda e, weights, reach: (
-            rules.claimed(weights, 1 / rules.at_most(reach.high)) if e.args[1].is_constant else None
-        ),
+        lambda e, w, reach: rules.claimed(w, 1 / rules.at_most(reach.high)) if e.args[1].is_constant else None,
     ),
     statement="m log(m/y) on positive bounded m, y: Hessian (1/m) v v' with v = g_m - (m/y) g_y; -m log m over y = 1",
     source="Boyd & Vandenberghe, Convex Optimization, example 3.19",
@@ -234,7 +230,7 @@ LOG_SUM_EXP = rules.reduction(
     value=log_sum_exp_value,
     pull=softmax,
     one=softmax_rule,
-    reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": lambda node, args: log_sum_exp(args[0], *rules.axes_of(node))},
+    reads={"log_sum_exp.log_sum_exp": lambda node, args: log_sum_exp(args[0], *rules.axes_of(node))},
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
     slope=always(1),
     statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "

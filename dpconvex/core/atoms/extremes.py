@@ -32,7 +32,7 @@ def largest(expression: Expression, group: Entries) -> Scalar:
     value = Interval(floor, max(entry.value.high for entry in group))
     alive = [entry for entry in group if entry.value.high > floor or entry.value.low == entry.value.high == floor]
     if len(alive) == 1:
-        return alive[0].with_value(value)
+        return replace(alive[0], value=value, behind=None, together=None)
     curved = [entry for entry in alive if entry.terms]
     if not curved:
         return Scalar(value)
@@ -83,8 +83,8 @@ MAXIMUM = Atom(
     value=lambda xp, expression, *terms: reduce(xp.maximum, terms),
     pull=shared_among,
     reads={
-        "cvxpy.atoms.elementwise.maximum.maximum": lambda node, args: maximum(*args),
-        "cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: -maximum(*(-a for a in args)),
+        "elementwise.maximum.maximum": lambda node, args: maximum(*args),
+        "elementwise.minimum.minimum": lambda node, args: -maximum(*(-a for a in args)),
     },
     writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
     sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
@@ -116,8 +116,8 @@ MAX = rules.reduction(
     pull=shared_among_entries,
     one=largest,
     reads={
-        "cvxpy.atoms.max.max": lambda node, args: largest_entry(args[0], *rules.axes_of(node)),
-        "cvxpy.atoms.min.min": lambda node, args: -largest_entry(-args[0], *rules.axes_of(node)),
+        "max.max": lambda node, args: largest_entry(args[0], *rules.axes_of(node)),
+        "min.min": lambda node, args: -largest_entry(-args[0], *rules.axes_of(node)),
     },
     sign=lambda expression, signs: signs[0],
     slope=always(1),
@@ -179,11 +179,9 @@ def largest_sum(node: Any, args: list[Expression]) -> Expression:
 SUM_LARGEST = Atom(
     name="sum_largest",
     shape=counted,
-    value=lambda xp, e, a: xp.sum(
-        xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[e.args[0].size - e.option("k") :], axis=0
-    ),
+    value=lambda xp, e, a: xp.sum(xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[-e.option("k") :], axis=0),
     pull=among_largest,
-    reads={"cvxpy.atoms.sum_largest.sum_largest": largest_sum},
+    reads={"sum_largest.sum_largest": largest_sum},
     writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
     sign=lambda expression, signs: signs[0],
     slope=always(1),

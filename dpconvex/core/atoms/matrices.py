@@ -155,7 +155,7 @@ LAMBDA_MAX = spectral(
     ends=eigenvalue_range,
     shape=of_square,
     pull=largest_eigenvector,
-    reads="cvxpy.atoms.lambda_max.lambda_max",
+    reads="lambda_max.lambda_max",
     domain=always(("symmetric",)),
 )
 
@@ -163,7 +163,7 @@ SIGMA_MAX = spectral(
     "sigma_max",
     lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0],
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
-    reads="cvxpy.atoms.sigma_max.sigma_max",
+    reads="sigma_max.sigma_max",
 )
 
 NORM_NUC = spectral(
@@ -172,7 +172,7 @@ NORM_NUC = spectral(
     "the nuclear norm is not differentiable where a singular value is 0",
     lambda shape: float(np.sqrt(min(shape))),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
-    reads="cvxpy.atoms.norm_nuc.normNuc",
+    reads="norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
@@ -183,7 +183,7 @@ LOG_DET = Atom(
     shape=of_square,
     value=each(logarithm_of_determinant),
     pull=lambda e, value, slope, a: [slope * inverse(a)],
-    reads="cvxpy.atoms.log_det.log_det",
+    reads="log_det.log_det",
     domain=always(("semidefinite",)),
     curve=always(-1),
     statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "

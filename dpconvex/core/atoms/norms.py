@@ -61,9 +61,8 @@ def norm_rule(expression: Expression, group: Entries) -> Scalar:
         still = ~rows.any(axis=1)
         moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
         least = float(np.linalg.norm(sizes[0][still])) * (1 - rules.ROUNDING * len(group))
-        return Scalar(
-            value, (term,), pieces, shape=("norm", 1.0, least) if least > 0 and order == 2 and not moved else None
-        )
+        shape = ("norm", 1.0, least) if least > 0 and order == 2 and not moved else None
+        return Scalar(value, (term,), pieces, shape=shape)
     reason = f"no curvature bound is known for the p-norm with p = {order:g}"
     if order >= 2:
         reason = f"the {order:g}-norm is not differentiable where its argument vanishes"
@@ -91,16 +90,14 @@ NORM = rules.reduction(
     pull=norm_pull,
     one=norm_rule,
     reads={
-        "cvxpy.atoms.norm1.norm1": lambda node, args: norm(args[0], 1.0, *rules.axes_of(node)),
-        "cvxpy.atoms.norm_inf.norm_inf": lambda node, args: norm(args[0], INFINITE, *rules.axes_of(node)),
+        "norm1.norm1": lambda node, args: norm(args[0], 1.0, *rules.axes_of(node)),
+        "norm_inf.norm_inf": lambda node, args: norm(args[0], INFINITE, *rules.axes_of(node)),
         **dict.fromkeys(
-            [f"cvxpy.atoms.pnorm.{name}" for name in ("Pnorm", "PnormApprox", "pnorm")],
+            [f"pnorm.{name}" for name in ("Pnorm", "PnormApprox", "pnorm")],
             lambda node, args: norm(args[0], float(node.original_p), *rules.axes_of(node)),  # as its user gave it
         ),
     },
-    writes=lambda cp, e, args: (
-        cp.pnorm(args[0], e.option("p"), **rules.axis_for(e)) if e.args[0].ndim else cp.abs(args[0])
-    ),
+    writes=lambda cp, e, a: cp.pnorm(a[0], e.option("p"), **rules.axis_for(e)) if e.args[0].ndim else cp.abs(a[0]),
     sign=always(1),
     slope=even_slope,
     text=norm_text,
@@ -190,11 +187,7 @@ QUAD_OVER_LIN = rules.reduction(
     value=lambda xp, e, a, b: xp.sum(a * a, axis=e.option("axis"), keepdims=True) / b,
     pull=squares_pull,
     one=squares_over,
-    reads={
-        "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(
-            args[0], args[1], *rules.axes_of(node)
-        )
-    },
+    reads={"quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(args[0], args[1], *rules.axes_of(node))},
     domain=always((None, "positive")),
     sign=always(1),
     slope=lambda expression, k, signs: signs[0] if k == 0 else -1,

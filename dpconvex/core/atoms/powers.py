@@ -58,7 +58,7 @@ HUBER = Atom(
     shape=huber_shape,
     value=clipped_product,
     pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
-    reads={"cvxpy.atoms.elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
+    reads={"elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
     sign=always(1),
     slope=even_slope,
@@ -84,7 +84,7 @@ ABS = Atom(
     name="abs",
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
     pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
-    reads={"cvxpy.atoms.elementwise.abs.abs": lambda node, args: absolute(args[0])},
+    reads={"elementwise.abs.abs": lambda node, args: absolute(args[0])},
     sign=always(1),
     slope=even_slope,
     rule=rules.entrywise(absolute_value),
@@ -146,9 +146,7 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
     if not even and (value.low < 0 or (steep and rules.shrunk(value) <= 0)):
         away = f"needs an argument bounded away from {'zero' if steep else 'negative numbers'}"
-        remedy = (
-            "shift the argument, or bound the parameters or the declared domain; squares and dp.huber_hinge take all"
-        )
+        remedy = f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take all"
         raise NotPrivate(f"the power {p:g} {away}, and it goes down to {value.low:.4g}", None, remedy)
     rules.bounded(entry, f"the power {p:g}")
     if steep and not even:
@@ -184,7 +182,7 @@ POWER = Atom(
     value=power_value,
     pull=power_pull,
     reads={
-        f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
+        f"elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
     writes=written_power,

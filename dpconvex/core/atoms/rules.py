@@ -20,6 +20,7 @@ Write = Callable[[Expression, int], str]
 
 NO_SMOOTHNESS = "or use a mechanism that needs no smoothness (dp.OutputPerturbation, dp.NoisyGradientDescent)"
 BOUND_IT = "bound the parameters (a ball, a box) so that the argument is bounded, or use a Lipschitz loss"
+NARROWER = "bound the parameters or the declared domain"
 # Ranges are exact but for this fraction of their larger end.
 ROUNDING = 1e-14
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
@@ -31,9 +32,6 @@ def common_sign(expression: Expression, signs: Sequence[int]) -> int:
 
 def refused(what: str, *shapes: Shape) -> NoReturn:
     raise ValueError(f"there is no rule for {what} shape {' and '.join(map(str, shapes))}")
-
-
-# Reductions over axes.
 
 
 def reduction(
@@ -67,9 +65,7 @@ def reduction(
     return Atom(name=name, value=kept, pull=pulled, rule=rule, **{**usual, **slots})
 
 
-def along(
-    atom: Atom, a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False, **options: Any
-) -> Expression:
+def along(atom: Atom, a: Any, axis: Shape | None = None, keepdims: bool = False, **options: Any) -> Expression:
     a = constant(a)
     return atom(a, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims, **options)
 
@@ -111,9 +107,6 @@ def called(name: str, expression: Expression, *words: str) -> tuple[str, int]:
     return f"{name}({', '.join([*words, *([] if axis is None else [f'axis={axis}'])])})", ATOM
 
 
-# Ranges.
-
-
 def entrywise(one: Callable[..., Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
 
@@ -125,15 +118,10 @@ def bounded(entry: Scalar, what: str) -> Interval:
 
 
 def positive(entry: Scalar, what: str, part: str = "argument") -> float:
-    low = shrunk(entry.value)
+    low, away = shrunk(entry.value), f"its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}"
     if not low > 0:
-        why = (
-            f"{what} is Lipschitz only where its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}"
-        )
-        remedy = (
-            f"shift the {part}, or bound the parameters or the declared domain so that it has a positive lower bound"
-        )
-        raise NotPrivate(why, None, remedy)
+        remedy = f"shift the {part}, or {NARROWER} so that it has a positive lower bound"
+        raise NotPrivate(f"{what} is Lipschitz only where {away}", None, remedy)
     return low
 
 
@@ -164,9 +152,6 @@ def claimed(weights: Array, curvature: Array) -> Array | None:
     with np.errstate(all="ignore"):
         bend = np.nan_to_num(np.abs(weights) * curvature, nan=0.0, posinf=0.0, neginf=0.0)
     return bend if bend.any() else None
-
-
-# Groups of entries.
 
 
 def added_up(entries: Sequence[Scalar]) -> Scalar:
