@@ -1,7 +1,6 @@
 """What the calculus knows about one scalar subexpression of a loss: its range, its gradients and its curvature.
 
-Each is a superset of what can happen over the record's domain and K.  Gradients are sets in generator coordinates (see `gram`):
-sums of terms that share rows keep their geometry.
+Each is a superset of what can happen over the record's domain and K.  Gradients are sets in generator coordinates (see `gram`).
 """
 
 from __future__ import annotations
@@ -135,10 +134,9 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a Hessian: ``outer * g g' + spread * Cov(a)``.
+    """A part of a Hessian, ``outer * g g' + spread * Cov(a)``, with g in the Minkowski sum of `terms`.
 
-    Here g is in the Minkowski sum of `terms`; with ``spread > 0`` there is one term, a hull, g is a convex combination of its
-    vertices a and Cov(a) their covariance under the same weights.
+    With ``spread > 0`` it is one hull, of vertices a: g is their mean, Cov(a) their covariance under the same weights.
     """
 
     terms: tuple[Term, ...]
@@ -223,8 +221,7 @@ class Scalar:
 def covariance_of_gradient(scalar: Scalar) -> Piece | None:
     """Write a Hessian as the covariance of the very points whose mean is the gradient, if it is one.
 
-    A scaled log-sum-exp plus affine terms has gradient ``shift + s E v`` and Hessian ``s Cov(v)``.  In terms of
-    ``v' = shift + s v`` these are ``E v'`` and ``Cov(v')/s``: one hull for both.
+    A scaled log-sum-exp plus affine terms has gradient ``E v'`` and Hessian ``Cov(v')/s`` with ``v' = shift + s v``.
     """
     if len(scalar.pieces) != 1 or any(term.ball for term in scalar.terms):
         return None

@@ -17,11 +17,7 @@ class Owned(np.ndarray):
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of an array in memory of its own that nobody can write to.
-
-    Over a read-only view: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from
-    here is returned as it is.
-    """
+    """Return the numbers of an array in memory of its own, which nobody can write to; what came from here as it is."""
     base: Any = array
     while type(base) is np.ndarray:
         base = base.base
@@ -30,5 +26,6 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
         return array
     if not array.size:
         return np.zeros(array.shape, dtype=array.dtype)
+    # Over a read-only view: the flag of an array that owns its memory, or of its base, can be set back.
     owner = np.array(array, order="C").view(Owned)
     return np.frombuffer(memoryview(owner).toreadonly(), dtype=array.dtype).reshape(array.shape)

@@ -99,8 +99,6 @@ class Atom:
     smooth: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.name in ATOMS:
-            raise ValueError(f"there is an atom {self.name!r} already")
         ATOMS[self.name] = self
 
     def __reduce__(self) -> tuple[Any, ...]:

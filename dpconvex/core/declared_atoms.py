@@ -1,7 +1,6 @@
 """A user's own atom: a function with declared constants, which what runs has by construction: no search could prove them.
 
-Slopes are read off by differences, at some thousand points; what runs is the convex function whose slopes are linear between
-them.
+Slopes are read off by differences at some thousand points; what runs is the convex function with slopes linear between them.
 """
 
 from __future__ import annotations

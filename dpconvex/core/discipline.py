@@ -60,10 +60,9 @@ def obstacle(expression: Expression) -> Expression:
 
 @once
 def direction(expression: Expression, leaf: Field) -> int | None:
-    """Return 1 if every occurrence of a field makes no entry fall, -1 if none makes one grow, 0 if neither is known.
+    """Return 1 if nowhere a field makes an entry fall, -1 if none makes one grow, 0 if neither is known; None without one.
 
-    None means that it does not occur.  All other leaves may have any values that their declared signs allow.  Slopes are those in
-    an atom's domain: it must never be left, or a solver keeps to it and it grows with the field.
+    Slopes are those in an atom's domain: it must never be left, or a solver keeps to it and it grows with the field.
     """
     if expression is leaf or leaf not in expression.fields:
         return 1 if expression is leaf else None

@@ -14,22 +14,14 @@ STEP = 1e-200
 
 
 def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:
-    """Evaluate an expression; NaN or infinite outside its domain.
-
-    >>> w = Variable.of((2,), "w", 1)
-    >>> float(evaluate((w * w)[0] + 1, {"w": [3.0, 0.0]}))
-    10.0
-    """
+    """Evaluate an expression, with leaves given by themselves or by name; NaN or infinite outside its domain."""
     given = {node: value for node, value in leaves.items() if isinstance(node, Expression)}
     given |= {leaf: leaves[leaf.name] for leaf in root.variables | root.fields if leaf.name in leaves}
     return evaluations([root], given)[root][0]
 
 
 def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -> dict[Expression, tuple[Array, float]]:
-    """Return the value of every node of some expressions, and the largest number that occurs in computing it.
-
-    `leaves` may also give values of expressions that have arguments; these are not looked into.
-    """
+    """Return every node's value, and the largest number that occurs in computing it; what `leaves` give is not looked into."""
     given = {node: np.reshape(np.asarray(value, dtype=float), node.shape)[..., None] for node, value in leaves.items()}
     found: dict[Expression, tuple[Array, float]] = {}
     for node, value in over_records(roots, given).items():

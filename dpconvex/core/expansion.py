@@ -90,8 +90,7 @@ class Bases:
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound the entries of a record-only polynomial from below and above, each of shape (size,).
 
-        Each monomial is bounded by interval arithmetic; as an alternative, monomials of one type (so many factors from each
-        base) are bounded together by Cauchy-Schwarz with the bases' norms.  The tighter bound wins, entry by entry.
+        The tighter, entry by entry, of interval arithmetic for each monomial and Cauchy-Schwarz for all of one type (`kinds`).
         """
         coefficient, error = polynomial.coefficient, polynomial.error
         around = np.where(error > 0, np.nextafter(coefficient - error, -np.inf), coefficient)
@@ -141,8 +140,7 @@ class Bases:
     def multiplicity(self, monomial: NDArray[np.int64]) -> Array:
         """Count, for each monomial, the equal entries that stand for it in the tensor product of its bases.
 
-        The tensor power of a base holds the product of k of its distinct scalars k! times.  Coefficients divided by the
-        square root of this count are those of the symmetric tensor, whose norm Cauchy-Schwarz needs.
+        Coefficients divided by its square root are those of the symmetric tensor, whose norm Cauchy-Schwarz needs.
         """
         owner, result = np.append(self.owner, -1)[monomial], np.ones(len(monomial))
         for k in range(monomial.shape[1]):  # how many factors so far are of the same base, and how many are the same

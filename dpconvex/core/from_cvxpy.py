@@ -38,6 +38,13 @@ REWRITE = "write it with atoms that have rules (see docs/rules.md), or register 
 
 
 class Reader:
+    """Reads expressions and constraints that share variables, each node once.
+
+    >>> w, x = cp.Variable(2, name="w"), cp.Parameter(2, name="x")
+    >>> print(Reader([x]).known(cp.sum_squares(w) / 2 + cp.pos(1 - x @ w)))
+    sum_squares(w) / 2 + pos(1 - x @ w)
+    """
+
     def __init__(self, fields: Iterable[cp.Parameter]) -> None:
         self.fields = {id(symbol): field_of(symbol) for symbol in fields}
         self.variables: dict[int, Variable] = {}
@@ -140,16 +147,6 @@ CONSTRAINTS = {
     "exponential.ExpCone": "exponential cone",
     "power.PowCone3D": "power cone",
 }
-
-
-def read(root: Any, fields: Iterable[cp.Parameter] = ()) -> Expression:
-    """Read one expression.
-
-    >>> w, x = cp.Variable(2, name="w"), cp.Parameter(2, name="x")
-    >>> print(read(cp.sum_squares(w) / 2 + cp.pos(1 - x @ w), [x]))
-    sum_squares(w) / 2 + pos(1 - x @ w)
-    """
-    return Reader(fields).expression(root, "the expression")
 
 
 def field_of(symbol: cp.Parameter) -> Field:

@@ -48,12 +48,7 @@ class Block:
 
 
 class Space:
-    """Coordinates for a list of variables: `dim` of them, in blocks by name.
-
-    >>> Phi = Variable.of((2, 2), "Phi", 1, {"PSD": True})
-    >>> Space([Phi]).pack({"Phi": np.array([[1.0, 2.0], [2.0, 3.0]])}).round(2)
-    array([1.  , 2.83, 3.  ])
-    """
+    """Coordinates for a list of variables: `dim` of them, in blocks by name."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self.blocks: dict[str, Block] = {}

@@ -1,8 +1,6 @@
 """Arrays that are affine in the parameters and polynomial in one record, ``A_z theta + c_z``.
 
-Entries are sums of terms
-
-    coefficient * (a monomial in the record's scalars) * (one coordinate of theta, or 1).
+Entries are sums of terms: a coefficient times a monomial in the record's scalars times one coordinate of theta, or 1.
 """
 
 from __future__ import annotations
@@ -103,10 +101,7 @@ class Polynomial:
     def product(
         self, other: Polynomial, pairs: tuple[Indices, Indices], entry: Indices, shape: tuple[int, ...]
     ) -> Polynomial:
-        """Multiply term `i` with term `j` for each pair, and add the products up in the given entries.
-
-        At most one factor may contain theta.
-        """
+        """Multiply term `i` with term `j`, of which one may contain theta, for each pair, and add up in the given entries."""
         i, j = pairs
         if (np.minimum(self.coordinate[i], other.coordinate[j]) >= 0).any():
             raise ValueError("a product of two parameters is not affine in them")
@@ -134,8 +129,7 @@ class Polynomial:
     def collected(self) -> Polynomial:
         """Add up equal terms, drop zeros and unused degrees.
 
-        Sums that cancel are rounded once.  One that comes out as zero though its terms are not exact is kept, at the size of its
-        error: what it multiplies may be large, and a direction that the data can see is never dropped.
+        A zero whose terms are not exact is kept, at the size of its error: a direction that the data can see is never dropped.
         """
         monomial = self.monomial
         while monomial.shape[1] and (monomial[:, 0] < 0).all():

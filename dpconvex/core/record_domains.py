@@ -84,10 +84,7 @@ class Ball:
         return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
 
     def excess(self, values: Array) -> Array:
-        """By how much each row exceeds the ball, relative to the radius; shape (n,).
-
-        What is said of a row depends on that row alone, to the last bit.
-        """
+        """By how much each row exceeds the ball, relative to the radius, shape (n,); no other row matters, to the last bit."""
         rows = np.ascontiguousarray(values)
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
             if self.norm != 2 or self.radius <= SMALL:

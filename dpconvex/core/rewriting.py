@@ -30,14 +30,7 @@ REMEDY = (
 
 
 def normal(node: Expression) -> Expression:
-    """Return the normal form of an atom whose arguments have theirs: the atom itself, if no identity changes it.
-
-    >>> from dpconvex.core.atoms.exponentials import log_sum_exp
-    >>> from dpconvex.core.expression import Field, Variable
-    >>> W, x = Variable.of((2, 3), "W", 1), Field.of((2,), "x")
-    >>> print(normal(log_sum_exp(x @ W) - x @ W[:, 0]))
-    log_sum_exp(x @ W - x @ W[:, 0])
-    """
+    """Return the normal form of an atom whose arguments have theirs: the atom itself, if no identity changes it."""
     inner = node.args[0] if node.args else node
     squared = node.atom is POWER and node.option("p") == 2
     if squared and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):

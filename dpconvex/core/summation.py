@@ -1,8 +1,7 @@
 """Sums over records whose rounding is bounded for every input.
 
-A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (N. Higham,
-*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 128, in any
-order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions at most.
+A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (Higham, *Accuracy and
+Stability of Numerical Algorithms*, 4.2).  Each record goes through 128 + 2 log2(n) additions at most: in pieces, then in pairs.
 """
 
 import math

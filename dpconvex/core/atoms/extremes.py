@@ -23,10 +23,9 @@ LARGEST_CHOICE = 256
 
 
 def largest(expression: Expression, group: Entries) -> Scalar:
-    """Bound the maximum of several entries.
+    """Bound the maximum of several entries, of those that can be the largest: there is no kink if only one can.
 
-    Arguments that can never be the largest are dropped; if one is left there is no kink.  Ranges are rounded outward, so an
-    argument is dropped only if another one is proved to be as large everywhere.
+    Ranges are rounded outward: an entry is dropped only if another one is proved to be as large everywhere.
     """
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))

@@ -47,10 +47,7 @@ def frobenius(low: Any, high: Any) -> float:
 
 
 def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
-    """Bound all eigenvalues of the symmetric part of a matrix, from the ranges of its entries.
-
-    They are those of the middles, give or take the norm of what is added, which is entry by entry at most the half widths.
-    """
+    """Bound the eigenvalues of a matrix's symmetric part: those of the ranges' middles, give or take the half widths' norm."""
     size = frobenius(low, high)
     if not np.isfinite(size):
         return Interval(-np.inf, np.inf)

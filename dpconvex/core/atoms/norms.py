@@ -115,7 +115,7 @@ def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: 
 
 
 def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Scalar:
-    """Bound the sum of the squares of some entries, over one that keeps away from zero.
+    """Bound a sum of squares over an entry that keeps away from zero.
 
     With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's.
     The square of pos(m) has the slope 2 pos(m) times m's: there is no kink.

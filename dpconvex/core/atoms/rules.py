@@ -37,10 +37,9 @@ def refused(what: str, *shapes: Shape) -> NoReturn:
 def reduction(
     name: str, value: Callable[..., Any], pull: Callable[..., list[Any]], one: Callable[..., Scalar], **slots: Any
 ) -> Atom:
-    """Return an atom of entries along axes.
+    """Return an atom of entries along axes, which `value` keeps and `pull` sees.
 
-    `value` keeps the axes that are reduced, `pull` gets values and slopes with them, and `one` is the rule for one line of
-    entries, and the first entry of each further argument.
+    `one` is the rule for one line of entries, and the first entry of each further argument.
     """
     usual: dict[str, Any] = {
         "shape": reduced,
@@ -145,10 +144,7 @@ def at_most(high: Array) -> Array:
 
 
 def claimed(weights: Array, curvature: Array) -> Array | None:
-    """Return least curvatures of weighted entries, 0 where nothing finite is known; None if they are 0 everywhere.
-
-    Concave atoms have weights that are not positive, so the sizes of both are what counts.
-    """
+    """Return least curvatures of weighted (concave: negatively) entries, 0 where nothing finite is known; None if all are."""
     with np.errstate(all="ignore"):
         bend = np.nan_to_num(np.abs(weights) * curvature, nan=0.0, posinf=0.0, neginf=0.0)
     return bend if bend.any() else None
@@ -187,10 +183,7 @@ def ball_of(group: Entries, what: str, size: float) -> Term:
 
 
 def length_of(entries: Sequence[Scalar]) -> float:
-    """Bound the Euclidean norm of entries of one array by what is known of that array; infinite for others.
-
-    The positive parts of such entries are no longer.
-    """
+    """Bound the Euclidean norm of entries of one array, or of their positive parts, by what is known of it; else infinite."""
     found = [entry.together for entry in entries if entry.together is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
         return np.inf
