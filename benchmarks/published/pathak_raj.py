@@ -302,7 +302,7 @@ def matched(space: Space) -> list[Block]:
     blocks = list(space.blocks.values())
     kinds = {(block.variable.shape, block.symmetric) for block in blocks}
     if len(kinds) != 1:
-        shapes = ", ".join(f"{block.name} {block.variable.shape}" for block in blocks)
+        shapes = ", ".join(f"{block.variable.name} {block.variable.shape}" for block in blocks)
         raise TemplateError(
             f"PublishedPerturbation: one matrix b does not fit variables of different shapes: {shapes}."
         )

@@ -274,6 +274,6 @@ def escape(space: Space, engine: DataEngine, noise: Array) -> float | None:
     if values[0] >= 0:
         return None
     matrix = np.outer(vectors[:, 0], vectors[:, 0])
-    ray = space.pack({block.name: matrix for block in blocks})
+    ray = space.pack({block.variable.name: matrix for block in blocks})
     slope = float(slopes(FAR * ray) @ ray)
     return slope if slope < 0 else None

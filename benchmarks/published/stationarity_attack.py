@@ -235,7 +235,7 @@ class FaceCone:
                 raise TemplateError(
                     f"explain: the attack knows semidefinite variables and free ones, not {form.feasible.describe()}."
                 )
-            values, vectors = np.linalg.eigh(release[block.name])
+            values, vectors = np.linalg.eigh(release[block.variable.name])
             null = vectors[:, values <= FACE * max(1.0, float(values[-1]))]
             if null.shape[1]:
                 lift = np.zeros((self.dim, null.shape[1] ** 2))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,7 @@ def by_name(cp: Any, expression: Expression, args: list[Any]) -> Any:
     return getattr(cp, expression.operation.name)(*args)
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
 
     low: NDArray[np.float64]
@@ -44,8 +43,7 @@ class Reach:
     norm: float
 
 
-@dataclass(frozen=True)
-class LeastCurvature:
+class LeastCurvature(NamedTuple):
     """How curved an atom is at least, as a function of its first argument, which is affine: `statement` claims a Hessian.
 
     ``bend(expression, weights, reach)`` returns h, a number for each entry of the argument in column order, such that the sum of

@@ -5,7 +5,7 @@ tolerance (whether a matrix is semidefinite, or a number real) is decided here i
 by name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import cvxpy as cp
@@ -155,9 +155,9 @@ def field_of(symbol: cp.Parameter) -> Field:
 
 
 def variable_of(variable: cp.Variable) -> Variable:
-    attributes: Mapping[str, Any] = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
-    if "bounds" in attributes:
-        attributes = {**attributes, "bounds": tuple(bound_of(bound, variable) for bound in attributes["bounds"])}
+    attributes = dict(variable.attributes)
+    if attributes["bounds"] is not None:
+        attributes["bounds"] = tuple(bound_of(bound, variable) for bound in attributes["bounds"])
     return Variable.of(variable.shape, variable.name(), variable.id, attributes)
 
 

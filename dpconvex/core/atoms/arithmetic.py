@@ -10,7 +10,6 @@ from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import BROADCAST, diagonal, entry_at, hstack, reshape, together, transpose, vec
 from dpconvex.core.atoms.powers import power
-from dpconvex.core.atoms.rules import Entries, Write
 from dpconvex.core.expression import OPERATORS, PRODUCT, SIGN, SUM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.errors import NotPrivate
@@ -23,7 +22,7 @@ def unrepeated(expression: Expression) -> Expression:
     return expression
 
 
-def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
+def summed_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
     words = write(unrepeated(expression.args[0]), SUM)
     for argument in expression.args[1:]:
         term = write(unrepeated(argument), PRODUCT)
@@ -84,11 +83,13 @@ def product_sign(expression: Expression, signs: Sequence[int]) -> int:
     return signs[0] * signs[1]
 
 
-def infix(symbol: str) -> Callable[[Expression, Write], tuple[str, int]]:
+def infix(symbol: str) -> Callable[[Expression, rules.Write], tuple[str, int]]:
     return lambda e, write: (f"{write(e.args[0], PRODUCT)} {symbol} {write(e.args[1], SIGN)}", PRODUCT)
 
 
-def combined(expression: Expression, arguments: list[Entries], pairs: Iterable[Iterable[tuple[int, int]]]) -> Entries:
+def combined(
+    expression: Expression, arguments: list[rules.Entries], pairs: Iterable[Iterable[tuple[int, int]]]
+) -> rules.Entries:
     """Add up products of entries, for each entry of the result; only one factor may vary, the other is of the record."""
     one, two = arguments
     if expression.args[0].variables:
@@ -130,7 +131,7 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
     return expander.expand(dividend).times(inverse)
 
 
-def divided(expression: Expression, arguments: list[Entries]) -> Entries:
+def divided(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
     if any(by.value.low <= 0 <= by.value.high for by in arguments[1]):
         raise NotPrivate("the divisor can reach zero", None, "bound the divisor away from zero by its declared domain")
     inverses = [Interval(1.0 / by.value.high, 1.0 / by.value.low) for by in arguments[1]]

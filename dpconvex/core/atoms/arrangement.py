@@ -244,14 +244,12 @@ def diagonal(a: Any, k: int = 0) -> Expression:
 
 
 def hstack(*parts: Any) -> Expression:
-    found = [constant(part) for part in parts]
-    found = [reshape(part, (1,)) if not part.ndim else part for part in found]
+    found = [part if part.ndim else reshape(part, (1,)) for part in map(constant, parts)]
     return CONCATENATE(*found, axis=0 if found[0].ndim == 1 else 1)
 
 
 def vstack(*parts: Any) -> Expression:
-    found = [constant(part) for part in parts]
-    return CONCATENATE(*(reshape(p, (1, p.size)) if p.ndim < 2 else p for p in found), axis=0)
+    return CONCATENATE(*(reshape(p, (1, p.size)) if p.ndim < 2 else p for p in map(constant, parts)), axis=0)
 
 
 OPERATORS["index"] = entry_at

@@ -12,7 +12,6 @@ from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of
 from dpconvex.core.atom import Atom, LeastCurvature, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
-from dpconvex.core.atoms.rules import Entries
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule, NotPrivate
 
@@ -204,7 +203,7 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top
 
 
-def softmax_rule(expression: Expression, group: Entries) -> Scalar:
+def softmax_rule(expression: Expression, group: rules.Entries) -> Scalar:
     """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
     if len(group) == 2:
         for base, other in (group, group[::-1]):

@@ -15,14 +15,13 @@ from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
-from dpconvex.core.atoms.rules import Entries
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 
 # So many sums of k entries are enumerated.
 LARGEST_CHOICE = 256
 
 
-def largest(expression: Expression, group: Entries) -> Scalar:
+def largest(expression: Expression, group: rules.Entries) -> Scalar:
     """Bound the maximum of several entries, of those that can be the largest: there is no kink if only one can.
 
     Ranges are rounded outward: an entry is dropped only if another one is proved to be as large everywhere.
@@ -134,7 +133,7 @@ def choices(expression: Expression) -> np.ndarray | None:
     return np.array([np.isin(range(count), chosen) for chosen in combinations(range(count), k)], dtype=float)
 
 
-def sum_largest_rule(expression: Expression, arguments: list[Entries]) -> Entries:
+def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
     """The largest of all sums of k entries; if they are too many, weights of at most 1 that add up to k are a ball's."""
     entries, k = arguments[0], expression.option("k")
     low, high = (float(np.sort(ends)[-k:].sum()) for ends in rules.entry_ends(entries))

@@ -8,7 +8,6 @@ import numpy as np
 from dpconvex.core.abstract_values import EPSILON, Interval, Kink, Piece, Scalar, Term
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
-from dpconvex.core.atoms.rules import Entries
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.errors import NotPrivate
 
@@ -61,7 +60,7 @@ def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
 never_smooth = always(None)
 
 
-def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
+def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
     """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2.
 
     The value is at least the side times log l, and at most the sum of the logarithms of the diagonal (Hadamard).
@@ -129,7 +128,7 @@ def spectral(
     Without `ends` it is 0 at 0 and nowhere negative, and so at most as many times the Frobenius norm.
     """
 
-    def rule(expression: Expression, arguments: list[Entries]) -> Entries:
+    def rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
         shape, entries = expression.args[0].shape, arguments[0]
         low, high = rules.entry_ends(entries)
         term = rules.ball_of(entries, "a spectral function", steepest(shape))

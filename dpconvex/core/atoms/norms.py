@@ -11,7 +11,6 @@ from dpconvex.core.atoms.arithmetic import total
 from dpconvex.core.atoms.arrangement import hstack, reshape, vec
 from dpconvex.core.atoms.extremes import largest_entry
 from dpconvex.core.atoms.powers import absolute, even_slope
-from dpconvex.core.atoms.rules import Entries, Write
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule
@@ -48,7 +47,7 @@ def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) ->
     return rules.reduced(shape, axis, keepdims)
 
 
-def norm_rule(expression: Expression, group: Entries) -> Scalar:
+def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
     """Away from zero the Hessian of the p-norm is at most (p - 1)/norm for p >= 2; at zero it has a kink."""
     order = expression.option("p")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
@@ -77,7 +76,7 @@ def rounded_norm(expression: Expression, args: list[Expression], width: float) -
     return reshape(norm(hstack(vec(inner), [width]), order), expression.shape)
 
 
-def norm_text(expression: Expression, write: Write) -> tuple[str, int]:
+def norm_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
     order = expression.option("p")
     words = [write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"])]
     return rules.called("norm", expression, *words)
@@ -107,14 +106,14 @@ NORM = rules.reduction(
 )
 
 
-def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
+def norm(a: Any, p: float = 2.0, axis: Shape | None = None, keepdims: bool = False) -> Expression:
     """Norm of entries; of order 1 and infinity, the sum and the largest of absolute values."""
     if p in (1, INFINITE) and constant(a).ndim:
         return (total if p == 1 else largest_entry)(absolute(a), axis, keepdims)
     return absolute(a) if p in (1, INFINITE) else rules.along(NORM, a, axis, keepdims, p=float(p))
 
 
-def squares_over(expression: Expression, group: Entries, divisor: Scalar) -> Scalar:
+def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) -> Scalar:
     """Bound a sum of squares over an entry that keeps away from zero.
 
     With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's.
@@ -174,7 +173,7 @@ def squares_shape(shape: Shape, divisor: Shape, axis: tuple[int, ...], keepdims:
     return rules.reduced(shape, axis, keepdims)
 
 
-def squares_text(expression: Expression, write: Write) -> tuple[str, int]:
+def squares_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
     inner, divisor = (write(argument, 0) for argument in expression.args)
     if divisor == "1":
         return rules.called("sum_squares", expression, inner)
