@@ -167,7 +167,6 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 
 
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with a partition, which must be as it was."""
     if known is not None and batch.seen != known:
         raise DomainError("it holds other records than when it was checked; data must not change during a fit.")
     return function(batch, *arguments)

@@ -159,7 +159,7 @@ def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem
 
 
 def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]:
-    """Return the arguments that make a `Template` of a problem over all records; see `Template.from_problem`."""
+    """Return the arguments of `Template.from_problem`'s template."""
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"from_problem: expected a cvxpy.Problem, not {type(problem).__name__}.")
     if not isinstance(records, Mapping) or not records:

@@ -118,10 +118,7 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
-    """Return a sparse matrix in rows, from copies of what it holds, with every index checked, which SciPy does not do.
-
-    It would add up duplicate entries in their own type, in which small integers wrap around.
-    """
+    """Return a sparse matrix in rows, from copies of what it holds, with every index checked, which SciPy does not do."""
     check_array(name, shape, column)
     try:
         if column.format in ("csr", "csc", "bsr"):
@@ -134,7 +131,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
             kept = sp.coo_array((found.data, found.coords), shape=column.shape)
         check_array(name, shape, kept)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
-            matrix = sp.csr_array(kept.astype(float))
+            matrix = sp.csr_array(kept.astype(float))  # small integers would wrap around where they are added up
             matrix.has_canonical_format = False
             matrix.sum_duplicates()
     except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError) as error:
@@ -223,8 +220,7 @@ class Gate:
                 f"{int((~(excess <= allowed)).sum())} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
             )
             worst = f"worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %"
-            remedy = "rescale by public bounds, or pass clip=True"
-            raise DomainError(f"field {self.name!r}: {said} ({worst}); {remedy}.")
+            raise DomainError(f"field {self.name!r}: {said} ({worst}); rescale by public bounds, or pass clip=True.")
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None
 
 

@@ -98,8 +98,7 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
-            kind = type(error).__name__
-            return DomainError(f"a partition cannot be read: {kind}, which its worker cannot send.")
+            return DomainError(f"a partition cannot be read: {type(error).__name__}, which its worker cannot send.")
         return error
 
 

@@ -135,17 +135,13 @@ def quantile(scale: float, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Errors:
-    """How a release errs on records: wrong labels, or squared errors of a bounded number.
-
-    With `alone` every record is predicted by itself, because one of them may be missing.  A sum of whole numbers is exact in any
-    order, so it has the same bits however the records are cut.
-    """
+    """How a release errs on records: wrong labels, or squared errors of a bounded number in whole steps, exact in any order."""
 
     record: Record
     release: Release
     features: str
     label: str
-    alone: bool
+    alone: bool  # every record is predicted by itself, because one of them may be missing
 
     def check(self, caller: str, strict: bool = True) -> None:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
@@ -194,10 +190,7 @@ class Errors:
         return np.concatenate([np.array([self.largest]) if row is None else row for row in rows])
 
     def _counted(self, x: Array, truth: NDArray[Any]) -> Indices | None:
-        """Return errors; None where there is no prediction of the right form for each of the records.
-
-        Arrays have one type, and one record's prediction may have changed that of all.
-        """
+        """Return errors; None where predictions are of no right form, as one record may have changed the type of all."""
         domain, several = self.record.fields[self.label], len(truth) > 1
         try:
             predicted = self.release.predict(x)

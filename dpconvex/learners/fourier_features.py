@@ -102,13 +102,12 @@ class RandomFourierFeatures:
 
         Those of a record depend on it alone, to the last bit: not on how many others came with it, nor on how they are stored.
         """
-        # A matrix product would not do: its libraries add in another order for each shape.
         shape = (self.features,)
         records = trusted_rows("x", x, shape) if sp.issparse(x) else np.asarray(numbers("x", x, shape), dtype=float)
         if not np.isfinite(records.data if sp.issparse(records) else records).all():
             raise DomainError("features: the records must be finite numbers; some are NaN or infinite.")
         frequencies, phase = self._drawn
-        # Rows of angles fill whole vectors of a processor, so that all are computed alike, whatever their number is.
+        # Not by a matrix product, which adds in another order for each shape; rows fill whole vectors of a processor.
         width = -(-self.components // VECTOR) * VECTOR
         table = np.pad(frequencies.T, ((0, 0), (0, width - self.components)))
         start = np.pad(phase * (not self.paired), (0, width - self.components))

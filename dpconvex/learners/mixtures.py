@@ -191,7 +191,6 @@ class Plan:
         )
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
-        """Return the records with a group that says their component, too."""
         made = self.grouping, components, np.array(self.groups)
         return batch.mapped(labelled, made) if isinstance(batch, PartitionedBatch) else labelled(batch, made)
 
@@ -203,7 +202,6 @@ def labelled(batch: Batch, made: tuple[Grouping, Components, Indices]) -> Batch:
 
 
 def fitting(components: Components, grouping: Grouping, count: int) -> Components:
-    """Return centres that a user declared, or say why they do not fit."""
     if not components.declared:
         raise TemplateError("solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
     (middle, radius), classes = grouping.extent, grouping.classes

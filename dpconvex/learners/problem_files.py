@@ -114,7 +114,6 @@ def factory(file: Path) -> Callable[..., Any]:
 
 
 def check(given: Mapping[str, object], function: Callable[..., Any], file: Path) -> None:
-    """Raise if the given options do not fit the function's signature; the message lists the options it has."""
     signature = inspect.signature(function)
     try:
         signature.bind(**given)

@@ -266,7 +266,6 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
 def of_the_best(
     fit: Certificate, privacy: Privacy, many: str, count: float, shares: dict[str, float], fixed: str, source: str
 ) -> Certificate:
-    """Return the certificate of several fits and the choice of one from that of the chosen one."""
     steps = Derivation("shares of the promise", "", shares, fixed), fit.derivation
     told = "These are the constants of one fit; the promise pays for all of them and for the choice."
     return replace(
@@ -306,7 +305,6 @@ def named_templates(
 
 
 def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
-    """Return a candidate's template; an estimator stands for the one that it fits."""
     if isinstance(candidate, Template):
         return candidate
     build, width = getattr(candidate, "template", None), 0

@@ -92,8 +92,7 @@ class DataEngine:
         return self.batch.size
 
     def loss_gradient(self, theta: Array) -> Array:
-        # Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other
-        # record does.
+        # Where no bound on a loss's curvature is known, rounding may decide a record's gradient, but no other record does.
         if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
             return self.clipped_gradient(theta, math.inf)
         return self._seen(self._losses.gradient(self._seen(theta)))

@@ -34,8 +34,8 @@ def create(path: Path, first: bytes) -> None:
 def locked(path: Path) -> Iterator[int]:
     """Open an existing ledger for one process, and one thread of it, alone; yields the file descriptor.
 
-    A ledger that is not there is an error and not a new ledger: that would forget what it held.  Whoever waits for the lock may
-    find that the file was replaced meanwhile, and that the lock is on one that nobody will read again: then it begins anew.
+    A ledger that is not there is an error: a new one would forget what it held.  Whoever waited for the lock on a file that was
+    replaced meanwhile begins anew.
     """
     try:
         import fcntl
@@ -91,15 +91,12 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
 
 
 def mend(descriptor: int, path: Path) -> str:
-    """Repair the torn last line of an open ledger; return the fragment that was taken off, if one was.
-
-    A line that is whole but for its end stays (no proper part of a JSON object is itself JSON); a fragment goes.
-    """
+    """Repair the torn last line: one that is whole but for its end stays, and a fragment is taken off and returned."""
     whole, _, tail = read(descriptor).rpartition(b"\n")
     if not tail:
         return ""
     try:
-        decoded(tail)
+        decoded(tail)  # no proper part of a JSON object is itself JSON
     except ValueError:
         os.ftruncate(descriptor, len(whole) + 1)
         os.fsync(descriptor)

@@ -247,8 +247,7 @@ def covered(
         mechanism = mechanism_of(certificate, form_of(template))
     analysis = analyse(template, mechanism)
     if cover is not None and cover.counting:  # noise depends on a bound on the records, which are counted privately
-        bound = bound_on_count(cover, batch.size, source.apart())
-        certificate = for_count(mechanism, analysis, certificate, bound)
+        certificate = for_count(mechanism, analysis, certificate, bound_on_count(cover, batch.size, source.apart()))
         cover = certificate.cover
     assert cover is not None
     proof = {"certificate": certificate, **source.spending(certificate.privacy)}
