@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer_slope import slope_of, stiffness_of, terms_of, walked
+from dpconvex.calculus.regularizer import largest_row_sum, slope_of, terms_of, walked
 from dpconvex.core.expression import Expression
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
@@ -189,7 +189,7 @@ def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float
         if closed is None:
             slope += abs(factor) * walked(term, form)
         else:
-            stiffness += abs(factor) * stiffness_of(closed)
+            stiffness += abs(factor) * largest_row_sum(closed.hessian)
     return stiffness, slope
 
 

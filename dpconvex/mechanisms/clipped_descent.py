@@ -9,7 +9,7 @@ import numpy as np
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer_slope import slope_of
+from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks

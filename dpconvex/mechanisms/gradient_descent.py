@@ -11,7 +11,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer_slope import slope_of
+from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_whole

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.regularizer import largest_row_sum
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
@@ -146,8 +147,7 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
 
 def largest_eigenvalue(analysis: Analysis) -> float:
     """Bound that of the regularizer's constant curvature by its largest absolute row sum."""
-    matrix, _ = analysis.regularizer
-    return float(abs(matrix).sum(axis=1).max()) if matrix.nnz else 0.0
+    return largest_row_sum(analysis.regularizer[0])
 
 
 def kinks_of(form: LossForm) -> Kinks:
@@ -191,9 +191,7 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
         (bent if known else rest)[part] = row
     known_part = quadratic_of(bent, form.space)
     assert known_part is not None
-    hessian = known_part.hessian
-    stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
-    return stiff, determinants * (1 + 1e-9), weighted_sum(rest) if rest else None
+    return largest_row_sum(known_part.hessian), determinants * (1 + 1e-9), weighted_sum(rest) if rest else None
 
 
 @once

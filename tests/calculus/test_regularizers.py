@@ -6,7 +6,7 @@ import pytest
 from derivatives import analyse
 
 import dpconvex as dp
-from dpconvex.calculus.regularizer_slope import slope_of
+from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.record_domains import Ball
 from dpconvex.evaluation.batch_loss import BatchedLoss
