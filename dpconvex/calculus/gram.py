@@ -16,7 +16,7 @@ from dpconvex.core.abstract_values import Interval, Term
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expansion import Bases
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.errors import MissingRule
 
 LARGEST_NUMBER_OF_FORMS = 4000
@@ -51,9 +51,7 @@ class Gram:
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
         self.bases = bases
         offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
-        parts = [leaf.part(with_theta=True) for leaf in leaves]
-        joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
-        terms = concatenate(parts, (int(offsets[-1]),), joined) if parts else Polynomial.constant(np.zeros(0))
+        terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
         self.monomial, mono = numbered_rows(terms.monomial)
         largest = np.max(np.abs(bases.monomial_range(self.monomial)), axis=0)
         table, generators, excess = factor(terms, mono, largest, space, int(offsets[-1]))

@@ -9,7 +9,7 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Interval, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.expansion import Bases
-from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
+from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows, stacked
 from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 
@@ -32,8 +32,7 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     if not leaves:
         return LeafRanges({}, {})
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    joined = [leaf.entry + start for leaf, start in zip(leaves, ends, strict=False)]
-    terms = concatenate(leaves, (int(ends[-1]),), joined)
+    terms = stacked(leaves)
     offset = bases.range(terms.part(with_theta=False))
     part = terms.part(with_theta=True)
     monomial, number = numbered_rows(part.monomial)

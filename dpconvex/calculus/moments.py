@@ -38,9 +38,8 @@ class Kind:
 
     bases: tuple[int, ...]  # Which fields the factors come from, with repetitions, in order (empty for a count)
     monomials: Indices  # Which record scalars, shape (m, degree)
-    patterns: (
-        Array  # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
-    )
+    # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
+    patterns: Array
     scale: float  # What moments are multiplied by: 1 over the largest norm of all of the kind together, times a weight
     weights: int = 0  # How often the weight of a record, from 0 to 1, is a factor
 

@@ -41,9 +41,8 @@ class Difference:
 
     dimension: int  # Bounds that of the subspace that all differences of two given records lie in
     length: float
-    vertices: (
-        tuple[Array, Array] | None
-    )  # Lengths other than 0, and how many have each, unless too many, or no polytope
+    # Lengths other than 0, and how many have each, unless too many, or no polytope
+    vertices: tuple[Array, Array] | None
     slopes: Slopes | None
     behind: Array | None  # Beside slopes: lengths of the vertices of the second record's gradients, 0 if there is none
     firsts: tuple[int, ...]  # The losses that the first record may have

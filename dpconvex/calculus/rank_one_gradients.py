@@ -14,7 +14,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.sensitive_subspace import distinct_columns, joined, parts_of
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.core.runtime import once
 
 # Coefficients that agree to this relative accuracy are equal.
@@ -139,13 +139,11 @@ def aligned(space: Space, count: int, first: bool) -> tuple[Indices, Indices] | 
 
 def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -> tuple[Array, Array, Indices] | None:
     """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind."""
-    offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    joined = [leaf.entry + offset for leaf, offset in zip(leaves, offsets, strict=False)]
-    terms = concatenate(leaves, (int(offsets[-1]),), joined)
+    terms = stacked(leaves)
     monomials, number = numbered_rows(terms.monomial)
     sides, spots = int(classes.max()) + 1, int(positions.max()) + 1
     row, column = terms.entry * sides + classes[terms.coordinate], positions[terms.coordinate] * len(monomials) + number
-    tensor = sp.csr_array((terms.coefficient, (row, column)), shape=(int(offsets[-1]) * sides, spots * len(monomials)))
+    tensor = sp.csr_array((terms.coefficient, (row, column)), shape=(terms.size * sides, spots * len(monomials)))
     lengths = np.sqrt(np.asarray(tensor.power(2).sum(axis=1)).ravel())
     if not lengths.any():
         return None
@@ -155,10 +153,8 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
     model = sp.coo_array(tensor)
     row, column = model.coords
     used = np.flatnonzero(reference)
-    if (
-        not np.array_equal(np.unique(column), used)
-        or (np.bincount(row, minlength=len(alpha))[lengths > 0] != len(used)).any()
-    ):
+    full = np.bincount(row, minlength=len(alpha))[lengths > 0] == len(used)
+    if not (np.array_equal(np.unique(column), used) and full.all()):
         return None
     if (np.abs(model.data - alpha[row] * reference[column]) > CLOSE * np.abs(model.data)).any():
         return None

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 
 # Differences of more coordinates than this get a basis of few entries.
 LARGE = 64
@@ -156,12 +156,9 @@ def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     """Return the distinct coefficient vectors of all leaf entries and monomials as columns, shape (dim, vectors)."""
-    offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    parts = [leaf.part(with_theta=True) for leaf in leaves]
-    joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
-    if not any(map(len, joined)):
+    terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
+    if not len(terms.entry):
         return sp.csc_array((dim, 0))
-    terms = concatenate(parts, (int(offsets[-1]),), joined)
     column = numbered_rows(np.column_stack([terms.entry, terms.monomial]))[1]
     return distinct_columns(sp.csc_array((terms.coefficient, (terms.coordinate, column))), dim)
 

@@ -179,6 +179,13 @@ def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Se
     return Polynomial(shape, np.concatenate(entries), *map(np.concatenate, zip(*columns, strict=True)))
 
 
+def stacked(parts: Sequence[Polynomial]) -> Polynomial:
+    """Put the entries of several arrays one after another."""
+    starts = np.cumsum([0, *(part.size for part in parts)])
+    entries = [part.entry + start for part, start in zip(parts, starts, strict=False)]
+    return concatenate(parts, (int(starts[-1]),), entries) if parts else Polynomial.constant(np.zeros(0))
+
+
 def numbered_rows(table: Indices) -> tuple[Indices, Indices]:
     """Return the distinct rows of a table of whole numbers, in lexicographic order, and for each row its number among them."""
     if table.shape[1] == 0 or len(table) == 0:

@@ -119,7 +119,7 @@ class NoisyKMeans:
         shape = (rounds, int(classes), int(components), int(features), float(radius))
 
         def noise(law: str, weight: float) -> ClusteringNoise:
-            once = (block_sensitivity if law == "gamma" else euclidean_sensitivity)(privacy.adjacency, radius, weight)
+            once = sensitivity(law, privacy.adjacency, radius, weight)
             whole = SPHERICAL[law].composed(once, rounds) * SLACK
             scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
             step = grid_step(radius, scale)
@@ -174,16 +174,13 @@ class NoisyKMeans:
         return Derivation("noisy k-means", "", claims, SOURCE, steps)
 
 
-def euclidean_sensitivity(adjacency: str, radius: float, weight: float) -> float:
-    """Return how far the sums and weighted counts of all cells move between neighbours."""
+def sensitivity(law: str, adjacency: str, radius: float, weight: float) -> float:
+    """Return how far sums and weighted counts of cells move between neighbours; for Gamma noise, the sum of each cell's."""
+    record = math.hypot(radius, weight)
     if adjacency == "add-remove":
-        return math.hypot(radius, weight)
-    return max(2 * radius, math.sqrt(2) * math.hypot(radius, weight))  # a record turned around, or in another cell
-
-
-def block_sensitivity(adjacency: str, radius: float, weight: float) -> float:
-    """Return the same for the sum over cells of Euclidean norms."""
-    return (1 if adjacency == "add-remove" else 2) * math.hypot(radius, weight)
+        return record
+    # A record turned around, or in another cell.
+    return 2 * record if law == "gamma" else max(2 * radius, math.sqrt(2) * record)
 
 
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -87,7 +87,7 @@ CASES = {
     ),
     "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
     "Gaussian statistics": Case(least_squares, BOTH, None, smaller(samplers.Gaussian, "calibrate"), "exact statistics"),
-    "pure clustering": Case(mixture, PURE, GAMMA, smaller(noisy_kmeans, "block_sensitivity"), "clustering", share=0.2),
+    "pure clustering": Case(mixture, PURE, GAMMA, smaller(noisy_kmeans, "sensitivity"), "clustering", share=0.2),
     "Gaussian clustering": Case(
         mixture, dp.Privacy(3.0, 1e-4), GAMMA, smaller(samplers, "gaussian_sigma"), "clustering", share=0.5
     ),

@@ -10,7 +10,7 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.learners import clustering
 from dpconvex.mechanisms import noisy_kmeans
-from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, block_sensitivity, euclidean_sensitivity
+from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, sensitivity
 from dpconvex.noise.samplers import seeded_generator
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -36,7 +36,7 @@ def cells(x, y, centers, radius):
 def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(adjacency, features, ratio):
     rng, radius, worst = np.random.default_rng(features), 1.7, np.zeros(2)
     weight = ratio * radius
-    bound = euclidean_sensitivity(adjacency, radius, weight), block_sensitivity(adjacency, radius, weight)
+    bound = sensitivity("gaussian", adjacency, radius, weight), sensitivity("gamma", adjacency, radius, weight)
     inside, pole = dp.Ball(features, radius=radius).sample, radius * np.eye(features)[0]
     extreme = [(pole, 0), (-pole, 0), (pole, 1), (-pole, 1)]  # turned around, moved to another class, or both
     for trial in range(40):
@@ -67,7 +67,7 @@ def test_gaussian_noise_spends_the_promise_exactly(epsilon, delta, rounds, adjac
 
     noise = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(epsilon, delta, adjacency), **SHAPE)
     assert noise.noise == "gaussian"
-    assert noise.sensitivity == euclidean_sensitivity(adjacency, 1.5, noise.weight)
+    assert noise.sensitivity == sensitivity("gaussian", adjacency, 1.5, noise.weight)
     assert noise.composed == pytest.approx(math.sqrt(rounds) * noise.sensitivity)
     shift = noise.composed / noise.scale
     assert profile(shift) <= delta * (1 + 1e-9)
@@ -78,7 +78,7 @@ def test_gaussian_noise_spends_the_promise_exactly(epsilon, delta, rounds, adjac
 def test_gamma_noise_spends_the_promise_exactly(adjacency):
     noise = NoisyKMeans(rounds=7).calibrate(dp.Privacy(0.3, 0.0, adjacency), **SHAPE)
     assert noise.noise == "gamma"
-    assert noise.sensitivity == block_sensitivity(adjacency, 1.5, noise.weight)
+    assert noise.sensitivity == sensitivity("gamma", adjacency, 1.5, noise.weight)
     assert 0.3 * (1 - 1e-9) <= noise.composed / noise.scale <= 0.3
 
 
