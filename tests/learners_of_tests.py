@@ -16,7 +16,6 @@ Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
 
 
 def pieces(data, cuts=CUTS):
-    """Cut columns, or a table, into partitions."""
     if isinstance(data, dict):
         return [{name: column[a:b] for name, column in data.items()} for a, b in pairwise(cuts)]
     return [data[a:b] for a, b in pairwise(cuts)]
@@ -34,13 +33,7 @@ def linear(w, x):
     return x @ w
 
 
-def logistic(
-    shape=3,
-    regularizer=ridge,
-    constraints=free,
-    score=linear,
-    **attributes,
-):
+def logistic(shape=3, regularizer=ridge, constraints=free, score=linear, **attributes):
     """Return a template of a variable w for the signs of scores of records in a ball."""
     w = cp.Variable(shape, name="w", **attributes)
     record = dp.Record(x=dp.Ball(w.shape[0]), y=dp.Choice([-1, 1]))
@@ -48,6 +41,5 @@ def logistic(
 
 
 def records_of(template, size=60, seed=0):
-    """Draw records from the domain of a template."""
     batch = template.record.sample(size, np.random.default_rng(seed))
     return {**batch.fields, **{name: template.record.values(batch, name) for name in template.record.discrete}}

@@ -95,7 +95,6 @@ def test_every_learner_has_its_rows_and_what_they_name_exists():
 
 
 def complaints(notebook):
-    """List the errors and warnings in the output of a notebook."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     found = ["\n".join(output.traceback) for output in outputs if output.output_type == "error"]
     return found + [output.text for output in outputs if output.get("name") == "stderr"]

@@ -122,7 +122,6 @@ class Learner:
         return np.asarray(-np.linalg.norm(g + mu * u, axis=1) / (times * self.certificate.noise_scale) + log_det)
 
     def ratio(self, u, pair, times=1.0):
-        """Return the absolute log ratio at the points."""
         first, second = (self.log_density(u, records, times) for records in pair)
         return np.abs(first - second)
 
@@ -197,7 +196,6 @@ def test_neighbours_stay_within_epsilon_at_the_worst_release(problem, adjacency,
 
 
 def worst_case(learner):
-    """Return neighbours and releases that spend nearly all of epsilon."""
     size, removed = learner.size, learner.privacy.adjacency == "add-remove"
     if learner.problem == "softmax":
         # All records are on the wrong side of a far release, so that their slopes are as steep as can be.

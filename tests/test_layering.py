@@ -51,7 +51,6 @@ def module_of(dotted):
 
 
 def imported(node):
-    """Yield the dotted name of everything that a node imports."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -75,7 +74,6 @@ def forbidden(target, name, at_once):
 
 
 def violations(source, name):
-    """List what the layering forbids in a module of the toolkit."""
     tree = ast.parse(source)
     targets = [(node, target) for node in ast.walk(tree) for target in imported(node)]
     wrong = [(node, target, forbidden(target, name, node in tree.body)) for node, target in targets]

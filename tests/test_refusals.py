@@ -50,19 +50,11 @@ def logistic(w, x, y=1):
     return cp.logistic(-y * (x @ w))
 
 
-def verified(
-    loss,
-    record=LABELLED,
-    regularizer=ridge,
-    constraints=lambda w: [],
-    mechanism=None,
-    delta=0.0,
-    **attributes,
-):
+def verified(loss, record=LABELLED, regularizer=ridge, constraints=lambda w: [], mechanism=None, delta=0.0, **given):
     """Return a call of `verify` on a template with one variable w of three entries; `loss` takes w and the fields."""
 
     def run():
-        w = cp.Variable(3, name="w", **attributes)
+        w = cp.Variable(3, name="w", **given)
         chosen = dp.ObjectivePerturbation() if mechanism is None else mechanism
         # A plain function of the fields, so that the template can call it by their names.
         template = dp.Template(record, lambda **fields: loss(w, **fields), regularizer(w), constraints(w))
@@ -212,7 +204,6 @@ WORDS = Path(__file__).with_name("refusals.json")
 
 
 def words(name):
-    """Return the class and the message of what a case raises."""
     try:
         REFUSED[name]()
     except Exception as error:

@@ -50,10 +50,7 @@ REGULARIZERS = {
     "largest absolute entry": (lambda w: 0.05 * cp.norm_inf(w), free),
     "huber": (lambda w: 0.05 * cp.sum(cp.huber(w, 0.1)), free),
     "differences and l1": (lambda w: 0.05 * cp.norm1(cp.diff(w)) + 0.02 * cp.norm1(w), free),
-    "hinges and the largest size": (
-        lambda w: 0.03 * cp.sum(cp.pos(w[1:] - w[:-1] - 0.1)) + 0.05 * cp.norm_inf(w),
-        free,
-    ),
+    "hinges and largest size": (lambda w: 0.03 * cp.sum(cp.pos(w[1:] - w[:-1] - 0.1)) + 0.05 * cp.norm_inf(w), free),
     "largest sizes": (lambda w: 0.05 * cp.sum_largest(cp.abs(w), 2), free),
     "overlapping groups": (lambda w: 0.05 * (cp.norm(w[:2]) + cp.norm(w[1:])), free),
     "entropy on a simplex": (lambda w: -0.05 * cp.sum(cp.entr(w)), SIMPLEX),
@@ -107,7 +104,6 @@ def reference(template, data, noise, added):
 
 
 def violation(template, values):
-    """Return by how much the declared constraints are missed."""
     problem = template.problem(records_of(template, 1))
     for variable in problem.variables():
         variable.save_value(values[variable.name()])
@@ -119,7 +115,6 @@ def violation(template, values):
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name):
-    """The computed minimiser of a perturbed program is within the certificate's tolerance of a reference."""
     template = LEARNERS[name]()
     data, analysis = records_of(template, SIZE, seed=4), analyse(template)
     certificate = dp.verify(template, PROMISE, size=SIZE)

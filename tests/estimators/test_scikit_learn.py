@@ -26,14 +26,10 @@ UNDECLARED = "the check has labels that were not declared, and a label set that 
 FUNCTIONS = "the template is one's own and holds functions: a pickle that runs them when it is read is not made"
 BOTH = ["check_classifiers_classes", "check_classifiers_regression_target"]
 TWO = ["check_estimators_dtypes", "check_fit2d_1feature", "check_classifier_data_not_an_array"]
-MORE = [
-    "check_dtype_object",
-    "check_estimator_sparse_array",
-    "check_estimator_sparse_matrix",
-    "check_classifiers_train",
-]
+MORE = ["check_dtype_object", "check_classifiers_train"]
+SPARSE = ["check_estimator_sparse_array", "check_estimator_sparse_matrix"]
 TWO_CLASSES = dict.fromkeys([*BOTH, *TWO, "check_classifier_not_supporting_multiclass"], UNDECLARED)
-MORE_CLASSES = dict.fromkeys([*BOTH, *MORE], UNDECLARED)
+MORE_CLASSES = dict.fromkeys([*BOTH, *MORE, *SPARSE], UNDECLARED)
 PROBABILITIES = {"check_decision_proba_consistency": UNDECLARED}
 
 

@@ -25,7 +25,6 @@ def by_cvxpy(expression, values):
 
 
 def one_by_one(template, space, batch, theta):
-    """Loss of each record by CVXPY's own evaluation."""
     variables = space.unpack(theta)
     return np.array(
         [

@@ -171,7 +171,6 @@ OPTIONS = {
 
 
 def test_no_option_changes_a_bit_nor_does_the_environment():
-    """Options of JAX that its user chose for a process, or in its environment."""
     jax = pytest.importorskip("jax")
     names = {}
     exec(SUMS, names)

@@ -172,12 +172,7 @@ def test_nobody_gets_at_the_records():
     batch = learner().record.validate(cut())
     assert isinstance(batch, PartitionedBatch)
     assert isinstance(batch, Batch)
-    for look in (
-        lambda: batch.fields["x"],
-        lambda: len(batch.group),
-        lambda: batch.rows(0),
-        lambda: list(batch.fields),
-    ):
+    for look in (lambda: batch.fields["x"], lambda: len(batch.group), lambda: batch.rows(0), lambda: [*batch.fields]):
         with pytest.raises(dp.TemplateError, match="in partitions"):
             look()
     with pytest.raises(dp.TemplateError, match="in partitions"):

@@ -216,9 +216,7 @@ WITHOUT_A_POINT = [
 
 
 @pytest.mark.parametrize("constraints", WITHOUT_A_POINT)
-def test_constraints_without_a_common_point_are_refused_before_payment(
-    constraints,
-):
+def test_constraints_without_a_common_point_are_refused_before_payment(constraints):
     template = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints)
     budget = dp.Budget(dp.Privacy(1.0))
     with pytest.raises(dp.TemplateError, match="no point satisfies"):

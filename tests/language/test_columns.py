@@ -218,7 +218,6 @@ def chunked(values, sizes):
 
 
 def forms(folder):
-    """The same records in every form."""
     yield "sparse", sp.csr_array(X), Y
     yield "sparse matrix by columns", sp.csc_matrix(X), Y
     halves = np.r_[X[X != 0] / 2, X[X != 0] / 2]

@@ -45,7 +45,6 @@ def fitted(data, **options):
 
 
 def here(monkeypatch, data, fit=fitted, **options):
-    """Fit in this process, partition by partition."""
     with monkeypatch.context() as patch:
         patch.setattr("dpconvex.language.partitions.workers", lambda *given: None)
         return fit(data, **options)

@@ -82,8 +82,6 @@ def test_problems_that_cannot_be_solved_are_refused(constraint, complaint):
 
 
 class Unread:
-    """Values that must not be read."""
-
     shape = (2,)
 
     def __array__(self, *args, **options):

@@ -183,7 +183,6 @@ def test_a_ledger_that_vanishes_is_not_started_anew(path):
 
 
 def test_a_spend_that_waited_sees_what_the_new_file_holds(path):
-    """The file that took its place has less left."""
     budget, used = Budget(Privacy(1), path), path.with_name("used")
     Budget(Privacy(1), used).spend(Privacy(0.5), "elsewhere")
     with ThreadPoolExecutor(1) as pool, path.open("rb") as other:

@@ -100,13 +100,7 @@ def test_predict_says_what_is_wrong():
 def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values():
     values = {"a": (1, 2), "b": np.float64(0.5), "c": range(2)}
     assert full(source=("p", values)).source == ("p", {"a": [1, 2], "b": 0.5, "c": [0, 1]})
-    for source in (
-        None,
-        ("/home/me/mine.py", {"features": 3}),
-        ("mine.py", {}),
-        ("p", {"f": len}),
-        ("p", {"x": np.nan}),
-    ):
+    for source in (None, ("/home/mine.py", {"features": 3}), ("mine.py", {}), ("p", {"f": len}), ("p", {"x": np.nan})):
         assert full(source=source).source is None
 
 
@@ -184,14 +178,11 @@ def members():
 
 
 def rewritten(path, **changes):
-    """Write a release with other header entries."""
     header = json.loads(str(members()["header"])) | changes
     np.savez(path, **{**members(), "header": np.array(json.dumps(header))})
 
 
 class Bomb:
-    """Would run code when unpickled."""
-
     def __reduce__(self):
         return os.mkdir, ("exploded",)
 

@@ -64,7 +64,6 @@ def soft_margin(**options):
 
 
 def regression(weight=0.05, **options):
-    """Least squares with a joint bound on all coefficients and signs."""
     w = cp.Variable(3, name="w")
     template = dp.Template(
         dp.Record(x=dp.Ball(3), t=dp.Box(-1.0, 1.0)),
