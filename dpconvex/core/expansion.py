@@ -20,6 +20,7 @@ from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 
 # A few roundings, relative to what is rounded.
@@ -176,8 +177,6 @@ class Expander:
     def __init__(self, space: Space, bases: Bases) -> None:
         self.space = space
         self.bases = bases
-        self._memory: dict[Expression, Polynomial | None] = {}
-        self._functions: dict[Expression, Polynomial] = {}
         self.functions_of_record: list[Expression] = []
 
     def expand(self, expression: Expression) -> Polynomial:
@@ -185,14 +184,23 @@ class Expander:
         if found is not None:
             return found
         assert not expression.variables
-        if expression not in self._functions:
-            self._functions[expression] = self._function(expression)
-        return self._functions[expression]
+        return self._function(expression)
 
+    @once
     def polynomial(self, expression: Expression) -> Polynomial | None:
-        if expression not in self._memory:
-            self._memory[expression] = self._expand(expression)
-        return self._memory[expression]
+        if expression.is_constant:
+            return Polynomial.constant(expression.value if isinstance(expression, Constant) else expression.number)
+        if isinstance(expression, Variable):
+            block = self.space.blocks[expression.name]
+            return Polynomial.coordinates(expression.shape, block.start, block.lift)
+        if isinstance(expression, Field):
+            field = self.bases.polynomials.get(expression.name)
+            if field is None:
+                why = f"the parameter {expression.name!r} is not a field of the record"
+                raise NotPrivate(why, expression, "declare it as a field, or make it a constant")
+            return field
+        expand = expression.operation.expand
+        return None if expand is None else expand(self, expression)
 
     def bounds(self, expression: Expression) -> tuple[Array, Array]:
         """Bound the entries, in column order, of an expression of the record alone."""
@@ -222,21 +230,7 @@ class Expander:
                 remedy = "declare the variable symmetric, and add fields of the record as outer products or diagonals"
                 raise NotPrivate(why, expression, remedy)
 
-    def _expand(self, expression: Expression) -> Polynomial | None:
-        if expression.is_constant:
-            return Polynomial.constant(expression.value if isinstance(expression, Constant) else expression.number)
-        if isinstance(expression, Variable):
-            block = self.space.blocks[expression.name]
-            return Polynomial.coordinates(expression.shape, block.start, block.lift)
-        if isinstance(expression, Field):
-            field = self.bases.polynomials.get(expression.name)
-            if field is None:
-                why = f"the parameter {expression.name!r} is not a field of the record"
-                raise NotPrivate(why, expression, "declare it as a field, or make it a constant")
-            return field
-        expand = expression.operation.expand
-        return None if expand is None else expand(self, expression)
-
+    @once
     def _function(self, expression: Expression) -> Polynomial:
         found = self._ranges(expression)
         lower, upper = entry_ends(found)

@@ -15,6 +15,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import repeated, reshape
 from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.runtime import once
 from dpconvex.errors import MissingRule
 
 # What writes each kind of constraint, from its arguments and options.
@@ -28,20 +29,15 @@ KINDS: dict[str, Callable[..., cp.Constraint]] = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Writer:
     """Writes expressions in shared variables; equal nodes become one CVXPY expression."""
 
     # What stands for variables and fields; missing ones are made.
     leaves: dict[Expression, Any] = field(default_factory=dict)
-    _memory: dict[Expression, Any] = field(default_factory=dict)
 
-    def expression(self, root: Expression) -> Any:
-        if root not in self._memory:
-            self._memory[root] = self._write(root)
-        return self._memory[root]
-
-    def _write(self, node: Expression) -> Any:
+    @once
+    def expression(self, node: Expression) -> Any:
         if isinstance(node, Constant):
             return cp.Constant(node.value)
         if isinstance(node, Variable | Field):

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import reduce, wraps
 from typing import Any, NoReturn
 
 import numpy as np
@@ -47,6 +47,7 @@ def reduction(
         "writes": lambda cp, e, args: getattr(cp, name)(*args, **axis_for(e)),
     }
 
+    @wraps(value)
     def kept(xp: Any, expression: Expression, *args: Any) -> Any:
         found = value(xp, expression, *args)
         return found.reshape((*expression.shape, found.shape[-1]))
