@@ -183,7 +183,6 @@ def counted(data: Any) -> int:
 
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
-    """Refuse data in partitions: something needs all records at once."""
     if isinstance(settled(data), Partitions):
         raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
 

@@ -192,13 +192,13 @@ def text_of(value: Any) -> str:
 
 
 def missing_entries(values: Values) -> NDArray[np.bool_]:
-    """Say which entries are missing: none at all, NaN, not a time, or an empty text."""
     if values.dtype.kind in "iuf":
         return values != values
     return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
 
 
 def is_missing(value: Any) -> bool:
+    """Say whether an entry is missing: none at all, NaN, not a time, or an empty text."""
     if value is None or isinstance(value, str) or type(value).__name__ in ("NAType", "NaTType"):
         return not isinstance(value, str) or not value
     return isinstance(value, float | np.generic) and bool(value != value)

@@ -304,7 +304,6 @@ def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
 
 
 def picked(names: list[str], data: Any) -> Any:
-    """Return those fields of the data, of a partition of them, or of all partitions."""
     if not isinstance(data, Partitions):
         return {name: data[name] for name in names if name in table(data)}
     known = data.keys()

@@ -231,7 +231,6 @@ class Budget:
 
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
-    """Charge a release to a budget, if there is one; errors as for `Budget.spend`."""
     if budget is not None:
         if not isinstance(budget, Budget):
             raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
@@ -239,7 +238,6 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
 
 
 def sum_text(amount: Amount | Privacy) -> str:
-    """Write an amount; a delta of 0 goes without saying."""
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 

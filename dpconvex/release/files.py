@@ -137,7 +137,6 @@ class Released:
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object; one that is there twice has no value that is sure."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a field is there twice")
@@ -163,12 +162,11 @@ def members(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def content_of(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a regular file; a device may never end, and a pipe never begin."""
     if not isinstance(path, str | os.PathLike):
         raise TemplateError(f"the path of a file must be a text or a path, not {path!r}.")
     file = Path(path)
     try:
-        if file.exists() and not file.is_file():
+        if file.exists() and not file.is_file():  # a device may never end, and a pipe never begin
             raise OSError("it is a folder, a device or a pipe")
         return file.read_bytes()
     except FileNotFoundError:

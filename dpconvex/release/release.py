@@ -166,7 +166,6 @@ class Release(Released, Mapping[str, Array]):
 
 
 def functions_of(template: Template) -> dict[str, Any]:
-    """Return what a release takes from its template, to predict with."""
     named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
     return {"source": template.source, **named}
 

@@ -198,11 +198,9 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
             )
         return max(records, 1)
     if size is None:
-        raise NotPrivate(
-            "under add-remove adjacency the number of records is private, and the regularization scales with it",
-            template.regularizer,
-            "pass a public nominal number of records as `size`, one that was not counted from these data",
-        )
+        why = "under add-remove adjacency the number of records is private, and the regularization scales with it"
+        remedy = "pass a public nominal number of records as `size`, one that was not counted from these data"
+        raise NotPrivate(why, template.regularizer, remedy)
     return size
 
 

@@ -151,7 +151,6 @@ class Method:
 def certified(
     template: Template, privacy: Privacy, size: int, mechanism: Mechanism, first: PrivateWhitening | None, cover: Cover
 ) -> Proved:
-    """Certify one mechanism, after a first stage or without."""
     try:
         analysis = analyse(template, mechanism)
     except NotPrivate:
@@ -174,12 +173,9 @@ def check_records_matter(template: Template) -> None:
     """Refuse a loss that is the same for all records: data of one's own in it would be taken for public numbers."""
     check_template(template)
     if len(set(template.losses)) == 1 and not template.losses[0].fields:
-        raise NotPrivate(
-            "the loss is the same for all records: it uses none of their fields, and arrays of your own in it are taken for "
-            "public numbers, which nothing protects",
-            template.losses[0],
-            f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})",
-        )
+        why = "the loss is the same for all records, and arrays of your own in it are public: nothing protects them"
+        remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
+        raise NotPrivate(why, template.losses[0], remedy)
 
 
 def is_private(
