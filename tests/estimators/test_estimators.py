@@ -35,9 +35,6 @@ def test_component_labels_are_learnt_declared_or_given():
     np.testing.assert_array_equal(nearest.fit(x, y).components_.assign(x, y), x[:, 1] <= 0)
 
 
-# Whitening
-
-
 def in_classes(count, size=900):
     """Draw two or three classes that differ in short directions, beside a long one."""
     rng = np.random.default_rng(3)

@@ -207,7 +207,6 @@ def test_equal_numbers_are_one_label(values, column):
 
 
 # Columns that are not plain arrays: the same checks, the same answers, no copies
-
 RECORD = dp.Record(x=dp.Ball(5), y=dp.Choice([-1, 1]))
 X = RECORD.sample(90, np.random.default_rng(1)).fields["x"]
 Y = np.where(np.random.default_rng(0).random(90) < 0.4, -1, 1)

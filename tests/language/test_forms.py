@@ -104,7 +104,6 @@ def test_what_dask_says_of_its_arrays_is_looked_at(x):
 
 
 # Tables, files and declarations
-
 SCHEMA = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
 DAYS = dp.Schema({"since": dp.Date("2020-01-01", "2021-12-31")}, label="sick", labels=["no", "yes"])
 LOOP = []

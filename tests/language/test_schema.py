@@ -62,7 +62,6 @@ def test_a_declaration_must_make_sense(changes, complaint):
 
 
 # Columns of every kind, out of everything that holds a table
-
 KINDS = Schema(
     {
         "age": Numeric(0, 100, missing="indicator"),

@@ -61,7 +61,6 @@ def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
 
 
 # Problems over all records
-
 N, D = 12, 3
 
 # In X (N x D), y (N), w (D) and W (D x 2).

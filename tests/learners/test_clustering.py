@@ -85,8 +85,6 @@ def test_saved_centres_are_the_same(learnt, tmp_path):
 
 
 # Mixtures
-
-
 WHOLE = dp.Privacy(2.0, 1e-6)
 
 

@@ -80,9 +80,6 @@ def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the
         dp.sweep(learner(), DATA, PROMISES[0], workers="two")
 
 
-# One promise for all releases
-
-
 def test_a_total_is_for_the_records_that_it_was_proved_for():
     total = dp.Privacy(2.0, 1e-6)
     for templates, begun in ((learner(), 0), ([learner(), learner(0.2)], 1)):

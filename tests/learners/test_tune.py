@@ -98,9 +98,6 @@ def test_a_mistake_in_the_call_costs_nothing(choose, changes, complaint):
     assert budget.spent.epsilon == 0
 
 
-# A random number of fits to all of the data.
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_every_share_of_the_budget_adds_up(adjacency):
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)

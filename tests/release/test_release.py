@@ -268,8 +268,6 @@ def test_a_disk_that_is_full_leaves_the_old_file(path, monkeypatch):
 
 
 # Every edit of one field of a saved file is refused with words, or loads, prints and predicts.
-
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)) / 8
 DATA = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}

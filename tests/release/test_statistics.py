@@ -109,8 +109,6 @@ def test_ledgers_know_how_statistics_are_told_apart(noise):
 
 
 # Whitened records
-
-
 DESCENT = dp.NoisyGradientDescent(clip=0.3)
 
 
@@ -189,7 +187,6 @@ def test_both_stages_are_paid_once_and_predictions_are_linear_in_original_featur
 
 
 # Statistics of whitened records
-
 ADDED = dp.Privacy(1.0, 1e-5, "add-remove")
 LITTLE = dp.Privacy(50.0, 0.4)  # hardly any noise
 FIRST = {"mechanism": dp.SufficientStatistics(), "whitening": True}
@@ -231,8 +228,6 @@ def test_the_same_sums_from_memory_partitions_chunks_and_sparse_matrices():
 
 
 # Coefficients from noisy statistics: intervals hold as often as they say
-
-
 RESIDUALS = dp.SufficientStatistics(residuals=True)
 
 
