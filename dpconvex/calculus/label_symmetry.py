@@ -110,10 +110,8 @@ class Words:
         words, what = [self.of(argument) for argument in node.args], (node.atom, node.options)
         if node.atom.expand is rearrange:
             width = max(word.shape[-1] for word in words)
-            if len(words) > 1:
-                words = [
-                    np.pad(w, [(0, 0)] * (w.ndim - 1) + [(0, width - w.shape[-1])], constant_values=-1) for w in words
-                ]
+            wider = ([(0, 0)] * (word.ndim - 1) + [(0, width - word.shape[-1])] for word in words)
+            words = [np.pad(word, more, constant_values=-1) for word, more in zip(words, wider, strict=True)]
             return np.asarray(node.atom.value(np, node, *words))
         if node.atom in ENTRYWISE and all(argument.shape == node.shape for argument in node.args):
             return self._headed((what, tuple(word.shape[-1] for word in words)), np.concatenate(words, axis=-1))
@@ -124,9 +122,8 @@ class Words:
             left = words[0] if node.args[0].ndim == 2 else words[0][None]
             right = words[1] if node.args[1].ndim == 2 else words[1][:, None]
             pairs = ((np.column_stack([a, b]) for b in right.swapaxes(0, 1)) for a in left)
-            return np.array([[self._token(what, in_order(pair)) for pair in row] for row in pairs]).reshape(
-                *node.shape, 1
-            )
+            tokens = [[self._token(what, in_order(pair)) for pair in row] for row in pairs]
+            return np.array(tokens).reshape(*node.shape, 1)
         return self._headed(self._token((what, node.shape), *words), numbers)
 
 

@@ -80,18 +80,12 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
         if found is None:
             continue
         weights, features, monomials = found
-        table = sp.csr_array(
-            (np.ones(space.dim), (np.arange(space.dim), classes * (int(positions.max()) + 1) + positions)),
-            shape=(space.dim, (int(classes.max()) + 1) * (int(positions.max()) + 1)),
-        )
+        count, width = int(classes.max()) + 1, int(positions.max()) + 1
+        places = np.arange(space.dim), classes * width + positions
+        table = sp.csr_array((np.ones(space.dim), places), shape=(space.dim, count * width))
         left, right = row_space(weights), row_space(features.T)
-        yield RankOne(
-            f"{name}, weights times features",
-            left.shape[1],
-            right.shape[1],
-            1.0,
-            sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right))),
-        )
+        image = sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right)))
+        yield RankOne(f"{name}, weights times features", left.shape[1], right.shape[1], 1.0, image)
         side = squared_features(features, monomials) if name == "one symmetric matrix for each class" else None
         if side is not None:
             yield symmetric(f"{name}, a quadratic form of the features", left, side, table)
