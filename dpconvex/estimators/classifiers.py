@@ -316,8 +316,11 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
             raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
         return labels
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+    def _data(self, X: Any, y: Any) -> Any:
         in_one_place("MetricLearner", X)
+        return super()._data(X, y)
+
+    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         differences = differences_of(X)
         plain("fit", "y", y, texts=True)
         self.n_features_in_ = differences.shape[1]
@@ -357,7 +360,9 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
 
 def differences_of(X: ArrayLike, features: int | None = None) -> Array:
     plain("MetricLearner", "X", X)
-    pairs = check_array(X, allow_nd=True, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
+    options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64, "ensure_min_samples": 0}
+    # What is no number in a fit is refused like all that lies outside the domain.
+    pairs = check_array(X, ensure_all_finite=features is not None, **options)
     if pairs.ndim != 3 or pairs.shape[1] != 2 or features not in (None, pairs.shape[2]):
         wanted = "features" if features is None else features
         raise TemplateError(f"X must hold pairs, with the shape (n, 2, {wanted}), not {pairs.shape}.")

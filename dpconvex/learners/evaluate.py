@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.record_domains import Box, Choice
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense
@@ -161,7 +161,7 @@ class Errors:
             with np.errstate(all="ignore"):
                 shape = self.release.predict(rows).shape
         except Exception as error:
-            if not strict:  # of parameters that nobody fitted
+            if not strict and not isinstance(error, DPConvexError):  # of parameters that nobody fitted
                 return
             raise TemplateError(f"{caller}: the release does not predict for {known!r} ({error}).") from error
         if shape != (2,):

@@ -120,12 +120,12 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
     def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
         for number, found in enumerate(order):
+            check_size(found, call.data)
+            if event is None:
+                pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
             if found.template is not last:
                 last, batch = found.template, found.template.record.validate(call.data, clip=call.clip, empty=True)
                 backend = Warm() if warm else call.backend
-            check_size(found, batch)
-            if event is None:
-                pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
             yield partial(fit, found, batch, None if call.seed is None else call.seed + number, backend)
 
     for release in in_order(tasks(), call.workers or 1, "fits"):

@@ -135,6 +135,18 @@ def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     assert model.certificate(2, 4000) == model.release_.certificate
 
 
+def test_pairs_in_partitions_are_refused_before_they_are_paid_for_and_pairs_that_are_no_numbers_in_words():
+    budget = dp.Budget(dp.Privacy(2.0))
+    model, x, y = dp.MetricLearner(epsilon=1.0, budget=budget), np.full((10, 2, 2), 0.1), [0, 1] * 5
+    with pytest.raises(dp.TemplateError, match="MetricLearner needs all records in one place"):
+        model.fit(dp.Partitions([{"x": x[:, 0], "y": y}]))
+    assert not budget.entries
+    x[3, 0, 0] = np.nan
+    with pytest.raises(dp.DomainError, match="row 3, column 0 is nan"):
+        model.fit(x, y)
+    assert len(budget.entries) == 1
+
+
 def test_a_metric_finds_what_pairs_share():
     x = np.random.default_rng(0).uniform(-1, 1, size=(3000, 2, 2))
     y = np.where(np.abs(x[:, 0, 0] - x[:, 1, 0]) < 0.6, "same", "other")  # the second feature says nothing

@@ -1,6 +1,7 @@
 """Many fits: complete releases, each with its own noise, paid one by one, or all under one promise that accounting shares out."""
 
 import os
+from contextlib import nullcontext
 from functools import cache
 
 import cvxpy as cp
@@ -22,6 +23,15 @@ ADJACENCIES = ["replace-one", "add-remove"]
 @cache
 def learner(regularization=0.1):
     return dp.load("logistic_regression", features=3, regularization=regularization)
+
+
+def test_what_cannot_be_paid_for_learns_nothing_of_the_records():
+    wrong = {"x": np.full((60, 3), 3.0), "y": DATA["y"]}
+    for total, data, error in ((1.5, DATA, None), (1.5, wrong, dp.DomainError), (0.5, wrong, dp.BudgetExceeded)):
+        budget = dp.Budget(dp.Privacy(total))
+        with pytest.raises(error) if error else nullcontext():
+            list(dp.sweep(learner(), data, PROMISES[0], budget=budget))
+        assert len(budget.entries) == (total > 1)
 
 
 def test_an_interruption_releases_nothing_half_done_and_is_paid_for():
