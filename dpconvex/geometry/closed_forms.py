@@ -205,8 +205,11 @@ def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
         if place is None or places[0] is None or not np.array_equal(place[0], places[0][0]):
             return None
         coordinates, scale, shift = place
-        level, one = float(shift[0, 0]), np.eye(len(shift))
-        if not (close(shift, level * one) | (shift == level * one)).all():
+        one, middle = np.eye(len(shift)), 0.0 * shift
+        if len(places) == 1 and not rows and (shift != shift[0, 0] * one).any():
+            middle = shift
+        level = float((shift - middle)[0, 0])
+        if not (close(shift, middle + level * one) | (shift == middle + level * one)).all():
             return None
         low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
     ends = np.full(len(one), low), np.full(len(one), high)
@@ -216,7 +219,7 @@ def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
         if others or not np.array_equal(row.coordinates, diagonal) or (row.normal != row.normal[0]).any():
             return None
         spectrum = simplex(Row(np.arange(len(one)), row.normal, row.level, row.tight), *ends)
-    return None if spectrum is None else Spectral(coordinates, 0 * one, spectrum, True)
+    return None if spectrum is None else Spectral(coordinates, middle, spectrum, True)
 
 
 def slab(rows: list[Row], here: Indices) -> Slab | None:

@@ -57,7 +57,8 @@ def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array
     """
     epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
     safe = np.where(a > 0, a, 1.0)
-    first, second = log_ndtr(safe / 2 - epsilon / safe), log_ndtr(-safe / 2 - epsilon / safe)
+    # Whose exponentials are 0 anyway need not overflow.
+    first, second = (np.maximum(log_ndtr(side * safe / 2 - epsilon / safe), -1e300) for side in (1, -1))
     pad = sign * (SMALL + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
     with np.errstate(over="ignore"):
         delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
