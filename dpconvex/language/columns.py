@@ -129,7 +129,7 @@ class FileRows:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = abspath(fspath(path))  # workers may stand elsewhere
         found = self._mapped()
-        self.dtype, self.shape = found.dtype, found.shape
+        self.dtype, self.shape, self.offset = found.dtype, found.shape, found.offset
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -142,9 +142,10 @@ class FileRows:
         start, stop, step = rows.indices(len(self))
         count, width = max(stop - start, 0), prod(self.shape[1:])
         # Read, not mapped: a file that is cut off while it is mapped ends the process.
-        offset = self._mapped().offset + start * width * self.dtype.itemsize
+        offset = self.offset + start * width * self.dtype.itemsize
         read, found = np.fromfile(self.path, self.dtype, count * width, offset=offset), self._mapped()
-        if (found.dtype, found.shape) != (self.dtype, self.shape):  # now: it may be written to while it is read
+        known = self.dtype, self.shape, self.offset
+        if (found.dtype, found.shape, found.offset) != known:  # now: it may be written to while it is read
             raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
         return read.reshape(count, *self.shape[1:])[::step]
 
