@@ -95,7 +95,9 @@ def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
     data = {"x": x, "y": np.ones(20, dtype=int)}
     release = dp.solve(learner, data, dp.Privacy(1.0), backend=dp.Conic(solver))
     assert release.private
-    assert capfd.readouterr().out == ""
+    # HiGHS says its name and version when CVXPY asks it for infinity, before it has seen anything.
+    name = ("Running HiGHS", "Includes third-party software")
+    assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith(name)] == []
 
 
 @pytest.mark.parametrize(
