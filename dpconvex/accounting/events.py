@@ -1,7 +1,4 @@
-"""Events: what a release is for accounting, in numbers that are public and fixed before any data are read.
-
-An event that says too little would cost too little: `event_of` reads fields strictly.
-"""
+"""Events: what a release is for accounting, in numbers that are public and fixed before any data are read."""
 
 from __future__ import annotations
 

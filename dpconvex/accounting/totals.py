@@ -1,9 +1,4 @@
-"""What releases cost together (docs/theory.md, section 20): the smallest proved total of several, and the rules of ledgers.
-
-`totals` is for events that were *fixed beforehand*: which releases there are may not depend on what earlier ones showed, though
-their inputs may.  Whoever may choose the next mechanism by what was seen may also choose which bound is to be the good one.  So
-a ledger has *one* rule, fixed when it is made, whose costs add up to a limit that was fixed with it.
-"""
+"""What releases cost together: totals of those fixed beforehand, and the rules of ledgers (docs/theory.md, section 20)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

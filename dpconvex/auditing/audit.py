@@ -1,8 +1,4 @@
-"""The audit of a whole promise: every part of it is attacked by itself, and what is released by runs, if that is asked for.
-
-Half of the runs choose an event, the other half count it, with Clopper and Pearson's confidence bounds ("The use of confidence or
-fiducial limits", Biometrika 26, 1934).
-"""
+"""The audit of a whole promise: every part of it is attacked by itself, and what is released by runs, if that is asked for."""
 
 import math
 from typing import Any

@@ -1,8 +1,6 @@
-"""The adversary of the verifier: tries to break every constant that was proved about a template.
+"""The adversary of the verifier: a search over records, neighbours and parameters that tries to break every proved constant.
 
-The verifier derives constants by rules over expressions.  Here they are attacked from the other side: by derivatives of one
-record's loss, and a search over the record, its neighbour and the parameters.  What is observed must never exceed what is
-certified; how near it comes says how tight the certificate is.
+What is observed must never exceed what is certified; how near it comes says how tight the certificate is.
 """
 
 import math

@@ -1,8 +1,6 @@
-"""The attack on objective perturbation, by the exact law of the answer.
+"""The attack on objective perturbation, by the exact law of the answer: it comes from the noise ``b = -grad F(theta)``.
 
-The answer at theta comes from the noise ``b = -grad F(theta)``, so its law is known: exactly on the line, as a density elsewhere.
-All other records, and the public part, are a linear term and a quadratic one with the certified modulus; the proof allows every
-convex function there, and these suffice to put the answer anywhere.
+All else is a linear term and a quadratic one with the certified modulus: these suffice to put the answer anywhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The search for neighbours and parameters at which gradients, curvature, or what they leak together, are largest.
 
-Many candidates are drawn, most of them with parameters that give the affine leaves of both records chosen values (near zero,
-where hinges curve; far out, where slopes saturate).  The best climb by random steps in the records and in those values: all that
-is measured depends on the parameters through them.
+Candidates climb in the records and in the values of their affine leaves: all that is measured depends on parameters through them.
 """
 
 from __future__ import annotations

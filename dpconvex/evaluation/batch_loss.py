@@ -1,12 +1,11 @@
 """The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates.
 
-Of records in partitions, the parameters go to where these are, and partial sums come back, which are added in an order that the
-partitions decide, whoever is done first: the bits are the same for any number of workers.
+Where records are in partitions, parameters go to these, and sums come back: the bits are the same for any number of workers.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,10 +14,11 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
-from dpconvex.core.parameter_space import Space
+from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.evaluation.devices import DeviceEngine, current, on_devices
 from dpconvex.evaluation.engine import Engine
-from dpconvex.evaluation.forms import LeafForm, losses_of
+from dpconvex.evaluation.forms import LeafForm, form_of, lowered_losses, public_part
+from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
@@ -51,31 +51,25 @@ def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], o
 
 
 class BatchedLoss:
-    """The sum of the losses over a batch, and the regularizer, as functions of the coordinates.
-
-    Examples
-    --------
-    >>> import cvxpy as cp
-    >>> from dpconvex.core.record_domains import Ball, Choice
-    >>> from dpconvex.language.record import Record
-    >>> w = cp.Variable(2, name="w")
-    >>> record = Record(x=Ball(2), y=Choice([-1, 1]))
-    >>> template = Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
-    >>> batch = record.validate({"x": [[1, 0], [0, 1]], "y": [1, -1]})
-    >>> value, gradient = BatchedLoss(template, Space(template.variables), batch).value_and_gradient(np.zeros(2))
-    >>> gradient.tolist()
-    [-0.5, 0.5]
-    """
+    """The sum of the losses over a batch, and the regularizer, as functions of the coordinates."""
 
     def __init__(self, template: Template, space: Space, batch: Batch) -> None:
-        self.space, self.batch, self._losses = space, batch, losses_of(template, space)
+        self.template, self.space, self.batch = template, space, batch
         self.devices: DeviceEngine | None = None
         if on_devices(batch):
-            self.devices = kept(batch, (id(self._losses), current()), partial(DeviceEngine, self._losses))
+            losses = lowered_losses(template, space)
+            self.devices = kept(batch, (id(losses), current()), partial(DeviceEngine, losses, self.lift))
 
-    @property
+    @cached_property
+    def lift(self) -> sp.csr_array:
+        return entries_matrix(self.space)
+
+    @cached_property
     def form(self) -> LeafForm:
-        return self._losses.form
+        return form_of(self.template, self.space)
+
+    def public(self, part: Expression | None) -> Lowered | Quadratic:
+        return public_part(self.template, self.space, part)
 
     def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[np.bool_] | None = None) -> Any:
         """Ask the engine of the processors, or those of all partitions."""
@@ -141,24 +135,24 @@ class BatchedLoss:
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         """Return the regularizer, or a part of it, if it is quadratic."""
-        found = self._losses.public(part)
+        found = self.public(part)
         return found if isinstance(found, Quadratic) else None
 
     def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
         """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,); or of a part of it."""
-        found, theta = self._losses.public(part), np.asarray(theta, dtype=float)
+        found, theta = self.public(part), np.asarray(theta, dtype=float)
         if isinstance(found, Quadratic):
             return found.value_and_gradient(theta)
-        lift = self._losses.lift[found.place]
+        lift = self.lift[found.place]
         value, slope = found.gradient((lift @ theta)[:, None], [], 1)
         return float(value[0]), np.asarray(lift.T @ slope[:, 0])
 
     def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
         """Hessian of the regularizer, shape (dim, dim), or of a part of it."""
-        found = self._losses.public(part)
+        found = self.public(part)
         if isinstance(found, Quadratic):
             return found.hessian
-        lift = self._losses.lift[found.place]
+        lift = self.lift[found.place]
         entries = (lift @ np.asarray(theta, dtype=float))[:, None]
         bent = found.hessian_product(entries, lift.toarray(), [], self.space.dim)
         return sp.csr_array(lift.T @ bent)

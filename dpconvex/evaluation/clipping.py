@@ -1,12 +1,6 @@
 """Norms of gradients and clipped gradients, each computed to the same bits whatever records are beside it (docs/release.md).
 
-A sum of them moves by no more than the clip with one record, also where rounding decides what a gradient is, as at nonsmooth
-points.  So products are added one term after the other (`product_apart`), and every block, like every `Share` of it, is filled up
-to a multiple of `LANES` with copies of its last record: whatever a processor computes at once, none is one of few left over.
-
-A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and m its monomials, and its squared norm is
-``(g (x) m)' map map' (g (x) m)``.  Where ``map map'`` is a Kronecker product of a matrix G and a diagonal D, as for competing
-classes, that is ``(g' G g) (m' D m)``, and no gradient is ever written down; else all of them are, some records at a time.
+Products are added one term after the other, and blocks filled up to multiples of `LANES`, so that none is one of few left over.
 """
 
 from __future__ import annotations
@@ -52,7 +46,7 @@ def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, siz
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """Squared norms of gradients, rounded up, from gradients by the forms: G and D."""
+    """Squared norms of gradients ``map' (g (x) m)`` by ``(g' G g) (m' D m)``, rounded up, where ``map map'`` is ``G (x) D``."""
 
     forms: sp.csr_array
     monomials: Array

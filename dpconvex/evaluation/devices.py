@@ -1,8 +1,6 @@
 """Sums over records by functions that JAX compiles, in blocks that are dealt to devices, and how much may lie on these.
 
-Compiled functions are kept by program: variables, numbers and records are arguments, so that all labels of a template and all its
-fits share them.  Blocks stay on their device as far as its limit allows; the others are sent anew in every pass, while those
-before them are computed.  Where a block lies changes no bits: sums of blocks are added in pairs, in their order.
+Compiled functions are kept by program: all labels of a template and all its fits share them.
 """
 
 from collections import deque
@@ -14,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.plain_data import is_whole
@@ -21,7 +20,6 @@ from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.engine import LARGE, numbers_in
-from dpconvex.evaluation.forms import Losses
 from dpconvex.evaluation.programs import Lowered, Program
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored, dense
@@ -171,11 +169,11 @@ def compiled(program: Program) -> Callable[..., Any]:
 class DeviceEngine:
     """Sums over records by compiled functions on devices, in blocks of records of one loss."""
 
-    def __init__(self, losses: Losses, batch: Batch) -> None:
-        self.losses, self.lift, self._columns, placement = losses, losses.lift, batch.fields, current()
+    def __init__(self, losses: tuple[Lowered, ...], lift: sp.csr_array, batch: Batch) -> None:
+        self.losses, self.lift, self._columns, placement = losses, lift, batch.fields, current()
         self._blocks: list[tuple[Lowered, Indices]] = []
         sizes = []
-        for group, loss in enumerate(losses.lowered):
+        for group, loss in enumerate(losses):
             width = 1 + sum(int(np.prod(self._columns[name].shape[1:], dtype=np.int64)) for name in loss.fields)
             pieces = int(max(min(placement.block / (8 * width * PIECE), HELD / max(len(loss.place), 1)), 1))
             step, rows = PIECE << (pieces.bit_length() - 1), batch.rows(group)  # a power of two of pieces

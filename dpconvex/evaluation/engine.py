@@ -1,8 +1,4 @@
-"""Sums over the records of a batch, in blocks through the processor's caches, several at a time where there are processors.
-
-A block is multiplied with the coefficients of the forms, the outer function of each record's forms gives its loss and slopes, and
-these are multiplied with the block again.
-"""
+"""Sums over the records of a batch, in blocks through the processor's caches, several at a time where there are processors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

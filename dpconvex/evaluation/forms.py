@@ -1,13 +1,7 @@
-"""A template's losses as outer functions of few shared forms, which are polynomials of the record and linear in theta.
+"""A template's losses as outer functions of few shared forms, polynomials of the record that are linear in theta.
 
-A loss is ``phi_y(A_z theta + c_z)``.  All entries of the leaves ``A_z theta`` of all labels are linear combinations of few
-*forms* (the forms ``z' Phi_c z`` of C classes serve C(C-1) margins; one form ``x' w`` serves both signs of a label), and a form
-is a sum of monomials of the record with coefficients that are linear in theta.  So a pass over the records is
-
-    monomials @ coefficients(theta)  ->  forms  ->  leaves  ->  phi and its gradient  ->  monomials' @ gradient:
-
-two matrix products, whatever the labels.  Where leaves are no polynomials of low degree, the forms are the parameters themselves,
-the only monomial is 1, and the outer function reads the record.
+A pass over the records is ``monomials @ coefficients(theta) -> forms -> leaves -> loss and slopes -> monomials' @ slopes``, two
+matrix products, whatever the labels (docs/performance.md).
 """
 
 from dataclasses import dataclass
@@ -92,45 +86,29 @@ class LeafForm:
         return places[used], kinds, used
 
 
-class Losses:
-    """What is needed of a template to evaluate it, whatever the records."""
-
-    def __init__(self, template: Template, space: Space) -> None:
-        # No reference to the template, with which this is forgotten.
-        self._losses, self._regularizer, self._record = template.losses, template.regularizer, template.record
-        self._space, self._rows = space, entry_rows(space)
-        self._public: dict[Expression, Lowered | Quadratic] = {}
-
-    @cached_property
-    def lift(self) -> sp.csr_array:
-        return entries_matrix(self._space)
-
-    @cached_property
-    def lowered(self) -> tuple[Lowered, ...]:
-        """The loss of each combination of discrete fields, as a function of the entries of all variables."""
-        return tuple(lowered(loss, self._rows) for loss in self._losses)
-
-    @cached_property
-    def form(self) -> LeafForm:
-        found = split(self._losses, self._record, self._space)
-        if found is not None:
-            return found
-        every = sp.csr_array(sp.eye_array(self.lift.shape[0]))
-        labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in self.lowered)
-        return LeafForm(labels, Design(1, {}, ()), self.lift)
-
-    def public(self, part: Expression | None) -> Lowered | Quadratic:
-        """Return a part of the regularizer, or all of it."""
-        part = part or self._regularizer
-        if part not in self._public:
-            self._public[part] = quadratic(part, self._space) or lowered(part, self._rows)
-        return self._public[part]
+@once
+def lowered_losses(template: Template, space: Space) -> tuple[Lowered, ...]:
+    """Return the loss of each combination of discrete fields, as a function of the entries of all variables."""
+    rows = entry_rows(space)
+    return tuple(lowered(loss, rows) for loss in template.losses)
 
 
 @once
-def losses_of(template: Template, space: Space) -> Losses:
-    """Prepare a template, once."""
-    return Losses(template, space)
+def public_part(template: Template, space: Space, part: Expression | None) -> Lowered | Quadratic:
+    """Return a part of the regularizer, or all of it."""
+    part = part or template.regularizer
+    return quadratic(part, space) or lowered(part, entry_rows(space))
+
+
+@once
+def form_of(template: Template, space: Space) -> LeafForm:
+    found = split(template.losses, template.record, space)
+    if found is not None:
+        return found
+    lift, losses = entries_matrix(space), lowered_losses(template, space)
+    every = sp.csr_array(sp.eye_array(lift.shape[0]))
+    labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in losses)
+    return LeafForm(labels, Design(1, {}, ()), lift)
 
 
 def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafForm | None:

@@ -1,8 +1,6 @@
 """Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments; and derivatives.
 
-Losses that differ only in *which* variable or number stands where, as those of different labels do, are one expression in slots:
-the same object, so that what is prepared for one of them serves them all.  Arrays have the records as their last axis, of length
-1 where all share a value.
+Losses of different labels are so one object, and what is prepared for it serves them all.  Arrays have the records last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Threads over pieces of work: as many as the linear algebra library would use, which then uses one in each of them.
-
-The library's own threads gain little on blocks that fit into a cache, and while they wait for more they keep the processors
-from everything else.
-"""
+"""Threads over pieces of work: as many as linear algebra would use, which then uses one in each (docs/performance.md)."""
 
 import os
 from collections import deque
@@ -94,9 +90,6 @@ def or_refusal(tasks: Iterable[Callable[[], T]]) -> Iterator[Callable[[], T]]:
     try:
         yield from tasks
     except Exception as error:
-        refusal = error
-
-        def fail() -> T:
-            raise refusal
-
-        yield fail
+        refused: Future[T] = Future()
+        refused.set_exception(error)
+        yield refused.result

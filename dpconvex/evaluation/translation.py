@@ -1,7 +1,6 @@
 """Compares what proofs and programs make of a template with the values of its expressions, at points of the public domain.
 
-Affine subexpressions are expanded into polynomials, and constraints are read as sets.  That both are exact is tested here for
-every template before anything is proved about it; a difference is an error.
+That affine subexpressions are expanded, and constraints read, exactly is tested for every template before anything is proved.
 """
 
 import math

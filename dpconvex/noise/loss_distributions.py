@@ -1,8 +1,6 @@
 """Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of releases fixed beforehand.
 
-On the grid no set of losses is less likely ("connect the dots": Doroshenko et al. 2022).  Sums follow by Fourier transforms
-(Koskela, Jälkö & Honkela 2020) of probabilities times ``exp(theta loss)``: what is looked for is then among the largest, and
-rounding, all of which is counted, is a small part of it (docs/theory.md, section 8).
+By Fourier transforms of probabilities times ``exp(theta loss)``; all rounding is counted (docs/theory.md, section 8).
 """
 
 import math

@@ -1,8 +1,6 @@
 """Privacy profiles, the smallest delta for each epsilon: of Gaussian noise in closed form, of anything else as a table.
 
-With a privacy loss of at most L(t) for a random t, ``delta = E[(1 - exp(epsilon - L(t)))_+]``.  A table rests on ``H(a) = sup_S
-P(S) - a Q(S)`` for two neighbours, which is convex, with H(0) = 1 and ``H(1/a) = 1 - 1/a + H'(a)/a`` for H' in the other order:
-bounds at some points hold between them as chords, and below 1 by that symmetry (docs/theory.md, section 20).
+A table bounds ``H(a) = sup_S P(S) - a Q(S)``, convex, also between points and by symmetry below 1 (docs/theory.md, section 20).
 """
 
 import math

@@ -1,8 +1,6 @@
 """The laws of the noise that privacy rests on, and its draws, which nobody can predict from others.
 
-Words come from ChaCha with its full 20 rounds and a 256-bit key fresh from the operating system (`secrets`), set directly: the
-usual seeding path would squeeze it through a pool of 128 bits.  NumPy's own samplers turn them into normal and gamma variates,
-in double precision; how far rounding moves an answer is for the bound on exactness to cover.
+How far rounding moves them is for the bound on exactness to cover.
 """
 
 from __future__ import annotations

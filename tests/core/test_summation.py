@@ -15,7 +15,7 @@ from dpconvex.core.atoms.arithmetic import contracted
 from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, summed
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.design import product_apart
-from dpconvex.evaluation.forms import losses_of
+from dpconvex.evaluation.forms import form_of
 from dpconvex.evaluation.programs import LANES
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.distance import Composite
@@ -130,7 +130,7 @@ FORMS = [
 def test_sums_of_forms_are_not_much_larger_than_gradients(name, options):
     """The factor by which errors of the forms' sums can exceed those of the gradients' sums is the one that is counted."""
     analysis = analyse(dp.load(name, **options))
-    form = losses_of(analysis.form.template, analysis.form.space).form
+    form = form_of(analysis.form.template, analysis.form.space)
     rows = form.map.toarray()
     norms = np.linalg.norm(rows, axis=1)
     scaled = rows[norms > 0] / norms[norms > 0, None]

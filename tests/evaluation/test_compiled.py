@@ -12,7 +12,7 @@ import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.forms import losses_of
+from dpconvex.evaluation.forms import form_of
 
 
 def by_cvxpy(expression, values):
@@ -186,12 +186,12 @@ def test_several_fields_and_labels_that_ignore_some(engine):
 def test_margins_of_all_classes_share_their_forms(classes):
     template = dp.load("large_margin_gaussian", features=4, classes=classes)
     space = Space(template.variables)
-    form = losses_of(template, space).form
+    form = form_of(template, space)
     assert form.forms == classes - 1
     assert form.design.count == 15
     assert len({label.lowered.program for label in form.labels}) == 1
     assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
-    assert losses_of(template, space).form is form
+    assert form_of(template, space) is form
 
 
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
@@ -214,7 +214,7 @@ def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     assert other.devices is not None
     expected = other.gradient(theta)
     assert one.gradient(theta) == pytest.approx(expected, rel=1e-12, abs=1e-12)
-    form = losses_of(template, space).form
+    form = form_of(template, space)
     rows = form.map.toarray()
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
     assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3

@@ -14,7 +14,7 @@ import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Lengths
 from dpconvex.evaluation.batch_loss import BatchedLoss, part_of
-from dpconvex.evaluation.forms import losses_of
+from dpconvex.evaluation.forms import form_of
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.noise.samplers import NoiseSource
 
@@ -59,7 +59,7 @@ def test_a_form_comes_out_of_its_bytes_as_it_was():
     for template in (learner(), own, dp.load("large_margin_gaussian", features=3, classes=3)):
         space = Space(template.variables)
         batch = template.record.sample(50, np.random.default_rng(1))
-        program = losses_of(template, space).form
+        program = form_of(template, space)
         again = pickle.loads(cloudpickle.dumps(program))
         theta = np.random.default_rng(2).normal(size=space.dim)
         found = [part_of(batch, form, "gradient_and_value", (theta,)) for form in (again, program)]

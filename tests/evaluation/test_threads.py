@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.engine import FEWEST, Engine
-from dpconvex.evaluation.forms import losses_of
+from dpconvex.evaluation.forms import form_of
 from dpconvex.evaluation.threads import in_order
 
 
@@ -116,7 +116,7 @@ def test_bits_do_not_depend_on_how_many_threads_run(name, tmp_path, monkeypatch)
         for workers in (1, 3):
             monkeypatch.setattr("dpconvex.evaluation.engine.one_blas_thread", partial(nullcontext, workers))
             batch = template.record.validate({"x": x, "y": y})
-            engine = Engine(losses_of(template, space).form, batch)
+            engine = Engine(form_of(template, space), batch)
             assert len(engine.plans) >= 3
             found.append((engine.gradient_and_value(theta), engine.hessian(theta, 1)))
         assert all((a == b).all() for a, b in zip(*found, strict=True)), kind
