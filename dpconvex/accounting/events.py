@@ -12,7 +12,6 @@ from itertools import chain, product
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
@@ -21,15 +20,14 @@ from dpconvex.noise.profiles import (
     SLACK,
     Orders,
     Profile,
-    bisect,
     chi_delta,
     gaussian_delta,
     swing,
     table,
 )
 
-# Tables are made for no smaller Gaussian shift than this.
-SMALLEST_SHIFT = 1e-12
+# Tables are made for no smaller Gaussian shift, or epsilon, than this.
+SMALLEST = 1e-12
 # Compositions of compositions are read down to here.
 DEEPEST = 50
 
@@ -86,21 +84,8 @@ class Promise(Event):
 
     def profile(self) -> Profile:
         """Either everything is lost, or randomised response is the worst (Kairouz, Oh & Viswanath 2015)."""
-        useful = self.epsilon <= LARGEST_LOSS
-        return Profile(np.array([min(self.epsilon, LARGEST_LOSS)]), np.array([self.delta if useful else 1.0]))
-
-    def level(self) -> tuple[float, float]:
-        """The Gaussian mechanism with the same total variation ``tanh(epsilon/2)``: its curve lies below, by convexity."""
-        if self.epsilon > LARGEST_LOSS:
-            return math.inf, self.delta
-        target, high = -math.log1p(math.exp(-self.epsilon)), 1.0 + math.sqrt(2 * self.epsilon) + self.epsilon
-        return 2 * bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1] * (1 + SLACK), self.delta
-
-    def renyi(self, order: Orders) -> tuple[Orders, float]:
-        """That of randomised response, which is at most ``order epsilon^2/2`` and at most epsilon."""
-        most = self.epsilon + 0 * order
-        response = known(Pure(self.epsilon)).renyi(order) if self.epsilon <= LARGEST_LOSS else most
-        return np.minimum(response, most), self.delta
+        loss, useful = min(max(self.epsilon, SMALLEST), LARGEST_LOSS), self.epsilon <= LARGEST_LOSS
+        return Profile(np.array([loss]), np.array([self.delta if useful else 1.0]))
 
 
 @dataclass(frozen=True)
@@ -135,7 +120,7 @@ class Gaussian(Event):
     mu: float
 
     def profile(self) -> Profile:
-        mu = max(self.mu, SMALLEST_SHIFT)
+        mu = max(self.mu, SMALLEST)
         return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
     def level(self) -> tuple[float, float]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from operator import add, is_
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,7 +139,6 @@ class Basic:
 
     def __init__(self, total: Privacy) -> None:
         self.total = total
-        self._last: tuple[tuple[Entry, ...], tuple[Any, ...]] = (), self.nothing
 
     def price(self, item: Entry) -> tuple[Any, ...]:
         return exact(item.privacy.epsilon), exact(item.privacy.delta)
@@ -165,14 +164,8 @@ class Basic:
         return ""
 
     def sums(self, entries: Sequence[Entry]) -> tuple[Any, ...]:
-        """Return the sums of all prices, beginning with those of the last time where these entries are more of the same."""
-        seen, found = self._last
-        if len(seen) > len(entries) or not all(map(is_, seen, entries)):
-            seen, found = (), self.nothing
-        for item in entries[len(seen) :]:
-            found = tuple(map(add, found, self.price(item)))
-        self._last = tuple(entries), found
-        return found
+        """Return the sums of all prices."""
+        return tuple(map(sum, zip(self.nothing, *map(self.price, entries), strict=True)))
 
 
 class Additive(Basic):
@@ -216,13 +209,10 @@ class Additive(Basic):
 
     def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
         cost, more = self._lost(self.price(item))
+        left = max(self.share - self._lost(self.sums(entries))[1], 0.0)
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
-        left = self.share - self._lost(self.sums(entries))[1]
-        if more <= left - GUARD * self.share:
-            return said
-        why = f"beside that it loses delta = {more:.3g}, where noise beyond its cap counts 1 + exp(epsilon of the total) times"
-        kept = f"of {self.share:.3g} that the ledger keeps for such losses, {max(left, 0.0):.3g} is left"
-        return f"{said}; {why}, and {kept}. Basic accounting has more room for them"
+        why = f"it loses delta = {more:.3g} beside, of {left:.3g} that is left"
+        return f"{said}; {why}, where noise beyond its cap counts 1 + exp(epsilon of the total) times"
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums
@@ -277,6 +267,7 @@ def rule_of(name: object, total: Privacy) -> Basic:
     return RULES[name](total)
 
 
+@lru_cache(maxsize=4096)
 def exact(value: float) -> Fraction:
     return Fraction(repr(value))
 

@@ -63,11 +63,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def in_order(tasks: Iterable[Callable[[], T]], workers: int, name: str = "dpconvex") -> Iterator[T]:
-    """Yield the results of tasks in their order, whichever ends first; tasks that wait for others have threads of another name.
-
-    >>> list(in_order((lambda k=k: k * k for k in range(5)), 2))
-    [0, 1, 4, 9, 16]
-    """
+    """Yield the results of tasks in their order, whichever ends first; those that wait for others have other threads."""
     if workers < 2:
         yield from (task() for task in tasks)
         return

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,15 +53,16 @@ class Losses:
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.probabilities), dtype=float)
 
-    def tilted(self, theta: float) -> tuple[Array, float, float, float]:
-        """Return probabilities times ``exp(theta loss)``, scaled to 1, the scale's logarithm, and their mean and variance."""
+    def tilted(self, theta: float) -> tuple[Array, float, float, float, float]:
+        """Return probabilities times ``exp(theta loss)``, scaled to 1, the scale's logarithm, mean, variance, and rounding."""
         logs = self.logs + theta * self.values
         top = float(logs.max())
         logs = np.maximum(logs - top, SMALLEST_LOG)  # rounded up: subnormal numbers are slow
         scale = math.log(float(np.exp(logs).sum()))
         tilted = np.exp(logs - scale)
         mean = float(tilted @ self.values)
-        return tilted, top + scale, mean, max(float(tilted @ (self.values - mean) ** 2), self.step**2)
+        rounding = ROUNDING * (theta * float(np.abs(self.values[[0, -1]]).max()) + abs(top + scale) + 10)
+        return tilted, top + scale, mean, max(float(tilted @ (self.values - mean) ** 2), self.step**2), rounding
 
 
 Counted = Sequence[tuple[Losses, int]]
@@ -88,17 +89,15 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     if epsilon >= step * (first + sum(count * (len(item.probabilities) - 1) for item, count in parts)):
         return lost
     theta = tilt(parts, epsilon)
-    found = [item.tilted(theta) for item, _ in parts]
-    counts = [count for _, count in parts]
-    log_mass, mean, variance = (math.fsum(c * f[k] for c, f in zip(counts, found, strict=True)) for k in (1, 2, 3))
-    width = REACH * math.sqrt(variance) + 1e-3 * sum(c * math.sqrt(f[3]) for c, f in zip(counts, found, strict=True))
+    found, (log_mass, mean, variance, relative) = tilted_sum(parts, theta)
+    width = math.sqrt(variance) * (REACH + 1e-3 * math.sqrt(sum(count for _, count in parts)))
     size = 2 ** max(math.ceil(math.log2(2 * width / step + 16)), 4)
     # The window: `size` places about epsilon or, if it is higher, the mean of the sum.
     base = round(max(mean, epsilon) / step) - size // 2
     product = np.ones(size // 2 + 1, dtype=complex)
     # Rounding: of all transforms and of the powers, in Euclidean norm.
     unit, growth, norms, longest = (TRANSFORM * math.log2(size) + 3) * UNIT, 0.0, 0.0, 0.0
-    for (tilted, *_), count in zip(found, counts, strict=True):
+    for tilted, (_, count) in zip(found, parts, strict=True):
         folded = np.bincount(np.arange(len(tilted)) % size, tilted, size)
         norm = float(np.linalg.norm(folded))
         growth += count * max(math.log(float(tilted.sum()) * (1 + ROUNDING) + unit * math.sqrt(size) * norm), 0.0)
@@ -112,23 +111,23 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     weights = -np.expm1(-excess[kept]) * np.exp(np.maximum(-theta * excess[kept], SMALLEST_LOG))
     inside = float(weights @ np.maximum(summed[kept], 0.0)) + error * float(np.linalg.norm(weights))
     # Of what was put on the grid, tilted and tilted back.
-    relative = rounding_of(parts, found, theta) + ROUNDING * theta * abs(epsilon)
+    relative += ROUNDING * theta * abs(epsilon)
     above = chernoff(parts, (base + size) * step, theta, mean, variance)
     return (lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside + above) * (1 + 1e-9)
 
 
-def rounding_of(parts: Counted, found: Sequence[tuple[Any, ...]], theta: float) -> float:
-    total = 0.0
-    for (item, count), (_, log_mass, *_) in zip(parts, found, strict=True):
-        total += count * (theta * float(np.abs(item.values[[0, -1]]).max()) + abs(log_mass) + 10)
-    return ROUNDING * total
+def tilted_sum(parts: Counted, theta: float) -> tuple[tuple[Array, ...], list[float]]:
+    """Return what `tilted` returns of all: the probabilities of each kind, and all else summed up."""
+    tilted, *numbers = zip(*(item.tilted(theta) for item, _ in parts), strict=True)
+    counts = [count for _, count in parts]
+    return tilted, [math.fsum(map(mul, counts, values)) for values in numbers]
 
 
 def tilt(parts: Counted, mean: float) -> float:
     """Return about the theta at which the mean of the sum is this high; 0 if it is higher without."""
 
     def gap(theta: float) -> float:
-        return sum(count * item.tilted(theta)[2] for item, count in parts) - mean
+        return tilted_sum(parts, theta)[1][1] - mean
 
     if gap(0.0) >= 0:
         return 0.0
@@ -151,9 +150,8 @@ def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: 
     best = math.inf
     for part in (0.0, *(0.5**k for k in range(8))):
         more = theta + part * max(level - mean, 0.0) / variance
-        found = [item.tilted(more) for item, _ in parts]
-        mass = sum(count * log_mass for (_, count), (_, log_mass, *_) in zip(parts, found, strict=True))
-        best = min(best, mass - more * level + rounding_of(parts, found, more) + ROUNDING * more * abs(level))
+        log_mass, _, _, rounding = tilted_sum(parts, more)[1]
+        best = min(best, log_mass - more * level + rounding + ROUNDING * more * abs(level))
     return math.exp(min(best, 0.0))
 
 

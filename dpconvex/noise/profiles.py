@@ -46,13 +46,7 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) 
 
 
 def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array:
-    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up, or with a sign of -1 down.
-
-    Examples
-    --------
-    >>> float(gaussian_delta(0.0, 2.0).round(6))  # total variation of N(0, 1) and N(2, 1)
-    0.682689
-    """
+    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up, or with a sign of -1 down."""
     epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
     safe = np.where(a > 0, a, 1.0)
     # Whose exponentials are 0 anyway need not overflow.
@@ -169,13 +163,7 @@ def smallest_scale(
 
 @lru_cache(maxsize=1024)
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """Return the smallest standard deviation of Gaussian noise for a promise, rounded up.
-
-    Examples
-    --------
-    >>> round(gaussian_sigma(1.0, 1e-6, 1.0), 3)
-    4.225
-    """
+    """Return the smallest standard deviation of Gaussian noise for a promise, rounded up."""
     found = smallest_scale(
         lambda s: gaussian_delta(epsilon, sensitivity / s).item(), delta, sensitivity, reach=math.inf
     )
@@ -251,8 +239,10 @@ class Profile:
     def level(self) -> float:
         """The mu of a Gaussian mechanism, one coordinate of shift mu, that is at least as easy to tell apart, but for `lost`."""
         x, y = self.curve
-        first = int(np.searchsorted(x, 1.0))  # the piece around 1 is its own mirror
-        start = max(first - 1, 1) if first < len(x) and x[first] > 1 else first
+        first = int(np.searchsorted(x, 1.0))
+        start = first - int(x[first] > 1)  # the piece around 1 is its own mirror
+        if not start:  # it begins at 0: no shift is large enough
+            return math.inf
         ends, bounds = np.log(x[start:]), y[start:] - self.lost
         if len(ends) < 2:
             return 0.0
