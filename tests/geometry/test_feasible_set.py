@@ -50,6 +50,7 @@ CONIC = {
     "between two matrices": ([S], [S >> -0.1 * CONE, S << CONE]),
     "one matrix for all, in bounds": ([P, Q], [P == Q, P << 0.7 * np.eye(3), cp.trace(Q) <= 1]),
     "sum of norms": ([X], [cp.norm(X, 2) + cp.norm(X[1:], 2) <= 1]),
+    "square of a norm": ([X], [cp.square(cp.norm1(X)) + cp.exp(X[0]) <= 2]),
     "log_sum_exp": ([X], [cp.log_sum_exp(X) <= 1]),
     "entropy on a simplex": ([X], [cp.sum(X) == 1, cp.sum(cp.entr(X)) >= 1.2]),
     "logarithms": ([X], [cp.sum(cp.log(X)) >= -4, cp.sum(X) <= 3]),
