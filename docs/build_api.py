@@ -13,14 +13,7 @@ STUB = HERE.parent / "dpconvex" / "__init__.pyi"
 PAGES = {
     "declaring": (
         "Declaring a learner",
-        (
-            "core",
-            "language.huber_hinge",
-            "language.privacy",
-            "language.record",
-            "language.private_bound",
-            "language.template",
-        ),
+        ("core", "language.privacy", "language.record", "language.template"),
     ),
     "tables": ("Tables and columns", ("language",)),
     "proving": (

@@ -39,10 +39,8 @@ from .estimators.regressors import (
 from .estimators.tables import SchemaEncoder as SchemaEncoder
 from .evaluation.devices import devices as devices
 from .language.columns import Chunks as Chunks
-from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.partitions import Partitions as Partitions
 from .language.privacy import Privacy as Privacy
-from .language.private_bound import PrivateBound as PrivateBound
 from .language.record import Record as Record
 from .language.schema import Schema as Schema
 from .language.schema_columns import (
@@ -52,7 +50,7 @@ from .language.schema_columns import (
     Numeric as Numeric,
     Ordered as Ordered,
 )
-from .language.template import Template as Template
+from .language.template import Template as Template, huber_hinge as huber_hinge
 from .learners.clustering import Components as Components, cluster as cluster
 from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
@@ -69,7 +67,11 @@ from .mechanisms.private_selection import Repetitions as Repetitions
 from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
 from .mechanisms.residual_noise import Cover as Cover
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
-from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
+from .release.bounded import (
+    PrivateBound as PrivateBound,
+    solve_bounded as solve_bounded,
+    verify_bounded as verify_bounded,
+)
 from .release.budget import Budget as Budget
 from .release.engine import minimize as minimize
 from .release.release import Release as Release

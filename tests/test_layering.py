@@ -29,8 +29,8 @@ HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "opendp", "dask", "dis
 ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.estimators.")
 # Files that speak CVXPY: the reader and the bridge to conic solvers, which may look at atoms, and where users write it.
 LOOK_AT_ATOMS = {f"dpconvex.core.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
-WRITTEN_IN = {f"dpconvex.language.{n}" for n in ("record", "template", "huber_hinge", "batch_program", "private_bound")}
-SPEAK_CVXPY = LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.solvers.conic"}
+WRITTEN_IN = {f"dpconvex.language.{n}" for n in ("record", "template", "batch_program")}
+SPEAK_CVXPY = LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.solvers.conic", "dpconvex.release.bounded"}
 ATOMS = {"atoms", "constraints", "expressions"}
 
 

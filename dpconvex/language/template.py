@@ -5,9 +5,11 @@ It is read once: what the user's expressions, variables and parameters become la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression, Variable, postorder
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Domain
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import DPConvexError, TemplateError
@@ -32,27 +35,49 @@ from dpconvex.language.record import Record, Sealed
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 
 
-def labels_from(decision: Predict, labels: Sequence[Any]) -> Predict:
-    """Return the function that predicts by scores: above 0 the second label, or that of the largest."""
-    names = np.array(list(labels))
-
-    def predict(parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
-        scores = np.asarray(decision(parameters, x))
-        if scores.shape[1:] not in ((len(names),), () if len(names) == 2 else None):
-            raise TemplateError(f"predict: a decision must score {len(names)} labels, not have shape {scores.shape}.")
-        return names[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
-
-    return predict
+def best_labels(decision: Predict, names: NDArray[Any], parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
+    """Predict by scores: above 0 the second label, or that of the largest."""
+    scores = np.asarray(decision(parameters, x))
+    if scores.shape[1:] not in ((len(names),), () if len(names) == 2 else None):
+        raise TemplateError(f"predict: a decision must score {len(names)} labels, not have shape {scores.shape}.")
+    return names[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
 
 
-def softmax_of(decision: Predict) -> Predict:
-    """Return the function of probabilities whose logarithms differ as the scores do, shape (n, labels)."""
+def softmax_of(decision: Predict, parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
+    """Return probabilities whose logarithms differ as the scores do, shape (n, labels)."""
+    scores = np.asarray(decision(parameters, x), dtype=float)
+    return np.asarray(softmax(np.stack([0 * scores, scores], 1) if scores.ndim == 1 else scores, axis=1))
 
-    def probabilities(parameters: Mapping[str, Array], x: Array) -> Array:
-        scores = np.asarray(decision(parameters, x), dtype=float)
-        return np.asarray(softmax(np.stack([0 * scores, scores], 1) if scores.ndim == 1 else scores, axis=1))
 
-    return probabilities
+def huber_hinge(expr: Any, width: float) -> cp.Expression:
+    """Smooth the hinge ``max(m, 0)`` of margin violations m by a parabola on ``|m| <= width``, elementwise.
+
+    With h = `width` it is ``huber(pos(m + h), 2h) / (4h)``: 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, m for m > h; convex, at
+    most h/4 above the hinge, with slopes from 0 to 1 and curvature 1/(2h) for -h < m < h.  Of m = 1 - z, for a margin z that
+    should be at least 1, it is the Huber loss of Chaudhuri, Monteleoni and Sarwate (2011), equation 35.
+
+    Parameters
+    ----------
+    expr : cvxpy.Expression or array_like
+        Margin violations, finite and real.  For a DCP loss it must be convex.
+    width : float
+        Half the length of the interval on which the hinge is rounded off; positive and finite.
+
+    Examples
+    --------
+    >>> huber_hinge([-1.0, 0.0, 0.5, 2.0], width=0.5).value
+    array([0.   , 0.125, 0.5  , 2.   ])
+    """
+    if not (is_real(width) and 0 < width < math.inf) or math.isinf(1 / (2 * float(width))):
+        raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
+    try:
+        m = cp.Expression.cast_to_const(expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float))
+        if not m.is_real() or (isinstance(m, cp.Constant) and not np.isfinite(m.value).all()):
+            raise ValueError("they must be real and finite")
+    except (TypeError, ValueError) as error:
+        raise TemplateError(f"huber_hinge: margin violations are a CVXPY expression or an array ({error}).") from error
+    h = float(width)
+    return cp.huber(cp.maximum(m + h, 0), 2 * h) / (4 * h)
 
 
 class Template(Sealed):
@@ -112,7 +137,7 @@ class Template(Sealed):
         if not isinstance(record, Record):
             raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
         if probabilities == "softmax" and decision is not None:
-            probabilities = softmax_of(decision)
+            probabilities = partial(softmax_of, decision)
         given = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
         for name, function in given.items():
             if not (callable(function) or (function is None and name != "loss")):
@@ -123,7 +148,8 @@ class Template(Sealed):
             if not isinstance(constraint, cp.Constraint):
                 raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
         if predict is None and decision is not None:
-            predict = labels_from(decision, record.discrete["y"].values) if "y" in record.discrete else decision
+            y = record.discrete.get("y")
+            predict = decision if y is None else partial(best_labels, decision, np.array(list(y.values)))
         self.record, self.source = record, source
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
         roots = {f"loss for {v}" if v else "loss": called(loss, record, v) for v in record.combinations}
