@@ -19,9 +19,8 @@ from dpconvex.evaluation.devices import DeviceEngine, current, on_devices
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import LeafForm, form_of, lowered_losses, public_part
 from dpconvex.evaluation.programs import Lowered
-from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.geometry.quadratics import Quadratic
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
 
 T = TypeVar("T")
@@ -44,10 +43,8 @@ def engine_of(batch: Batch, form: LeafForm) -> Engine:
     return kept(batch, id(form), partial(Engine, form))
 
 
-def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], own: Sequence[Any] = ()) -> Array:
-    """Return a sum over the records of a partition."""
-    with one_blas_thread():
-        return np.asarray(getattr(engine_of(batch, form), name)(*arguments, *own))
+def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Array:
+    return np.asarray(getattr(engine_of(batch, form), name)(*arguments, *rows))
 
 
 class BatchedLoss:
@@ -74,13 +71,10 @@ class BatchedLoss:
     def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[np.bool_] | None = None) -> Any:
         """Ask the engine of the processors, or those of all partitions."""
         arguments = (np.asarray(theta, dtype=float), *more)
-        if not isinstance(self.batch, PartitionedBatch):
-            return getattr(engine_of(self.batch, self.form), name)(*arguments, *(() if chosen is None else [chosen]))
         # The form stays with what stands for it, for another would be known by the same number.
-        form, place = self.form, self.batch.place
-        _, shared = kept(self.batch, id(form), lambda _: (form, place.share(form)))
-        own = None if chosen is None else [(part,) for part in self.batch.split(chosen)]
-        return self.batch.added_up(part_of, shared, name, arguments, own=own)
+        form = self.form
+        _, shared = kept(self.batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
+        return self.batch.added_up(part_of, shared, name, arguments, rows=chosen)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""

@@ -8,8 +8,7 @@ from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.polynomial import numbered_rows
 from dpconvex.core.summation import MOMENT_BLOCK
-from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense, flattened
 
 # The column of a batch that holds the records' weights, and where it is among their scalars.
@@ -18,9 +17,11 @@ WEIGHTS, WEIGHT = " weights", -2
 
 def moment_sums(moments: Moments, batch: Batch) -> Array:
     """Return the sums over all records, shape (moments,)."""
-    if isinstance(batch, PartitionedBatch):
-        found = batch.added_up(moments_of, batch.place.share(moments))
-        return np.zeros(moments.count) if found is None else np.asarray(found)
+    found = batch.added_up(moments_of, batch.share(moments))
+    return np.zeros(moments.count) if found is None else np.asarray(found)
+
+
+def moments_of(batch: Batch, moments: Moments) -> Array:
     totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
     # Each monomial is a product of one from a first and one from a second table.
     halves = [np.split(table, [table.shape[1] // 2], axis=1) for table in map(with_weights, moments.kinds)]
@@ -33,11 +34,6 @@ def moment_sums(moments: Moments, batch: Batch) -> Array:
                 total += (one[own].T @ other[own])[row, column][:, None] * kind.patterns[y]
     sums = ((total * kind.factors[:, None]).ravel() for kind, total in zip(moments.kinds, totals, strict=True))
     return np.concatenate([np.zeros(0), *sums])
-
-
-def moments_of(batch: Batch, moments: Moments) -> Array:
-    with one_blas_thread():
-        return moment_sums(moments, batch)
 
 
 def record_moments(moments: Moments, batch: Batch) -> Array:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import frozen
 from dpconvex.core.summation import summed
+from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import checksum, chosen
 
@@ -58,6 +59,21 @@ class Batch:
         index = np.flatnonzero(rows)
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
 
+    def share(self, value: Any) -> Any:
+        """Return what stands for an object in `added_up` and `mapped`, where it is an argument for many partitions."""
+        return value
+
+    def added_up(self, function: Callable[..., Any], shared: Any, *arguments: Any, rows: Any = None) -> Any:
+        """Return a sum over the records, ``function(batch, shared, *arguments, rows)``; None for partitions without any.
+
+        `rows`, an array of an entry for each record, is a last argument if it is given.
+        """
+        return function(self, shared, *arguments, *(() if rows is None else (rows,)))
+
+    def mapped(self, function: Callable[..., Batch], shared: Any) -> Batch:
+        """Return what a function makes of the records, each by itself."""
+        return function(self, shared)
+
 
 class Place:
     """Partitions in this process, read one after the other, and functions that are called with them."""
@@ -67,7 +83,6 @@ class Place:
         self.keep = all(isinstance(value, Mapping) for value in values) if keep is None else keep
 
     def share(self, value: Any) -> Any:
-        """Return what stands for an object that is an argument for many partitions."""
         return value
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
@@ -120,19 +135,16 @@ class PartitionedBatch(Batch):
     def size(self) -> int:
         return sum(self.sizes)
 
-    def added_up(
-        self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
-    ) -> Any:
-        """Return the sum of ``function(batch, shared, *arguments, own)`` over partitions; None if one is, or without records.
+    def share(self, value: Any) -> Any:
+        return self.place.share(value)
 
-        `shared` is what the place's `share` returned; `own` has an entry for each partition.
-        """
-        mine = [() if own is None else (own[k],) for k in range(len(self.sizes))]
-        given = {k: (self.known[k], function, shared, *arguments, *mine[k]) for k, n in enumerate(self.sizes) if n}
+    def added_up(self, function: Callable[..., Any], shared: Any, *arguments: Any, rows: Any = None) -> Any:
+        own = [()] * len(self.sizes) if rows is None else [(part,) for part in self.split(rows)]
+        given = {k: (self.known[k], function, shared, *arguments, *own[k]) for k, n in enumerate(self.sizes) if n}
         return summed(self.place.each(applied, given)) if given else None
 
-    def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        return self._turned(self.sizes, function, [self.place.share(value)] * len(self.sizes))
+    def mapped(self, function: Callable[..., Batch], shared: Any) -> PartitionedBatch:
+        return self._turned(self.sizes, function, [shared] * len(self.sizes))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
         parts = self.split(rows)
@@ -169,7 +181,8 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
     if known is not None and batch.seen != known:
         raise DomainError("it holds other records than when it was checked; data must not change during a fit.")
-    return function(batch, *arguments)
+    with one_blas_thread():  # bits must not depend on a worker's processors
+        return function(batch, *arguments)
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:

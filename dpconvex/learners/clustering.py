@@ -19,9 +19,9 @@ from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
+from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
 from dpconvex.language.partitions import Partitions, is_frame
 from dpconvex.language.privacy import Privacy, check_privacy, computable
@@ -268,11 +268,7 @@ class Clustering:
 
     def statistics(self, batch: Batch, centers: Array) -> tuple[Array, Array]:
         """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
-        shared = self.grouping, self.noise.step
-        if isinstance(batch, PartitionedBatch):
-            found = batch.added_up(cells, batch.place.share(shared), centers)
-        else:
-            found = cells(batch, shared, centers)
+        found = batch.added_up(cells, batch.share((self.grouping, self.noise.step)), centers)
         total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
         return total[..., :-1], total[..., -1]
 

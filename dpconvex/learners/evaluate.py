@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.record_domains import Box, Choice
+from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record
@@ -177,9 +177,7 @@ class Errors:
         return 1 if self.counts else STEPS
 
     def total(self, batch: Batch) -> int:
-        if isinstance(batch, PartitionedBatch):
-            return int(batch.added_up(total_of, batch.place.share(self)) or 0)
-        return total_of(batch, self)
+        return int(batch.added_up(total_of, batch.share(self)) or 0)
 
     def of_block(self, x: Array, truth: NDArray[Any]) -> Indices:
         """Return the errors of some records: whatever one of them does to a prediction, it counts for one record, in full."""

@@ -15,9 +15,9 @@ from dpconvex.core.arrays import Indices, frozen, quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Choice
+from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
@@ -131,7 +131,8 @@ def solve_mixture(
     batch = plan.others.validate(call.data, clip=clip, empty=True)
     made = plan.places
     components = made.released(batch, call.source) if isinstance(made, Clustering) else made
-    found = call.run(fit, plan.labelled(components, batch), call.source.next())
+    places = batch.share((plan.grouping, components, np.array(plan.groups)))
+    found = call.run(fit, batch.mapped(labelled, places), call.source.next())
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
     return Mixture(components, release, release.spent)
@@ -189,10 +190,6 @@ class Plan:
             assumptions=(*fit.assumptions, ASSUMED),
             event=None if fit.event is None else Composition((own, fit.event)),
         )
-
-    def labelled(self, components: Components, batch: Batch) -> Batch:
-        made = self.grouping, components, np.array(self.groups)
-        return batch.mapped(labelled, made) if isinstance(batch, PartitionedBatch) else labelled(batch, made)
 
 
 def labelled(batch: Batch, made: tuple[Grouping, Components, Indices]) -> Batch:

@@ -30,7 +30,7 @@ from dpconvex.release.engine import DataEngine, check_place, resolved
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
-from dpconvex.release.whitening import Whitening, batch_moment, whitened_batch
+from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 
 @quietly
@@ -231,7 +231,7 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
         whitening = replace(whitening, least=usual_length(moment, whitening.matrix, noise.radius, certificate.size))
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
-    found: Any = covered(fit, certificate, whitened_batch(batch, whitening), backend, source)
+    found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source)
     whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 

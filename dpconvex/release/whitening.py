@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real
+from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.moment_sums import WEIGHTS
-from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Pieces, Stored, blocks
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
@@ -89,7 +89,7 @@ def in_levels(block: Any, scale: Any) -> Any:
 
 
 def second_moment(column: Any, features: int, radius: float) -> NDArray[np.int64]:
-    """Return the sum of ``x x'`` over records, in squared levels, shape (d, d)."""
+    """Return the sum of ``x x'`` over records, in squared levels, shape (d, d): integers, so that no order of adding matters."""
     total = np.zeros((features, features), dtype=np.int64)
     for block in blocks(column, max(BLOCK // features, 1)):
         levels = in_levels(block, np.full(block.shape[0], LEVELS / radius))
@@ -99,20 +99,12 @@ def second_moment(column: Any, features: int, radius: float) -> NDArray[np.int64
 
 
 def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
-    """Return the sum of ``x x'`` over the records, in squared levels: whole numbers, so that no order of adding them matters."""
-    if not isinstance(batch, PartitionedBatch):
-        return second_moment(batch.fields[noise.field], noise.features, noise.radius)
-    found = batch.added_up(moment_of, batch.place.share(noise))
+    found = batch.added_up(moment_of, batch.share(noise))
     return np.zeros((noise.features, noise.features), dtype=np.int64) if found is None else np.asarray(found)
 
 
 def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
-    with one_blas_thread():
-        return batch_moment(batch, noise)
-
-
-def whitened_batch(batch: Batch, whitening: Whitening) -> Batch:
-    return batch.mapped(whitened, whitening) if isinstance(batch, PartitionedBatch) else whitened(batch, whitening)
+    return second_moment(batch.fields[noise.field], noise.features, noise.radius)
 
 
 def whitened(batch: Batch, whitening: Whitening) -> Batch:
