@@ -107,7 +107,7 @@ def audit(
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
-    rest = privacy if share is None else Plan(template, privacy, share=share).rest
+    rest = privacy if share is None else Plan(template, privacy, None, share, "x", "y", "m").rest
     chosen, first = Method(mechanism, whitening=whitening).way(template, rest, int(size))
     if share is None:
         certificate = verify(template, privacy, int(size), chosen, cover, whitening=first)

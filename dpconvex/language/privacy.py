@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any
 
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -44,12 +44,9 @@ class Privacy:
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
+            if not is_real(value):
                 raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
-            try:
-                self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
-            except OverflowError:
-                self.__dict__[name] = math.inf
+            self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
         if not 0 < self.epsilon < math.inf:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
         if not 0 <= self.delta < 1:

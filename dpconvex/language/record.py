@@ -26,10 +26,8 @@ EMPTY = "the data are empty: there is no record to learn from."
 class Sealed:
     """What cannot be changed after it was made."""
 
-    _afterwards: tuple[str, ...] = ()  # but for what plays no part in a proof
-
     def __setattr__(self, name: str, value: Any) -> None:
-        if getattr(self, "_sealed", False) and name not in self._afterwards:
+        if getattr(self, "_sealed", False):
             kind = type(self).__name__
             raise TemplateError(f"a {kind} cannot be changed after it was made ({name} was to be set). Make a new one.")
         super().__setattr__(name, value)
@@ -85,9 +83,7 @@ class Record(Sealed):
         return partial(Record, **self.fields), ()
 
     @quietly
-    def validate(
-        self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False, copy: bool = True
-    ) -> Batch:
+    def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
 
         Parameters
@@ -100,13 +96,11 @@ class Record(Sealed):
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
         empty : bool
             Accept data without records.
-        copy : bool
-            Whether arrays are copied; if not, they must not change as long as the batch is used.
         """
         check_clip(clip)
         given = settled(data)
         self._check_names(given)
-        batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip, copy)
+        batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
         if not empty and batch.size == 0:
             raise DomainError(EMPTY)
         return batch
@@ -140,8 +134,8 @@ class Record(Sealed):
         self._check_names(data)
         same_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
 
-    def _batch(self, data: Mapping[str, ArrayLike], clip: bool, copy: bool) -> Batch:
-        arrays = {name: check_column(name, domain, data[name], clip, copy) for name, domain in self.continuous.items()}
+    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
+        arrays = {name: check_column(name, domain, data[name], clip) for name, domain in self.continuous.items()}
         codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         size = same_length({name: records_of(array) for name, array in {**arrays, **codes}.items()})
         group = np.zeros(size, dtype=np.int64)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import built
@@ -116,7 +115,7 @@ class Schema:
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
 
     def encode(
-        self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
+        self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False
     ) -> tuple[Any, Any]:
         """Turn a table into features in the unit ball, and labels, one record at a time.
 
@@ -130,12 +129,10 @@ class Schema:
             As declared, unless given.
         empty : bool
             Accept a table without records.
-        sparse : bool
-            Return a SciPy sparse array, for many levels.
 
         Returns
         -------
-        X : ndarray or csr_array, shape (n, features)
+        X : ndarray, shape (n, features)
         y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
         """
@@ -144,16 +141,14 @@ class Schema:
         count = len(next(iter(columns.values())))
         if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
-        parts = (column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items())
-        X: Any = sp.hstack([sp.csr_array(part) for part in parts]) if sparse else np.hstack([*parts])
+        X = np.hstack([c.encode(table.where(name), columns[name], clipped) for name, c in self.features.items()])
         lengths = np.full(count, self.norm_bound)
         if self.unit:
-            lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
+            lengths = np.sqrt((X * X).sum(axis=1))
             lengths[lengths == 0] = 1.0
-        X = sp.diags_array(1 / lengths) @ X
+        X, y = X * (1 / lengths)[:, None], np.zeros(0)
         if self.constant:
-            X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
-        X, y = sp.csr_array(X) if sparse else X, np.zeros(0)
+            X = np.hstack([X, np.full((count, 1), self.constant)])
         if labelled:
             target: Column = Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
             y = target.encode(table.where(self.label), columns[self.label], clipped)
@@ -267,17 +262,10 @@ def column_from(name: str, values: list[Any]) -> Column | None:
             return Boolean(no, yes, missing)
     numbers, days = ([read(value) for value in present] for read in (number, day))
     if all(map(math.isfinite, numbers)) and len(levels) > FEW:
-        return Numeric(*round_outward(min(numbers), max(numbers)), missing)
+        return Numeric(min(numbers), max(numbers), missing)
     if all(map(math.isfinite, days)) and len(levels) > 1:
         first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
         return Date(first, last, missing)
     if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
         return None
     return Categorical(levels, missing=missing)
-
-
-def round_outward(low: float, high: float) -> tuple[float, float]:
-    """Return bounds of two digits about two numbers, such as -1.3e-15 and 4.6e-15 about -1.23e-15 and 4.56e-15."""
-    unit = 10.0 ** (math.floor(math.log10(max(high - low, abs(high), abs(low), 1e-300))) - 1)
-    low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
-    return float(f"{low:.12g}"), float(f"{max(high, low + unit):.12g}")

@@ -120,8 +120,6 @@ class Template(Sealed):
     2
     """
 
-    _afterwards = ("predict", "decision", "probabilities", "source")
-
     def __init__(
         self,
         record: Record,

@@ -139,7 +139,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
     return matrix
 
 
-def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: bool = True) -> Any:
+def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
     gate = Gate(name, domain, clip, fresh=isinstance(column, FileRows))
     if sp.issparse(column):
         return gate.sparse(column)
@@ -153,11 +153,21 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool, copy: b
             gate(rows, k * step)
         return Stored(array, gate, (len(array), *domain.shape))
     with np.errstate(over="ignore"):  # infinity is refused by its row
-        rows, single = array.astype(float, copy=False), is_single(array)
-    whole = frozen(rows) if copy else rows
+        whole, single = frozen(array.astype(float, copy=False)), is_single(array)
     if all(gate.outside(rows, k * step, single) is None for k, rows in enumerate(blocks(whole, step))):
         return whole
     return frozen(np.concatenate([gate(rows, k * step, single) for k, rows in enumerate(blocks(whole, step))]))
+
+
+def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Return finite numbers, an array or a sparse matrix in rows, that somebody wants to predict from."""
+    if sp.issparse(column):
+        found: Any = trusted_rows(name, column, column.shape[1:] if shape is None else shape)
+    else:
+        found = np.asarray(numbers(name, column, shape), dtype=float)
+    if not np.isfinite(found.data if sp.issparse(found) else found).all():
+        raise DomainError(f"field {name!r}: the numbers must be finite; some are NaN or infinite.")
+    return found
 
 
 def is_single(column: Any) -> bool:

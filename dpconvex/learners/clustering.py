@@ -27,7 +27,7 @@ from dpconvex.language.partitions import Partitions, is_frame
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Record, check_clip, table
 from dpconvex.language.template import Template
-from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, numbers
+from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, finite_numbers
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans, grid_step, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -128,9 +128,9 @@ class Components(Released):
 
         `x` holds features within the declared domain, shape (n, d), and `y` labels, shape (n,), if the centres have classes.
         """
-        values, d = np.asarray(numbers("x", x), dtype=float), self.centers.shape[2]
-        if not values.ndim or math.prod(values.shape[1:]) != d or not np.isfinite(values).all():
-            raise DomainError(f"assign: expected {d} finite features of each record, not the shape {values.shape}.")
+        values, d = dense(finite_numbers("x", x)), self.centers.shape[2]
+        if not values.ndim or math.prod(values.shape[1:]) != d:
+            raise DomainError(f"assign: expected {d} features of each record, not the shape {values.shape}.")
         records = values.reshape(len(values), d)
         far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_ROUNDING)
         if far.any():

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
-from dpconvex.language.validation import numbers, trusted_rows
+from dpconvex.language.validation import finite_numbers
 from dpconvex.noise.samplers import seeded_generator
 
 # Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
@@ -102,10 +101,7 @@ class RandomFourierFeatures:
 
         Those of a record depend on it alone, to the last bit: not on how many others came with it, nor on how they are stored.
         """
-        shape = (self.features,)
-        records = trusted_rows("x", x, shape) if sp.issparse(x) else np.asarray(numbers("x", x, shape), dtype=float)
-        if not np.isfinite(records.data if sp.issparse(records) else records).all():
-            raise DomainError("features: the records must be finite numbers; some are NaN or infinite.")
+        records = finite_numbers("x", x, (self.features,))
         frequencies, phase = self._drawn
         # Not by a matrix product, which adds in another order for each shape; rows fill whole vectors of a processor.
         width = -(-self.components // VECTOR) * VECTOR

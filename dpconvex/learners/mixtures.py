@@ -145,11 +145,11 @@ class Plan:
         self,
         template: Template,
         privacy: Privacy,
-        clustering: NoisyKMeans | Components | None = None,
-        share: float = 0.2,
-        features: str = "x",
-        group: str | None = "y",
-        component: str = "m",
+        clustering: Any,
+        share: Any,
+        features: Any,
+        group: Any,
+        component: Any,
     ) -> None:
         check_privacy("solve_mixture", privacy)
         check_template(template)

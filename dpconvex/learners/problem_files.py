@@ -64,9 +64,8 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
         raise TemplateError(f"{file.stem} {told}.") from error
     if not isinstance(template, Template):
         raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
-    if template.source is None:
-        template.source = (file.stem if file.parent == FOLDER else str(file.resolve()), dict(options))
-    return template
+    name = file.stem if file.parent == FOLDER else str(file.resolve())
+    return template if template.source else template.with_parts(source=(name, dict(options)))
 
 
 def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parameter]:

@@ -94,7 +94,7 @@ def sweep(
         for learner, privacy in product(templates, promises):
             order += [method.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
     else:
-        plan = planned(templates, total, call.size, draws, method)
+        plan = planned(templates, total, call.size, draws, method, None)
         event, order = plan.event, list(plan.fits)
     for learner in templates[1:]:
         learner.record.check_form(call.data, empty=call.protected)
@@ -198,16 +198,11 @@ def calibrate(
         smallest predicted excess risk of all releases together.
     """
     learners = [template] if isinstance(template, Template) else list(template)
-    return planned(learners, privacy, size, releases, Method(mechanism, cover, whitening))
+    return planned(learners, privacy, size, releases, Method(mechanism, cover, whitening), None)
 
 
 def planned(
-    templates: Sequence[Template],
-    privacy: Privacy,
-    size: int,
-    releases: int,
-    method: Method,
-    beside: Privacy | None = None,
+    templates: Sequence[Template], privacy: Privacy, size: int, releases: int, method: Method, beside: Privacy | None
 ) -> Shared:
     """Do the work of `calibrate`; `beside` is a pure promise of something else that is paid."""
     check_privacy("calibrate", privacy)

@@ -173,7 +173,7 @@ def minimize(
         raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     check_template(template)
     chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
-    batch = template.record.validate(data, clip=clip, copy=False)
+    batch = template.record.validate(data, clip=clip)
     space = Space(template.variables)
     feasible = FeasibleSet(space, template.constraints)
     if analysis is not None:

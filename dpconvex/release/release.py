@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, details, paragraph
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Predict, Template
-from dpconvex.language.validation import has_masked, numbers, trusted_rows
+from dpconvex.language.validation import finite_numbers, has_masked
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.files import Released
@@ -125,13 +124,7 @@ class Release(Released, Mapping[str, Array]):
     def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
         if function is None:
             raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
-        given: Any = x
-        if sp.issparse(given):
-            features: Any = trusted_rows("x", given, given.shape[1:])
-        else:
-            features = np.asarray(numbers("x", given), dtype=float)
-        if not np.isfinite(features.data if sp.issparse(features) else features).all():
-            raise DomainError(f"{name}: the features must be finite; some are NaN or infinite.")
+        features = finite_numbers("x", x)
         if self.whitening is not None:
             features = self.whitening(features)
         try:

@@ -13,7 +13,6 @@ from scipy.stats import norm
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
 from dpconvex.core.arrays import Array, frozen
-from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import NotConverged, TemplateError
@@ -173,18 +172,11 @@ class Coefficients:
         parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
 
-    @property
-    def _foot(self) -> str:
-        return f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
-
     def __repr__(self) -> str:
         rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
         wide = max(len(row[0]) for row in rows)
-        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), self._foot])
-
-    def _repr_html_(self) -> str:
-        rows = [(name, *map(str, values)) for name, *values in self.rows()]
-        return aligned(HEAD, rows, numbers=range(1, 6)) + paragraph("", self._foot)
+        foot = f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), foot])
 
 
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
