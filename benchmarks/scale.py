@@ -138,7 +138,7 @@ def peak() -> int:
 def killed(options: argparse.Namespace) -> dict[str, Any]:
     """Kill a worker, in another pass of each of some small fits."""
     import dpconvex as dp
-    from dpconvex.language.workers import Workers
+    from dpconvex.language.partitions import Workers
 
     pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
     template, data, privacy = learner(options.features, options.classes), dp.Partitions(pieces), dp.Privacy(*PRIVACY)

@@ -1,8 +1,13 @@
-"""Records in partitions: each is read, checked and summed up where it lies, and no more than sums leave it."""
+"""Records in partitions: each is read, checked and summed up where it lies, here or on the workers of a Dask cluster.
+
+No more than sums leave it.  Errors come back as results: Dask writes exceptions into its logs, and those of a check name values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -10,16 +15,23 @@ from os import PathLike
 from os.path import abspath
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.batch import Batch, PartitionedBatch, Place, is_lazy, within
+from dpconvex.errors import DomainError, DPConvexError, TemplateError, WorkersLost
+from dpconvex.language.batch import Batch, PartitionedBatch, Place, is_lazy, unreadable, within
 from dpconvex.language.columns import FileRows, records_of
 from dpconvex.language.tables import PARQUET, of_parquet, path_of, table_of
 from dpconvex.language.validation import length_of
-from dpconvex.language.workers import workers
+
+# After so many seconds without a result it is asked whether any workers are left; and so many times.
+PATIENCE, TIMES = 10.0, 3
+# A task that failed for want of a file or a connection is tried so many times more.
+RETRIES = 2
+# Neighbouring partitions are read together so that there are so many tasks for each thread at most.
+TASKS = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,3 +271,117 @@ def form_of(column: Any) -> Any:
     kind = getattr(column, "dtype", None)
     known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
     return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
+
+
+# Workers
+
+
+class Workers(Place):
+    """Partitions with the workers of a cluster; neighbours are read together."""
+
+    def __init__(self, client: Any, values: Sequence[Any], keep: bool | None) -> None:
+        with reachable():
+            threads = sum(client.nthreads().values())
+        self.client, self.keep, every = client, keep is not False, range(len(values))
+        step = -(-len(values) // (TASKS * max(threads, 1)))
+        numbers = [every[k : k + step] for k in every[::step]]
+        self.bundles: list[tuple[range, Any]] = [(n, list(values[n.start : n.stop])) for n in numbers]
+
+    def share(self, value: Any) -> Any:
+        """Return a future of an object, unpacked once in each process; the payload is kept, for workers that are lost."""
+        from distributed.protocol import pickle
+
+        with reachable():
+            return self.client.submit(pickle.loads, pickle.dumps(value), key=fresh("shared"), pure=False)
+
+    def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
+        tasks = {numbers[0]: task for numbers, task in self._tasks(function, own)}
+        with reachable():
+            outcomes = self._gathered(self.client.compute(list(tasks.values()), retries=RETRIES), list(tasks))
+        for found in outcomes:
+            if isinstance(found, Exception):
+                raise found
+            yield from found
+
+    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
+        made, tasks = copy(self), list(self._tasks(function, dict(enumerate(own))))
+        with reachable():
+            futures = self.client.compute([task for _, task in tasks], retries=RETRIES) if self.keep else None
+        made.bundles = [(numbers, futures[k] if futures else task) for k, (numbers, task) in enumerate(tasks)]
+        return made
+
+    def _tasks(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[range, Any]]:
+        """Yield numbers of neighbours, and tasks that call a function with those that have arguments of their own."""
+        from dask.delayed import delayed
+
+        for numbers, values in self.bundles:
+            mine = {k: own[k] for k in numbers if k in own}
+            if mine:
+                key = fresh(function.__name__)
+                task = delayed(outcomes_of, pure=False)(function, list(numbers), values, mine, dask_key_name=key)
+                yield numbers, task
+
+    def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
+        from distributed import wait
+
+        lonely = 0
+        while lonely < TIMES:
+            try:
+                wait(tasks, timeout=PATIENCE)
+            except TimeoutError:
+                lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
+                continue
+            for number, future in zip(numbers, tasks, strict=True):
+                error = future.exception(timeout=PATIENCE) if future.status == "error" else None
+                if error is not None and type(error).__module__.partition(".")[0] not in ("distributed", "tornado"):
+                    raise error if isinstance(error, DPConvexError) else unreadable(number, error) from error
+            return list(self.client.gather(tasks))
+        raise RuntimeError("there are no workers left")
+
+
+def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, own: Mapping[int, Any]) -> Any:
+    """Return what a function makes of partitions, or instead of it the error, of this task or of the one before."""
+    from distributed.protocol import pickle
+
+    if isinstance(values, Exception):
+        return values
+    try:
+        return [within(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
+    except Exception as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # may pass: Dask tries again
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            return DomainError(f"a partition cannot be read: {type(error).__name__}, which its worker cannot send.")
+        return error
+
+
+def fresh(what: str) -> str:
+    return f"dpconvex-{what}-{uuid4().hex}"
+
+
+@contextmanager
+def reachable() -> Iterator[None]:
+    """Context in which the cluster is asked: whatever fails is that there is nobody to answer."""
+    try:
+        yield
+    except DPConvexError:
+        raise
+    except Exception as error:
+        said = str(error).splitlines()[0] if str(error) else "no reason given"
+        why = f"the partitions cannot be summed up on their workers ({type(error).__name__}: {said})"
+        remedy = "nothing is released, and what was paid stays paid. Look after the cluster, and solve again"
+        raise WorkersLost(f"{why}; {remedy}.") from error
+
+
+def workers(values: Sequence[Any], keep: bool | None) -> Workers | None:
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        client = default_client()
+    except ValueError:
+        return None
+    return Workers(client, values, keep)

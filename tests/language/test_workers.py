@@ -11,7 +11,7 @@ import pytest
 from learners_of_tests import X, Y, pieces
 
 import dpconvex as dp
-from dpconvex.language.workers import Workers
+from dpconvex.language.partitions import Workers
 
 distributed = pytest.importorskip("distributed")
 delayed = pytest.importorskip("dask.delayed").delayed
