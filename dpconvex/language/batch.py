@@ -1,12 +1,10 @@
 """Records that passed the check: all in one place, or in partitions that are read, checked and summed up where they lie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +32,7 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         return Batch, (self.fields, self.group)  # without what was prepared for it
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Batch":
         """Return a batch of its own of the same records: what nobody can write to is shared."""
         own = {n: frozen(c) if isinstance(c, np.ndarray) else copy(c) for n, c in self.fields.items()}
         return Batch(own, self.group)
@@ -54,7 +52,7 @@ class Batch:
     def rows(self, group: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.group == group)
 
-    def chosen(self, rows: NDArray[np.bool_]) -> Batch:
+    def chosen(self, rows: NDArray[np.bool_]) -> "Batch":
         """Return some of the records; `rows` has an entry for each, shape (n,)."""
         index = np.flatnonzero(rows)
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
@@ -70,7 +68,7 @@ class Batch:
         """
         return function(self, shared, *arguments, *(() if rows is None else (rows,)))
 
-    def mapped(self, function: Callable[..., Batch], shared: Any) -> Batch:
+    def mapped(self, function: Callable[..., "Batch"], shared: Any) -> "Batch":
         """Return what a function makes of the records, each by itself."""
         return function(self, shared)
 
@@ -89,7 +87,7 @@ class Place:
         """Yield ``function(partition, *own)`` for those partitions that have arguments of their own."""
         return (within(k, function, self._made(k), *given) for k, given in own.items())
 
-    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
+    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> "Place":
         """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or kept."""
         made = copy(self)
         made.turns = (*self.turns, (function, own))
@@ -126,7 +124,7 @@ class PartitionedBatch(Batch):
         return PartitionedBatch, (self.place, self.sizes, self.known)
 
     @classmethod
-    def read(cls, place: Place, check: Callable[[Any], Batch], count: int) -> PartitionedBatch:
+    def read(cls, place: Place, check: Callable[[Any], Batch], count: int) -> Self:
         made = place.turned(called, [(place.share(check),)] * count)
         seen = list(made.each(seen_of, dict.fromkeys(range(count), ())))
         return cls(made, [size for size, _ in seen], seen)
@@ -143,10 +141,10 @@ class PartitionedBatch(Batch):
         given = {k: (self.known[k], function, shared, *arguments, *own[k]) for k, n in enumerate(self.sizes) if n}
         return summed(self.place.each(applied, given)) if given else None
 
-    def mapped(self, function: Callable[..., Batch], shared: Any) -> PartitionedBatch:
+    def mapped(self, function: Callable[..., Batch], shared: Any) -> "PartitionedBatch":
         return self._turned(self.sizes, function, [shared] * len(self.sizes))
 
-    def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
+    def chosen(self, rows: NDArray[np.bool_]) -> "PartitionedBatch":
         parts = self.split(rows)
         return self._turned([int(part.sum()) for part in parts], chosen_of, [np.packbits(part) for part in parts])
 
@@ -154,7 +152,7 @@ class PartitionedBatch(Batch):
         """Cut what has an entry for each record as the records are cut."""
         return np.split(values, np.cumsum(self.sizes)[:-1])
 
-    def _turned(self, sizes: Sequence[int], function: Callable[..., Batch], own: Sequence[Any]) -> PartitionedBatch:
+    def _turned(self, sizes: Sequence[int], function: Callable[..., Batch], own: Sequence[Any]) -> "PartitionedBatch":
         given = [(known, function, mine) for known, mine in zip(self.known, own, strict=True)]
         return PartitionedBatch(self.place.turned(applied, given), sizes, [None] * len(sizes))
 

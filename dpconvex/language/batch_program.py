@@ -3,8 +3,6 @@
 Affine parts of a loss become matrices with a row for each record; atoms above them are written on vectors of an entry for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,18 +33,18 @@ class Column:
     def __init__(self, value: Any) -> None:
         self.value: Any = value.value if isinstance(value, Column) else value
 
-    def __add__(self, other: Any) -> Column:
+    def __add__(self, other: Any) -> "Column":
         return Column(self.value + Column(other).value)
 
-    def __neg__(self) -> Column:
+    def __neg__(self) -> "Column":
         return Column(-self.value)
 
-    def __mul__(self, other: Any) -> Column:
+    def __mul__(self, other: Any) -> "Column":
         a, b = self.value, Column(other).value
         curved = isinstance(a, cp.Expression) or isinstance(b, cp.Expression)
         return Column(cp.multiply(a, b) if curved else a * b)
 
-    def __truediv__(self, other: Any) -> Column:
+    def __truediv__(self, other: Any) -> "Column":
         return Column(self.value / Column(other).value)
 
     __radd__, __rmul__ = __add__, __mul__

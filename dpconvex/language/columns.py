@@ -3,8 +3,6 @@
 Those of a validated batch, of shape ``(n, *shape)``, are read in blocks of records, in double precision and inside the domain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

@@ -3,8 +3,6 @@
 No more than sums leave it.  Errors come back as results: Dask writes exceptions into its logs, and those of a check name values.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from functools import cached_property, partial
 from os import PathLike
 from os.path import abspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
@@ -120,7 +118,7 @@ class Partitions:
         known = self.sources if self.schema is None and not self.turns else []
         return [(number, source.form) for number, source in enumerate(known) if source.form is not None]
 
-    def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Partitions:
+    def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Self:
         """Return the same partitions, of which a function makes columns, record by record, whenever they are read."""
         made = copy(self)
         made.turns, made.fields = (*self.turns, function), None if fields is None else list(fields)

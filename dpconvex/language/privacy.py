@@ -1,12 +1,10 @@
 """A promise of privacy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
@@ -65,7 +63,7 @@ class Privacy:
         """What a derivation claims: epsilon, and a delta that is not 0."""
         return {"epsilon": self.epsilon} | ({} if self.pure else {"delta": self.delta})
 
-    def minus(self, part: Privacy) -> Privacy:
+    def minus(self, part: "Privacy") -> "Privacy":
         """Return what a part leaves of the guarantee, rounded down, so that the two together do not exceed it."""
         return Privacy(left(self.epsilon, part.epsilon), left(self.delta, part.delta), self.adjacency)
 
@@ -78,7 +76,7 @@ class Privacy:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Privacy:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Rebuild from `to_dict`, or raise `TemplateError`."""
         if not isinstance(fields, Mapping) or set(fields) != {"epsilon", "delta", "adjacency"}:
             raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")

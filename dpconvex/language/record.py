@@ -1,7 +1,5 @@
 """What is publicly known about one record: its fields and their domains, over which constants of certificates are suprema."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from functools import partial
 from itertools import product

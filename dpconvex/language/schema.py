@@ -1,7 +1,5 @@
 """What is publicly known about a table of records: its columns, the label, and what is not used; never read off the data."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math
@@ -9,9 +7,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import built
@@ -115,7 +114,7 @@ class Schema:
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
 
     def encode(
-        self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False
+        self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
     ) -> tuple[Any, Any]:
         """Turn a table into features in the unit ball, and labels, one record at a time.
 
@@ -129,10 +128,12 @@ class Schema:
             As declared, unless given.
         empty : bool
             Accept a table without records.
+        sparse : bool
+            Return a SciPy sparse array, for many levels.
 
         Returns
         -------
-        X : ndarray, shape (n, features)
+        X : ndarray or csr_array, shape (n, features)
         y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
         """
@@ -141,14 +142,16 @@ class Schema:
         count = len(next(iter(columns.values())))
         if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
-        X = np.hstack([c.encode(table.where(name), columns[name], clipped) for name, c in self.features.items()])
+        parts = (column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items())
+        X: Any = sp.hstack([sp.csr_array(part) for part in parts]) if sparse else np.hstack([*parts])
         lengths = np.full(count, self.norm_bound)
         if self.unit:
-            lengths = np.sqrt((X * X).sum(axis=1))
+            lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
             lengths[lengths == 0] = 1.0
-        X, y = X * (1 / lengths)[:, None], np.zeros(0)
+        X = sp.diags_array(1 / lengths) @ X
         if self.constant:
-            X = np.hstack([X, np.full((count, 1), self.constant)])
+            X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
+        X, y = sp.csr_array(X) if sparse else X, np.zeros(0)
         if labelled:
             target: Column = Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
             y = target.encode(table.where(self.label), columns[self.label], clipped)
@@ -182,7 +185,7 @@ class Schema:
         return said
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Schema:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Rebuild from `to_dict`, or from the settings of a TOML file."""
         try:
             return cls(**fields)
@@ -190,7 +193,7 @@ class Schema:
             raise TemplateError(f"this does not declare a table: {fields!r}.") from error
 
     @classmethod
-    def load(cls, path: str | Path) -> Schema:
+    def load(cls, path: str | Path) -> Self:
         """Read a TOML file, or raise `TemplateError` if it is not valid, or does not declare a table."""
         return cls.from_dict(read_settings(path, tuple(cls.__dataclass_fields__)))
 

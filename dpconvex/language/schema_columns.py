@@ -2,7 +2,8 @@
 
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from dpconvex.language.tables import day, missing_entries, number, objects, text
 Where = Callable[[int], str]
 
 INDICATOR = "indicator"
+ORDERED = (list, tuple, np.ndarray)
 
 
 class Column:
@@ -260,9 +262,8 @@ def column_of(name: str, declared: Any) -> Column:
         kind, content = kinds[0], rest.pop(kinds[0])
         for key in rest.keys() - {"missing", *(["other"] if kind == "levels" else [])}:
             raise TemplateError(f"{key!r} is not known beside {kind!r}.")
-        if kind == "bounds":
-            interval("a number", content)
-        column: Column = KINDS[kind](*([content] if kind in ("levels", "ordered") else content), **rest)
+        several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
+        column: Column = KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
         return column
     except TypeError as error:
         raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
@@ -274,17 +275,13 @@ def column_of(name: str, declared: Any) -> Column:
 
 
 def interval(what: str, pair: Any) -> tuple[float, float]:
-    try:
-        if isinstance(pair, str | set | frozenset | Mapping):  # which have no order
-            raise TypeError
-        lower, upper = (float(value) for value in pair)
-    except (TypeError, ValueError, OverflowError):
-        lower = upper = math.nan
-    if not (lower < upper and math.isfinite(upper - lower)):
-        wanted = "two numbers, finite, the lower one below the upper one"
-        others = "of texts, declare a Categorical, Ordered, Boolean or Date; in a TOML file, {levels = [...]}"
-        raise TemplateError(f"the bounds of {what} must be {wanted}, not {pair!r}; {others}.")
-    return lower, upper
+    with suppress(TypeError, ValueError, OverflowError):
+        lower, upper = (float(value) for value in (pair if isinstance(pair, ORDERED) else ()))
+        if lower < upper and math.isfinite(upper - lower):
+            return lower, upper
+    wanted = "two numbers, finite, the lower one below the upper one"
+    others = "of texts, declare a Categorical, Ordered, Boolean or Date; in a TOML file, {levels = [...]}"
+    raise TemplateError(f"the bounds of {what} must be {wanted}, not {pair!r}; {others}.")
 
 
 def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:

@@ -3,15 +3,13 @@
 It is read once: what the user's expressions, variables and parameters become later does not reach it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import cvxpy as cp
 import numpy as np
@@ -59,7 +57,7 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     Parameters
     ----------
     expr : cvxpy.Expression or array_like
-        Margin violations, finite and real.  For a DCP loss it must be convex.
+        Margin violations.  For a DCP loss it must be convex.
     width : float
         Half the length of the interval on which the hinge is rounded off; positive and finite.
 
@@ -70,13 +68,7 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     """
     if not (is_real(width) and 0 < width < math.inf) or math.isinf(1 / (2 * float(width))):
         raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
-    try:
-        m = cp.Expression.cast_to_const(expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float))
-        if not m.is_real() or (isinstance(m, cp.Constant) and not np.isfinite(m.value).all()):
-            raise ValueError("they must be real and finite")
-    except (TypeError, ValueError) as error:
-        raise TemplateError(f"huber_hinge: margin violations are a CVXPY expression or an array ({error}).") from error
-    h = float(width)
+    m, h = expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float), float(width)
     return cp.huber(cp.maximum(m + h, 0), 2 * h) / (4 * h)
 
 
@@ -170,7 +162,7 @@ class Template(Sealed):
     @classmethod
     def from_problem(
         cls, problem: cp.Problem, records: Mapping[cp.Parameter | str, Domain], predict: Predict | None = None
-    ) -> Template:
+    ) -> Self:
         """Make a template of a problem whose objective is a sum over the rows of data.
 
         The data are `cvxpy.Parameter` objects with a row for each record, whose values are not read.  Their names become the
@@ -237,7 +229,7 @@ class Template(Sealed):
         whole = SimpleNamespace(template=self, space=space, batch=batch, added=added, **parts)
         return perturbed_program(whole, {v.name: variable_like(v) for v in self.variables})
 
-    def with_parts(self, **parts: Any) -> Template:
+    def with_parts(self, **parts: Any) -> Self:
         """Return a template of other parts, which are given in its variables and were read before."""
         result = copy(self)
         result.__dict__.update(parts)

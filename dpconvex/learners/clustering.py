@@ -3,8 +3,6 @@
 Given the centres that is a function of the record alone, so a learner that uses it pays nothing for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -225,7 +223,7 @@ class Grouping:
         # Rounding is monotone: a computed difference from the middle is at most that of a bound.
         return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
 
-    def planned(self, clustering: Any, privacy: Privacy, components: int) -> Clustering:
+    def planned(self, clustering: Any, privacy: Privacy, components: int) -> "Clustering":
         """Fix what a clustering does, before the data are read."""
         method = NoisyKMeans() if clustering is None else clustering
         if not isinstance(method, NoisyKMeans):

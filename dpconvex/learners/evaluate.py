@@ -1,12 +1,12 @@
 """How often a released model errs on records, counted with integer noise (docs/release.md, section 3)."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import dlaplace
 
 from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.record_domains import Box, Choice
@@ -114,7 +114,7 @@ def evaluate(
         """Return a noisy count, and how far the noise moves it but for its part of 0.05."""
         noise = laplace_count(privacy.epsilon / parts, largest)
         drawn = perturb(np.array([float(count)]), noise, call.source.seeded)
-        return float(drawn[0]), quantile(noise.scale, 0.05 / parts)
+        return float(drawn[0]), float(dlaplace.isf(0.025 / parts, min(1 / noise.scale, 700.0)))
 
     wrong, apart = noisy(errors.total(batch), errors.largest)
     records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
@@ -123,14 +123,6 @@ def evaluate(
     low, high = (wrong - apart) / max(records + off, 1.0), (wrong + apart) / max(records - off, 1.0)
     error, low, high = np.clip(np.array([wrong / size, low, high]) * (top / errors.largest), 0.0, top).tolist()
     return Evaluation(error, (low, high), size, None if seed is not None else paid)
-
-
-def quantile(scale: float, probability: float) -> float:
-    """Return the least k that integers with probabilities proportional to ``exp(-|k|/scale)`` exceed so rarely, either way."""
-    ratio = math.exp(-1 / scale)
-    if ratio == 0:
-        return 0.0
-    return float(max(math.ceil(math.log(probability * (1 + ratio) / 2) / math.log(ratio)) - 1, 0))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ A problem file defines ``template``, a function of keyword options that returns 
 docstring is its description.  Nothing in a file runs before it is loaded: `problems` only reads the text.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

