@@ -16,12 +16,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.estimators.tables import SHARED, checked, partitioned, prepared, schema_before
+from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
@@ -183,19 +183,21 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.schema_ = before if parts is None else parts.schema
+        self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
         if parts is not None:
-            self._check_labels(list(getattr(parts.schema, "labels", None) or ()))
             return prepared(parts, self)
         rows, labels = self._read(X, y)
-        self._check_labels(labels)
-        return {"x": self._features(rows), "y": self._target(labels)}
+        return {"x": turned(rows, self._features), "y": self._target(labels)}
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
-        found: tuple[Any, NDArray[Any]] = checked(self, "fit", X, y, texts=is_classifier(self), ensure_min_samples=0)
-        return found
+    def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Return arrays, whose values are looked at when they are paid for."""
+        plain("fit", "y", y, texts=is_classifier(self))
+        target = None if y is None else "no_validation"  # scikit-learn says that there is none
+        rows = checked(self, "fit", X, target, ensure_min_samples=0, ensure_all_finite=False)
+        return rows, column_or_1d(y, warn=True)
 
     def _check_labels(self, labels: Any) -> None:
-        """Refuse labels that were not declared, all there are or those of a schema."""
+        """Refuse labels of a schema that were not declared."""
 
     def _features(self, X: Any) -> Any:
         return self._extended(X)

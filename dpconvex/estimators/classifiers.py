@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Choice
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
@@ -61,11 +61,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
 
     def _check_labels(self, labels: Any) -> None:
         declared = self._labels()
-        try:
-            check_labels("y", declared, labels)
-        except DomainError as error:
-            remedy = "Declare every label that may occur, known without these data"
-            raise DomainError(f"{error} {remedy}: {type(self).__name__}(classes=[...]).") from error
+        check_labels("y", declared, labels)
         self.classes_ = np.array(list(declared))
 
     @property
@@ -327,7 +323,8 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         return differences, column_or_1d(y)
 
     def _target(self, y: Any) -> Any:
-        return np.where(y == self.classes_[1], "alike", "different")
+        different, alike = self.classes_
+        return np.select([y == alike, y == different], ["alike", "different"], np.asarray(y, dtype=object))
 
     def save(self, path: Any, schema: Any = None) -> None:
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")

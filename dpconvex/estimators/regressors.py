@@ -12,6 +12,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.tables import turned
 from dpconvex.language.schema_columns import interval
 from dpconvex.language.validation import check_column
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -50,7 +51,10 @@ class PrivateRegressor(
         low, high = interval("the target", self.bounds)
         return low / 2 + high / 2, high / 2 - low / 2
 
-    def _target(self, y: Any) -> NDArray[Any]:
+    def _target(self, y: Any) -> Any:
+        return turned(y, self._scaled)
+
+    def _scaled(self, y: Any) -> NDArray[Any]:
         middle, half = self._scale()
         inside = check_column("y", Box(*interval("the target", self.bounds)), y, self.clip)
         return np.clip((inside[:] - middle) / half, -1.0, 1.0)

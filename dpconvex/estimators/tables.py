@@ -19,7 +19,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import validate_data
 
 from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
-from dpconvex.language.columns import FileRows, Stored
+from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.schema import Schema
 from dpconvex.language.validation import TIMES, has_masked, numbers
@@ -32,18 +32,16 @@ SHARED = ("budget", "mechanism", "backend", "learner")
 DEPTH = 14
 
 
-def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", texts: bool = False, **options: Any) -> Any:
-    """Return a table as scikit-learn reads it; what it says of missing values and of texts gets a place and a remedy."""
+def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+    """Return features as scikit-learn reads them; what it says of missing values and of texts gets a place and a remedy."""
     plain(caller, "X", X)
-    if not isinstance(y, str):
-        plain(caller, "y", y, texts)
     try:
         return validate_data(estimator, X, y, accept_sparse="csr", dtype=np.float64, **options)
     except OverflowError as error:
         raise DomainError(f"{caller}: an entry is larger than floating-point numbers go.") from error
     except ValueError as error:
         text = str(error).splitlines()[0].rstrip(".")
-        if not text.startswith(("could not convert", "Input X contains", "Input y contains")):
+        if not text.startswith(("could not convert", "Input X contains")):
             raise
         remedy = f"leave such records out, fill them in with public values, or {ENCODE}"
         raise DomainError(f"{caller}: {text}; {remedy}.") from error
@@ -103,14 +101,13 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
     def made(rows: Any) -> Any:
         return estimator._features(rows if sp.issparse(rows) else numbers("x", rows, (features,)))
 
-    return {"x": turned(found["x"], made), "y": turned(y, estimator._target)}
+    return {"x": turned(found["x"], made), "y": estimator._target(y)}
 
 
 def turned(column: Any, function: Callable[[Any], Any]) -> Any:
-    """Return what a function makes of a column; one in a file is read block by block."""
-    if not isinstance(column, FileRows):
-        return function(column)
-    return Stored(column, function, (len(column), *function(column[:0]).shape[1:]))
+    """Return what a function will make of a column when it is read, which is when it has been paid for."""
+    none = function(column[:0])
+    return function(column) if sp.issparse(none) else Stored(column, function, (records_of(column), *none.shape[1:]))
 
 
 # Pipelines

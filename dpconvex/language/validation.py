@@ -141,6 +141,8 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
 
 def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
     gate = Gate(name, domain, clip, fresh=isinstance(column, FileRows))
+    if isinstance(column, Stored) and not isinstance(column.column, FileRows | Stored | np.memmap):
+        column = column[:]
     if sp.issparse(column):
         return gate.sparse(column)
     if isinstance(column, Chunks):
@@ -223,7 +225,9 @@ class Gate:
             found = sp.coo_array(rows if sp.issparse(rows) else rows.reshape(len(rows), -1))
             for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
                 where = f"row {first + found.row[k]}, column {found.col[k]}"
-                raise DomainError(f"field {self.name!r}: {where} is {found.data[k]}; fill it in with a public value.")
+                value = str(found.data[k]).replace("nan", "NaN")
+                remedy = "leave the record out, or fill it in with a public value, such as that of a Schema"
+                raise DomainError(f"field {self.name!r}: {where} is {value}; {remedy}.")
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
             said = (
@@ -260,7 +264,8 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
         if len(wrong):
             said = f"{len(wrong)} of {len(codes)} records have a value that was not declared"
             first = f"row {count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}"
-            raise DomainError(f"field {name!r}: {said} (first: {first}); declared are {list(declared)!r}.")
+            remedy = "Declare all that may occur, known without these data (classes=[...] of an estimator)"
+            raise DomainError(f"field {name!r}: {said} (first: {first}); declared are {list(declared)!r}. {remedy}.")
         count += len(codes)
         found.append(codes)
     return np.concatenate(found)

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from learners_of_tests import CUTS, X, Y as SIGNS, pieces
 from sklearn.base import clone
 
@@ -109,6 +110,30 @@ def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil):
         classifier.fit(x, y).predict(spoil(x))
 
 
+def test_values_are_looked_at_when_they_are_paid_for():
+    x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), np.array([0, 1] * 10)
+    gap, far, other, pairs = np.where(x == x[3], np.nan, x), 9.0 * x, 5 * y, np.stack([x, 0.5 * x], axis=1)
+    budget = dp.Budget(dp.Privacy(99.0, 0.1))
+    given = {"epsilon": 1.0, "budget": budget}
+    models = (
+        (dp.LogisticRegression(**given), gap, y),
+        (dp.LogisticRegression(**given), x, other),
+        (dp.LogisticRegression(**given), x, np.where(y, np.nan, 0.0)),
+        (dp.KernelSVC(**given), gap, y),
+        (dp.KernelSVC(**given), scipy.sparse.csr_array(gap), y),
+        (dp.LargeMarginGaussianMixture(**given), x, other),
+        (dp.MetricLearner(**given), pairs, other),
+        (dp.HuberRegressor(**given), x, other),
+        (dp.HuberRegressor(**given), x, np.where(y, np.nan, 0.0)),
+        (dp.LinearRegression(**given), far, y),
+        (dp.PrivateEstimator(dp.load("logistic_regression", features=2), **given), x, other),
+    )
+    for spent, (model, features, target) in enumerate(models, 1):
+        with pytest.raises(dp.DomainError, match=r"NaN|nan|not declared|outside Box|outside Ball"):
+            model.fit(features, target)
+        assert len(budget.entries) == spent
+
+
 def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words():
     x = np.zeros((4, 2))
     with pytest.raises(dp.DomainError, match="None"):
@@ -142,7 +167,7 @@ def test_pairs_in_partitions_are_refused_before_they_are_paid_for_and_pairs_that
         model.fit(dp.Partitions([{"x": x[:, 0], "y": y}]))
     assert not budget.entries
     x[3, 0, 0] = np.nan
-    with pytest.raises(dp.DomainError, match="row 3, column 0 is nan"):
+    with pytest.raises(dp.DomainError, match="row 3, column 0 is NaN"):
         model.fit(x, y)
     assert len(budget.entries) == 1
 

@@ -33,7 +33,7 @@ def value_rows(domain):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"x": [[0.0, np.nan, 0.0], [0, 0, 0]]}, "'x': row 0, column 1 is nan"),
+        ({"x": [[0.0, np.nan, 0.0], [0, 0, 0]]}, "'x': row 0, column 1 is NaN"),
         ({"x": [[0.0, 0.0, 0.0], [0, 0, np.inf]]}, "'x': row 1, column 2 is inf"),
         ({"x": np.ma.masked_equal([[9.0, 0, 0], [0, 0, 0]], 9.0)}, "'x': entries are masked"),
         ({"x": np.zeros((3, 3))}, "different numbers of records: {'x': 3, 'y': 2}"),
