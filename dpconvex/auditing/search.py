@@ -48,12 +48,7 @@ class Losses:
 
     def __init__(self, form: LossForm) -> None:
         self.dim, self.count = form.space.dim, len(form.labels)
-        sizes = [[leaf.size for leaf in leaves] for leaves in form.leaves]
-        self.width = max(1, *(sum(each) for each in sizes))
-        # Which leaf each entry of a label's leaves belongs to; labels with fewer are filled up with zeros.
-        self.owner = np.zeros((self.count, self.width), dtype=np.int64)
-        for row, each in zip(self.owner, sizes, strict=True):
-            row[: sum(each)] = [leaf for leaf, size in enumerate(each) for _ in range(size)]
+        self.width = max(1, *(sum(leaf.size for leaf in leaves) for leaves in form.leaves))
         self.lift, rows = entries_matrix(form.space), entry_rows(form.space)
         self.lowered = [lowered(loss, rows) for loss in form.losses]
         seed = Field.of((self.width,), SEED, "seed")
@@ -204,7 +199,8 @@ class Search:
         count = -(-starts // BATCH) * BATCH
         drawn = self.draw(pair, pool * BATCH)
         parts = self.measure(drawn, any(goal.curved for goal in goals))
-        return [self.climb(goal, drawn.take(promising(goal, parts)[:count]), steps) for goal in goals]
+        orders = (np.argsort(-goal.worth(parts), kind="stable")[:count] for goal in goals)
+        return [self.climb(goal, drawn.take(order), steps) for goal, order in zip(goals, orders, strict=True)]
 
     def climb(self, goal: Goal, now: Candidates, steps: int) -> Candidates:
         """Take random steps that rise; the better quarter is cloned once in a while, so that effort goes where it pays."""
@@ -249,13 +245,10 @@ class Search:
         rng, count, size = self.rng, len(records), self.losses.width
         if records.losses is None:
             return np.zeros((count, 0))
-        owner = self.losses.owner[records.group]
         scale = 10.0 ** rng.uniform(-2, 1.5, size=(count, 2))
         pair = scale * rng.choice([-1.0, 1.0], size=(count, 2))
         equal = pair[:, :1] + np.zeros((count, size))
-        # One of two values for each leaf: one's own score, say, and those of all competitors.
-        which = np.take_along_axis(rng.integers(0, 2, size=(count, owner.max() + 1)), owner, axis=1)
-        mixed = np.take_along_axis(pair, which, axis=1)
+        mixed = np.take_along_axis(pair, rng.integers(0, 2, size=(count, size)), axis=1)
         spread = scale[:, :1] * rng.normal(size=(count, size))
         far = 10.0 ** rng.uniform(0.5, 3, size=(count, 1)) * rng.choice([-1.0, 0.0, 1.0], size=(count, size))
         styles = np.stack([equal, mixed, spread, far, equal + 0.1 * spread, equal + far])
@@ -338,16 +331,6 @@ class Search:
             return None
         chosen = self.form.template.record.combinations[self.form.labels[int(records.group[0])]]
         return {**chosen, **{name: value[0] for name, value in records.fields.items()}}
-
-
-def promising(goal: Goal, parts: Mapping[str, Array]) -> NDArray[np.int64]:
-    """Return candidates in falling order: the best in the sum, and in each of its terms, in turn.
-
-    Where the sum is of unlike terms, its highest hill may rise from a place that is only high in the smaller one.
-    """
-    worths = [goal.worth(parts), *(parts[name] for name in goal.weights if len(goal.weights) > 1)]
-    mixed = np.stack([np.argsort(-worth, kind="stable") for worth in worths], axis=1).ravel()
-    return np.asarray(mixed[np.sort(np.unique(mixed, return_index=True)[1])])
 
 
 def scaled(effort: float, usual: int, least: int) -> int:
