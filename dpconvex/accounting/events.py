@@ -76,9 +76,11 @@ def known(event: Event) -> Profile:
     return event.profile()
 
 
-class Promise(Event):
-    """A release of which nothing but its promise is known."""
+@dataclass(frozen=True)
+class Approximate(Event):
+    """An (epsilon, delta)-private release of which nothing else is known."""
 
+    kind: ClassVar[str] = "approximate"
     epsilon: float
     delta: float
 
@@ -87,29 +89,22 @@ class Promise(Event):
         loss, useful = min(max(self.epsilon, SMALLEST), LARGEST_LOSS), self.epsilon <= LARGEST_LOSS
         return Profile(np.array([loss]), np.array([self.delta if useful else 1.0]))
 
+    def __str__(self) -> str:
+        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
+
 
 @dataclass(frozen=True)
-class Pure(Promise):
-    """An epsilon-private release."""
+class Pure(Event):
+    """An epsilon-private release of which nothing else is known."""
 
     kind: ClassVar[str] = "pure"
-    delta: ClassVar[float] = 0.0  # type: ignore[misc]
     epsilon: float
+
+    def profile(self) -> Profile:
+        return Approximate(self.epsilon, 0.0).profile()
 
     def __str__(self) -> str:
         return f"pure, epsilon = {self.epsilon:.4g}"
-
-
-@dataclass(frozen=True)
-class Approximate(Promise):
-    """An (epsilon, delta)-private release of which nothing else is known."""
-
-    kind: ClassVar[str] = "approximate"
-    epsilon: float
-    delta: float
-
-    def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
 
 
 @dataclass(frozen=True)
@@ -145,9 +140,6 @@ class Tail(Event):
 
     def profile(self) -> Profile:
         return Profile(np.zeros(1), np.zeros(1))
-
-    def renyi(self, order: Orders) -> tuple[Orders, float]:
-        return 0 * order, 0.0
 
     def __str__(self) -> str:
         return f"noise beyond its cap, probability {self.probability:.2g}"

@@ -1,8 +1,4 @@
-"""Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are.
-
-On the line, with noise b, the answer is at most t if and only if ``-b <= F'(t)``.  So a cell of answers has the mass of an
-interval of the noise: no density is needed, kinks and the ends of K are covered, and any cells give a lower bound on delta.
-"""
+"""Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
 
 import math
 from collections.abc import Callable

@@ -126,10 +126,10 @@ class Objective:
     def integrated(self, case: Restricted, last: bool = False) -> Attack:
         """Report the largest delta (for Gamma noise, epsilon) on the line."""
         masses = self.masses(case, COARSE)
-        trials = [case.shift + step * case.noise for step in ALONG]
-        for k in range(len(ALONG) + scaled(self.effort, *TRIALS)):  # first along the worst noise, then at random
-            moved = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7) * self.rng.normal(size=1)
-            trial = replace(case, shift=trials[k] if k < len(ALONG) else case.shift + moved)
+        sizes = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7, scaled(self.effort, *TRIALS))
+        moves = [*(step * case.noise for step in ALONG), *(self.rng.normal(size=1) * size for size in sizes)]
+        for move in moves:  # first along the worst noise, then at random
+            trial = replace(case, shift=case.shift + move)
             found = self.masses(trial, COARSE)
             if self.value(found) > self.value(masses):
                 case, masses = trial, found
