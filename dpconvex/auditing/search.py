@@ -255,8 +255,8 @@ class Search:
         return np.asarray(styles[rng.integers(0, len(styles), size=count), np.arange(count)])
 
     def enter(self, theta: Array) -> Array:
-        """Return points of K for points of the space, shape (B, dim): the nearest ones, or some that are near."""
-        return theta if self.feasible.is_space else np.array([self.feasible.some_point(row) for row in theta])
+        """Return points of K for points of the space, shape (B, dim): the nearest ones."""
+        return theta if self.feasible.is_space else np.array([self.feasible.project(row) for row in theta])
 
     def placed(
         self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]

@@ -39,7 +39,7 @@ def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
     At one record of the public domain, and parameters of a given size before they are projected on K.
     """
     theta = scale * rng.normal(size=form.space.dim)
-    theta = form.feasible.some_point(theta) if form.feasible.has_projection else theta
+    theta = form.feasible.project(theta) if form.feasible.has_projection else theta
     batch, roots = form.template.record.sample(1, rng), [*form.losses, form.template.regularizer]
     fields = {name: np.asarray(batch.fields[name][0]) for name in form.template.record.continuous}
     polynomials = {leaf: form.polynomial(leaf) for root in roots for leaf in affine_leaves(root)}

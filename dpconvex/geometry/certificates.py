@@ -44,8 +44,6 @@ class Smooth(Protocol):
 
     def gradient_error(self, x: Array, gradient: Array) -> float: ...
 
-    def lowered(self, x: Array) -> Array: ...  # with heights next to what is below them, where they are higher
-
 
 @dataclass(frozen=True, eq=False)
 class Certified:

@@ -87,7 +87,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         if len(cuts) == len(region.curved) == len(known) - count:
             bent = bent + region.curvature(near, known[count:])
         found = model(region, [part for part, _, _ in parts], near, bent, gradient, unit)
-        end = near if found is None else function.lowered(region.on_hull(near + found[0]))
+        end = near if found is None else region.on_hull(near + found[0])
         length = np.inf if found is None else float(np.linalg.norm((end - near).astype(float)))
         if found is None or (length > 1e3 * unit and unit < size):  # farther than what the model knows of
             unit, waiting = min(length, 10 * unit, size), waiting + (found is None)
@@ -129,7 +129,7 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
         end = region.on_hull(near + move)
         distance = certified_distance(function, region, near, slope, blocks, multipliers)
         best = min(best, Certified(near.astype(float), distance), key=lambda one: one.distance)
-        point = region.bring_in(function.lowered(end))
+        point = region.bring_in(end)
         there = function.value_and_gradient(point.astype(float))[1]
         distance = certified_distance(function, region, point, there, blocks, multipliers)
         moved = distance < best.distance
@@ -185,9 +185,14 @@ def entrywise(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | f
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
+    if block.kind == ABSOLUTE:  # entries away from 0 keep their signs
+        small = np.flatnonzero(np.abs(value[1:]) <= ROUND * (1 + abs(value[0])))
+        turn = np.eye(count)[:, [0, *(1 + small)]]
+        turn[1:, 0] = np.where(np.isin(np.arange(count - 1), small), 0.0, -np.sign(value[1:]))
+        return (ABSOLUTE if len(small) else NONNEGATIVE), turn, 0.0
     length = float(np.linalg.norm(value[1:]))
-    if block.kind == ABSOLUTE or length <= ROUND * (1 + abs(value[0])):
-        return block.kind, np.eye(count), 0.0
+    if length <= ROUND * (1 + abs(value[0])):
+        return SECOND_ORDER, np.eye(count), 0.0
     direction = value[1:] / length
     inner = block.matrix[1:].toarray()
     across = inner - np.outer(direction, direction @ inner)

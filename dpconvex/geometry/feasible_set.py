@@ -150,12 +150,6 @@ class FeasibleSet:
             y[coordinates] = Spectral.project_all(group, y[coordinates])
         return y
 
-    def some_point(self, theta: Array) -> Array:
-        """Return a point of K near some coordinates, not the nearest one where that takes long."""
-        if not self.has_projection and self.obstacle is None:
-            return np.asarray(self.region.bring_in(theta), dtype=float)
-        return self.project(theta)
-
     def error(self, norm: float) -> float:
         """Bound on the distance between the computed and the exact projection of any point of at most this norm."""
         counts, sizes = np.array([(0.0, 0.0), *(piece.rounding for piece in self.pieces)]).T

@@ -141,7 +141,7 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     if kinks.epigraph is not None:
         start = kinks.epigraph.inside
     elif form.feasible.obstacle is None:
-        start = form.feasible.some_point(start)
+        start = form.feasible.project(start)
     return start, slope_of(form.template.regularizer, form.space, start)
 
 

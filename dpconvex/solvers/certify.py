@@ -13,7 +13,6 @@ from dpconvex.core.arrays import Array
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certificates import Certified
 from dpconvex.geometry.certified_minimum import minimum
-from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
@@ -120,14 +119,6 @@ class PerturbedObjective:
     def gradient_error(self, x: Array, gradient: Array) -> float:
         dim = self.composite.dim
         return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
-
-    def lowered(self, x: Array) -> Array:
-        if self.epigraph is None:
-            return x
-        theta, heights = np.split(x, [self.composite.dim])
-        terms = self.epigraph.heights(theta.astype(float))
-        above = terms + 4 * UNIT * np.abs(terms)
-        return np.concatenate([theta, np.where(heights > above, above, heights)])
 
 
 @dataclass(frozen=True)
