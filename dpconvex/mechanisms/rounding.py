@@ -141,7 +141,8 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     if kinks.epigraph is not None:
         start = kinks.epigraph.inside
     elif form.feasible.obstacle is None:
-        start = form.feasible.project(start)
+        feasible = form.feasible
+        start = feasible.project(start) if feasible.has_projection else feasible.region.bring_in(start).astype(float)
     return start, slope_of(form.template.regularizer, form.space, start)
 
 
