@@ -289,7 +289,7 @@ def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
 @pytest.mark.parametrize("small", [True, False], ids=["kept", "read again"])
 def test_a_folder_of_files_is_a_table(run, monkeypatch, small):
     if not small:
-        monkeypatch.setattr("dpconvex.apps.settings.LARGEST_COPY", 0)
+        monkeypatch.setattr("dpconvex.apps.commands.LARGEST_COPY", 0)
     released, measured = [], []
     for table in ("shop.csv", "shop"):
         further = "--delta 1e-6 --mechanism objective-gaussian --seed 1"
