@@ -187,11 +187,9 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     variables: dict[Expression, Any] = {reader.variables[own.id]: own for own in problem.variables()}
 
     def loss(**fields: Any) -> Any:
+        # Labels are numbers to compute with.
         found: dict[Expression, Any] = {row: fields[row.name] for row in rows.values()}
-        try:
-            leaves = {row: f if isinstance(f, cp.Expression) else cp.Constant(float(f)) for row, f in found.items()}
-        except (TypeError, ValueError) as error:
-            raise TemplateError(f"from_problem: labels are numbers to compute with ({error}).") from error
+        leaves = {row: f if isinstance(f, cp.Expression) else cp.Constant(float(f)) for row, f in found.items()}
         return Writer({**variables, **leaves}).expression(one)
 
     regularizer = Writer(dict(variables)).expression(rest)

@@ -17,7 +17,6 @@ from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import this_process
 from dpconvex.core.threads import in_order
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
-from dpconvex.language.batch import Batch
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
@@ -113,10 +112,6 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
         check_size(order[0], call.data)
         call.pay(event)
 
-    @quietly
-    def fit(found: Proved, batch: Batch, stream: int | None, backend: Any) -> Release:
-        return run(found, batch, backend, NoiseSource(stream))
-
     def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
         for number, found in enumerate(order):
@@ -126,7 +121,8 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
             if found.template is not last:
                 last, batch = found.template, found.template.record.validate(call.data, clip=call.clip, empty=True)
                 backend = Warm() if warm else call.backend
-            yield partial(fit, found, batch, None if call.seed is None else call.seed + number, backend)
+            source = NoiseSource(None if call.seed is None else call.seed + number)
+            yield partial(quietly(run), found, batch, backend, source)
 
     for release in in_order(tasks(), call.workers or 1, "fits"):
         yield release
