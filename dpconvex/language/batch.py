@@ -198,5 +198,5 @@ def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
 def unreadable(number: int, error: BaseException) -> DomainError:
     file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
-    remedy = "nothing is released. Look at its file, or at the function or the task that makes it"
-    return DomainError(f"partition {number} cannot be read ({type(error).__name__}{file}); {remedy}.")
+    why = f"partition {number} cannot be read ({type(error).__name__}{file})"
+    return DomainError(f"{why}; nothing is released. Look at its file, or at what makes it.")

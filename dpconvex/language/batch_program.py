@@ -133,8 +133,7 @@ class Rebuilder:
 
 
 def missing(expression: Expression) -> MissingRule:
-    why = "the conic backend cannot write this atom over a batch"
-    return MissingRule(why, expression, 'use the backend "first-order"')
+    return MissingRule("no conic solver is given this atom over a batch", expression, 'use the backend "first-order"')
 
 
 def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem:
@@ -172,15 +171,13 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
         symbols[symbol.name()], domains[symbol.name()] = symbol, domain
         count = next(iter(symbols.values())).shape[:1]
         if symbol.shape != (*count, *row) or not count or count[0] < 2:
-            wanted = f"rows of shape {row}, two or more, as others have"
-            raise TemplateError(f"from_problem: {symbol.name()!r} has shape {symbol.shape}, not {wanted}.")
+            raise TemplateError(f"from_problem: {key!r} has shape {symbol.shape}, not rows as others have, of {row}.")
     reader = Reader(symbols.values())
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)
     reader.declare([objective, *problem.constraints])
     for constraint in problem.constraints:
         if {parameter.id for parameter in constraint.parameters()} & {symbol.id for symbol in symbols.values()}:
-            remedy = "constraints are public: move what depends on records into the objective"
-            raise NotPrivate("a constraint mentions the data", constraint, remedy)
+            raise NotPrivate("a constraint mentions the data", constraint, "put them into the objective")
     whole = reader.expression(objective, "the objective")
     rows: dict[Expression, Field] = {field_of(s): Field.of(s.shape[1:], n, ("row", s.id)) for n, s in symbols.items()}
     one, rest = split(whole, rows, count[0])

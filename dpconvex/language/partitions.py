@@ -367,10 +367,9 @@ def reachable() -> Iterator[None]:
     except DPConvexError:
         raise
     except Exception as error:
-        said = str(error).splitlines()[0] if str(error) else "no reason given"
-        why = f"the partitions cannot be summed up on their workers ({type(error).__name__}: {said})"
-        remedy = "nothing is released, and what was paid stays paid. Look after the cluster, and solve again"
-        raise WorkersLost(f"{why}; {remedy}.") from error
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        why = f"the partitions cannot be summed up on their workers ({said})"
+        raise WorkersLost(f"{why}; nothing is released, and what was paid stays paid. Solve again.") from error
 
 
 def workers(values: Sequence[Any], keep: bool | None) -> Workers | None:

@@ -50,8 +50,7 @@ class Privacy:
         if not 0 <= self.delta < 1:
             raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            known = " or ".join(map(repr, ADJACENCIES))
-            raise TemplateError(f"Privacy: adjacency must be {known}, not {self.adjacency!r}.")
+            raise TemplateError(f"Privacy: adjacency must be one of {ADJACENCIES}, not {self.adjacency!r}.")
 
     @property
     def pure(self) -> bool:

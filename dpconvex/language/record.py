@@ -26,8 +26,7 @@ class Sealed:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False):
-            kind = type(self).__name__
-            raise TemplateError(f"a {kind} cannot be changed after it was made ({name} was to be set). Make a new one.")
+            raise TemplateError(f"{name} of a {type(self).__name__} cannot be changed after it was made; make another.")
         super().__setattr__(name, value)
 
 
@@ -125,8 +124,7 @@ class Record(Sealed):
         schema = data.schema if isinstance(data, Partitions) and not data.turns else None
         labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
         if labels and declared and not set(labels) <= set(declared.values):
-            said = f"the schema's labels are {list(labels)}, and those of field 'y' {list(declared.values)}"
-            raise DomainError(f"{said}; declare it with these texts.")
+            raise DomainError(f"the schema's labels are {list(labels)}; declare the field y with these texts.")
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self._check_names(data)
@@ -186,6 +184,7 @@ def check_clip(clip: object) -> None:
 
 def table(data: Any) -> Any:
     if not hasattr(data, "keys"):
-        kind = type(data).__name__
-        raise DomainError(f"the data must map each declared field to its column, as {{'x': X, 'y': y}}, not a {kind}.")
+        raise DomainError(
+            f"the data must map each declared field to its column ({{'x': X}}), not {type(data).__name__}."
+        )
     return data

@@ -66,9 +66,8 @@ class Column:
             raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self.unknown}.")
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
-            ends = " to ".join(map(text_of, self.content))
+            said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
             remedy = "declare what holds by definition, or say clip=True (--clip) to move it to the nearest bound"
-            said = f"{values[outside[0]]} is outside the declared bounds {ends}"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         places = np.clip(numbers, lower, upper)
         if isinstance(self, Categorical):
@@ -279,9 +278,10 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
         lower, upper = (float(value) for value in (pair if isinstance(pair, ORDERED) else ()))
         if lower < upper and math.isfinite(upper - lower):
             return lower, upper
-    wanted = "two numbers, finite, the lower one below the upper one"
-    others = "of texts, declare a Categorical, Ordered, Boolean or Date; in a TOML file, {levels = [...]}"
-    raise TemplateError(f"the bounds of {what} must be {wanted}, not {pair!r}; {others}.")
+    wanted = (
+        "must be two numbers, finite, the lower one below the upper one (of texts, {levels = [...]}, a Categorical)"
+    )
+    raise TemplateError(f"the bounds of {what} {wanted}, not {pair!r}.")
 
 
 def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:

@@ -107,8 +107,7 @@ def frame_table(data: Any, title: str) -> Table:
     except nw.exceptions.DuplicateError as error:
         raise DomainError(f"{title}: several columns have one name ({error}).") from error
     except TypeError as error:
-        kind = type(data).__name__
-        raise DomainError(f"pass a data frame, columns by name, or a CSV or Parquet file, not a {kind}.") from error
+        raise DomainError(f"pass a data frame, columns by name, or a file, not a {type(data).__name__}.") from error
 
     def read(name: str) -> Values:
         column = frame.get_column(name)

@@ -131,7 +131,7 @@ class Template(Sealed):
         given = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
         for name, function in given.items():
             if not (callable(function) or (function is None and name != "loss")):
-                of = "the record's fields" if name == "loss" else "(parameters, x), or 'softmax' of a decision's scores"
+                of = "the record's fields" if name == "loss" else "(parameters, x)"
                 raise TemplateError(f"Template: {name} must be a function of {of}.")
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
@@ -221,8 +221,7 @@ class Template(Sealed):
         space, linear = Space(self.variables), {v.name: np.zeros(v.shape) for v in self.variables}
         for name, value in (noise or {}).items():
             if name not in linear or np.shape(value) != linear[name].shape or not np.isfinite(value).all():
-                shapes = {name: zeros.shape for name, zeros in linear.items()}
-                raise TemplateError(f"problem: noise for {name!r} must be finite; shapes of variables are {shapes}.")
+                raise TemplateError(f"problem: noise for {name!r} must be finite, of the shape of that variable.")
             linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)
         parts = {"size": batch.size if size is None else size, "linear": space.pack(linear), "projector": None}
@@ -293,8 +292,8 @@ def check_reading(
             with np.errstate(invalid="ignore"):  # both are infinite outside the domain
                 apart = np.abs(one - two)
             if (np.isfinite(one) & ~(apart <= READING * size)).any():
-                why = f"was read as an expression of other values, which differ by {np.nanmax(apart):.3g}"
-                raise TemplateError(f"Template: {original} {why}. Please report it; write it in another way.")
+                why = f"read as an expression of other values ({np.nanmax(apart):.3g} apart)"
+                raise TemplateError(f"Template: {original} was {why}. Please report it; write it in another way.")
 
 
 def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Array]) -> Array:

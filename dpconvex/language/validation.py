@@ -230,9 +230,8 @@ class Gate:
                 raise DomainError(f"field {self.name!r}: {where} is {value}; {remedy}.")
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
-            said = (
-                f"{int((~(excess <= allowed)).sum())} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
-            )
+            count = len(excess) - int((excess <= allowed).sum())
+            said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
             worst = f"worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %"
             raise DomainError(f"field {self.name!r}: {said} ({worst}); rescale by public bounds, or pass clip=True.")
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None

@@ -204,6 +204,5 @@ def fitting(components: Components, grouping: Grouping, count: int) -> Component
     (middle, radius), classes = grouping.extent, grouping.classes
     wanted = (len(classes) or 1, count, len(middle))
     if components.centers.shape != wanted or components.classes != classes:
-        given = f"the shape {components.centers.shape} for the classes {components.classes!r}"
-        raise TemplateError(f"solve_mixture: the centres have {given}, and must have {wanted} for {classes!r}.")
+        raise TemplateError(f"solve_mixture: centres must have the shape {wanted}, for the classes {classes!r}.")
     return replace(components, radius=radius, middle=middle, step=0.0)

@@ -82,8 +82,7 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         return file
     known = shipped()
     if text not in known:
-        shown = f"shipped are: {', '.join(known)}. Of your own file, give its path, ending in .py"
-        raise TemplateError(f"load: there is no problem {text!r}; {shown}.")
+        raise TemplateError(f"load: there is no problem {text!r}, nor a path that ends in .py: {', '.join(known)}.")
     return known[text]
 
 

@@ -217,8 +217,7 @@ class BoundedProgram:
         if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
             self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         if not np.isfinite(self.allowed):
-            why = "a constraint has no finite value where every private bound is at its minimum"
-            raise TemplateError(f"{why}. Raise the minimum, or do not divide by a bound.")
+            raise TemplateError("a constraint is infinite where private bounds are at their minimum; raise that.")
 
     def attempt(self, values: Mapping[str, Array], solver: str | None, problem: Any = None) -> str:
         """Solve the problem, or another in its variables, at values of the bounds; return how that ended."""

@@ -74,8 +74,8 @@ class DataEngine:
     ) -> Array:
         solution = backends.solve(self.problem(strong_convexity, linear, added, smoothing), self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
-            within = f"only to within {solution.distance_bound:.3g} of the minimiser, and {tolerance:.3g} was asked for"
-            raise NotConverged(f"the backend certifies its answer {within}; nothing is released.")
+            said = f"to within {solution.distance_bound:.3g} of the minimiser, not {tolerance:.3g}"
+            raise NotConverged(f"the backend certifies its answer only {said}; nothing is released.")
         return solution.theta
 
     @cached_property

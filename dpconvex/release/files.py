@@ -38,8 +38,7 @@ class Released:
     def check_paid(self) -> None:
         typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
         if not typed or (self.spent is None) == (not self.not_private_because):
-            either = "say either what Privacy was spent or, as a text, why it is not private"
-            raise TemplateError(f"{type(self).__name__}: {either}, not both.")
+            raise TemplateError(f"{type(self).__name__}: say either what Privacy was spent, or why it is not private.")
 
     @property
     def private(self) -> bool:

@@ -145,8 +145,7 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
         known = plain(template.source)
         if self.source is not None and known is not None and known[0] != self.source[0]:
-            both = f"it is of the problem {self.source[0]!r}, and the template is of {known[0]!r}"
-            raise TemplateError(f"Release: {both}; pass template=dpconvex.load.")
+            raise TemplateError(f"Release: of the problem {self.source[0]!r}, and the template is of {known[0]!r}.")
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         if declared != released:

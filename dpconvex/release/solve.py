@@ -194,7 +194,7 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
         records = counted(data)
         if size not in (None, records):
             raise TemplateError(
-                f"solve: size is {size}, but there are {records} records; replace-one takes it as exact."
+                f"solve: size is {size}, but there are {records} records; replace-one needs their number."
             )
         return max(records, 1)
     if size is None:

@@ -118,8 +118,7 @@ class Statistics(Released):
         if not isinstance(chosen, Template):
             raise TemplateError("fit: say which template to fit; saved statistics do not hold theirs.")
         if fields_of(chosen) != self.fields:
-            declared = f"the template declares {fields_of(chosen)}"
-            raise TemplateError(f"fit: statistics are of records with {self.fields}, and {declared}.")
+            raise TemplateError(f"fit: statistics are of {self.fields}, and the template declares {fields_of(chosen)}.")
         if self.whitening is not None:
             self.whitening.check(chosen)
         return chosen
@@ -207,12 +206,11 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))
     if not values[0] > CLEAR * edge:
-        whitened = "Statistics of whitened records (whitening=True), more" if statistics.whitening is None else "More"
-        both = (
-            f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it"
+        why = (
+            f"the least curvature of the noisy squares is {values[0]:.3g}, of which noise alone makes about {edge:.3g}"
         )
-        remedy = f"{whitened} records, a larger epsilon or fewer features help; `fit` works, with its ridge"
-        raise NotConverged(f"{both}: no standard errors hold. {remedy}.")
+        remedy = "More records, whitening=True, a larger epsilon or fewer features help; `fit` works, with its ridge"
+        raise NotConverged(f"{why}: no standard errors hold. {remedy}.")
     inverse = (vectors / values) @ vectors.T
     theta = inverse @ noisy.slope
     moved = noisy.gradient_map(theta).toarray() * noisy.deviation

@@ -53,8 +53,7 @@ class Whitening:
     def check(self, template: Template) -> None:
         declared = getattr(template.record.continuous.get(self.field), "shape", None)
         if declared != (len(self.matrix),):
-            own = f"{self.field!r} of {len(self.matrix)} features"
-            raise TemplateError(f"Whitening: it is for {own}, and the template declares {declared}.")
+            raise TemplateError(f"Whitening: it is for {len(self.matrix)} features, the template declares {declared}.")
 
     def __call__(self, column: Any) -> Array:
         """Whiten records, shape (n, d), dense, sparse or in pieces."""

@@ -76,7 +76,7 @@ def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_alon
         ({"parameters": {"w": [1.0, np.nan]}}, "finite real numbers"),
         ({"parameters": {"w": [object()]}}, "finite real numbers"),
         ({"spent": None}, "why it is not private"),
-        ({"not_private_because": "a seed"}, "not both"),
+        ({"not_private_because": "a seed"}, "say either"),
         ({"source": ("name", 3)}, "source"),
     ],
 )
