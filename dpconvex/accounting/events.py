@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -32,15 +31,10 @@ SMALLEST = 1e-12
 DEEPEST = 50
 
 
-class Event(ABC):
+class Event:
     """A release, as neighbouring data sets tell it apart, in both orders."""
 
     kind: ClassVar[str]
-    readable: ClassVar[dict[str, type[Event]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        if "kind" in cls.__dict__:
-            Event.readable[cls.kind] = cls
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no amounts, and keep them in double precision."""
@@ -50,11 +44,8 @@ class Event(ABC):
                     raise TemplateError(f"an event of kind {self.kind!r}: {name} is no amount: {value!r}")
                 object.__setattr__(self, name, float(value))
 
-    @abstractmethod
-    def profile(self) -> Profile: ...
-
-    @abstractmethod
-    def __str__(self) -> str: ...
+    def profile(self) -> Profile:
+        raise NotImplementedError  # of a composition, whose leaves are asked
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
         """Bound the Rényi divergences of orders, but for a loss of delta, which comes second."""
@@ -154,9 +145,6 @@ class Composition(Event):
         for part in self.parts:
             yield from part.leaves()
 
-    def profile(self) -> Profile:
-        raise NotImplementedError  # its leaves are asked
-
     @cached_property
     def counted(self) -> Counter[Event]:
         return Counter(self.leaves())
@@ -211,10 +199,8 @@ class Hull:
             found.append((total, f"{int(counts.sum())} vertices"))
         if known and self.slopes is not None and self.behind is not None:
             up, down, flattest, ratio = self.slopes
-            least, pairs = (
-                flattest if min(up, down) == 0 else 0.0,
-                product((up, down), sorted(Counter(self.behind).items())),
-            )
+            least = flattest if min(up, down) == 0 else 0.0
+            pairs = product((up, down), sorted(Counter(self.behind).items()))
             falls = (count * swing(epsilon, steep, least, self.curvature, ratio, end) for steep, (end, count) in pairs)
             total = float((counts * gaussian_delta(epsilon, lengths)).sum()) + sum(falls)
             found.append((total, "one margin, curved where its slope moves"))
@@ -255,12 +241,13 @@ class Perturbation(Event):
 
 
 def event_of(values: Any, depth: int = 0) -> Event:
+    kinds = {cls.kind: cls for cls in Event.__subclasses__()}
     kind = values.get("kind") if isinstance(values, Mapping) else None
-    if not (isinstance(kind, str) and kind in Event.readable):
+    if not (isinstance(kind, str) and kind in kinds):
         raise TemplateError(f"no event that this program knows: {values!r:.60}")
     if depth > DEEPEST:
         raise TemplateError("its compositions are nested too deeply")
-    cls = Event.readable[kind]
+    cls = kinds[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
     if set(given) != {item.name for item in fields(cls)} or [] in given.values():  # type: ignore[arg-type]
         raise TemplateError(f"an event of kind {kind!r} has other fields than {sorted(given)}, or one is empty")

@@ -227,10 +227,7 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
     attacked too.
     """
     form, rng, count, dim = search.form, search.rng, 64, search.form.space.dim
-    blocks = np.zeros((len(form.space.blocks), dim))
-    for row, block in zip(blocks, form.space.blocks.values(), strict=True):
-        row[block.slice] = 1.0
-    mask = np.concatenate([np.ones((1, dim)), blocks, np.eye(dim)[rng.permutation(dim)[:count]]])
+    mask = np.concatenate([np.ones((1, dim)), np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
     here = search.enter(radius * rng.normal(size=(count, dim)))
     along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))

@@ -85,10 +85,6 @@ class BatchedLoss:
         found = np.zeros(self.space.dim + 1) if found is None else found
         return float(found[-1]), np.array(found[:-1])
 
-    def value(self, theta: Array) -> float:
-        """Sum of the losses."""
-        return self.value_and_gradient(theta)[0]
-
     def gradient(self, theta: Array) -> Array:
         """Gradient of the sum of the losses, shape (dim,)."""
         return self.value_and_gradient(theta)[1]
