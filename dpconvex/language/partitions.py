@@ -156,8 +156,7 @@ class Partitions:
 def files_of(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
     if not folder.is_dir():
-        what = "this is a file" if folder.exists() else "there is no such folder"
-        raise DomainError(f"{folder}: {what}; give a list of files, or a folder of Parquet files.")
+        raise DomainError(f"{folder}: this is no folder; give a list of files, or a folder of Parquet files.")
     shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
     for inner in filter(Path.is_dir, shown):
         raise DomainError(f"{inner}: a folder in a folder is not read; give a list of files.")

@@ -184,7 +184,5 @@ def check_clip(clip: object) -> None:
 
 def table(data: Any) -> Any:
     if not hasattr(data, "keys"):
-        raise DomainError(
-            f"the data must map each declared field to its column ({{'x': X}}), not {type(data).__name__}."
-        )
+        raise DomainError(f"data must map each declared field to its column, {{'x': X}}, not {type(data).__name__}.")
     return data

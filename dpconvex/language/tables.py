@@ -145,8 +145,7 @@ def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
     except ImportError as error:
         raise DomainError(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'.") from error
     if not path.is_file():  # a pipe may never begin
-        what = "this is no file, and a Parquet file was expected" if path.exists() else "there is no such file"
-        raise DomainError(f"{path}: {what}.")
+        raise DomainError(f"{path}: this is no file, and a Parquet file was expected.")
     try:
         return read(pyarrow.parquet)
     except (FileNotFoundError, PermissionError):

@@ -1,7 +1,6 @@
-"""Random Fourier features: kernels as inner products of bounded vectors.
+"""Random Fourier features: kernels as inner products of vectors whose norm is known, by public frequencies that cost nothing.
 
-The frequencies are drawn without looking at the data, so they are public and cost nothing; what matters for privacy is the
-norm of the mapped record, which is known exactly.  (Rahimi & Recht 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3.)
+Rahimi & Recht 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3.
 """
 
 from dataclasses import dataclass

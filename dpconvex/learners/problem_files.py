@@ -1,7 +1,6 @@
 """Finds and loads problem files: declared learners, one per file, shipped with the toolkit or the user's own.
 
-A problem file defines ``template``, a function of keyword options that returns a `Template`; the first line of its
-docstring is its description.  Nothing in a file runs before it is loaded: `problems` only reads the text.
+A file defines ``template``, a function of keyword options that returns a `Template`; `problems` reads its text, and runs nothing.
 """
 
 import ast

@@ -1,7 +1,6 @@
 """A file of JSON lines that several processes append to and that loses nothing it has confirmed; `Budget` keeps its spends here.
 
-Every line is written under an exclusive lock and forced to the disk before `append` returns.  A process that dies in
-the middle of a write leaves a torn last line, which `lines_of` refuses and `mend` repairs.
+A process that dies in the middle of a write leaves a torn last line, which `lines_of` refuses and `mend` repairs.
 """
 
 import errno

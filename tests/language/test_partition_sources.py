@@ -62,9 +62,9 @@ def test_a_folder_of_parquet_files(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"neither")
     for source, schema, said in (
         (tmp_path, None, "tables need a schema"),
-        (first, SCHEMA, "this is a file; give a list of files"),
-        (tmp_path / "none", SCHEMA, "there is no such folder"),
-        ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: there is no such file"),
+        (first, SCHEMA, "this is no folder; give a list of files"),
+        (tmp_path / "none", SCHEMA, "this is no folder"),
+        ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: this is no file"),
         (tmp_path, SCHEMA, r"partition 0: .*a\.parquet: the file is damaged"),
     ):
         with pytest.raises(dp.DomainError, match=said):
