@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
@@ -129,9 +130,8 @@ def test_devices_that_cannot_be_had_are_refused(monkeypatch):
 
 
 def test_sparse_columns_stay_on_the_processor():
-    sparse = pytest.importorskip("scipy.sparse")
     template = dp.load("logistic_regression", features=2, regularization=0.1)
-    batch = template.record.validate({"x": sparse.csr_array([[1.0, 0.0], [0.0, 1.0]]), "y": [1, -1]})
+    batch = template.record.validate({"x": sp.csr_array([[1.0, 0.0], [0.0, 1.0]]), "y": [1, -1]})
     with dp.devices():
         assert BatchedLoss(template, Space(template.variables), batch).devices is None
 

@@ -166,7 +166,7 @@ def test_a_fork_draws_no_noise_from_what_it_copied():
 DEPTH = 40
 
 
-def law(program, patch, where=samplers):
+def law(program, patch):
     """Return the exact probability of each outcome, by running a program down all paths of coins; deep ones are left out."""
     found = {}
     paths = [()]
