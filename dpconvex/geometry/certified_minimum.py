@@ -208,8 +208,6 @@ def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | fl
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))
     turn = svec(kernel.T @ basis @ kernel)
-    if not z.any():
-        return SEMIDEFINITE, turn, 0.0
     inverted = (vector * np.where(small, 0.0, 1 / np.where(small, 1.0, eigenvalue))) @ vector.T
     multiplier = smat(z.astype(float))
     bend = svec(inverted @ basis @ multiplier + multiplier @ basis @ inverted)

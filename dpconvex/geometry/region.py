@@ -209,15 +209,13 @@ class Region:
         bound = weighted_sum({part: factors for part, factors in sums.items() if part.is_affine})
         return -bound * np.eye(matrix.shape[0]) - float(weights[entry]) * matrix
 
-    def _squares(self, level: Affine, terms: list[tuple[Expression, Array]]) -> tuple[str, Affine, Affine]:
+    def _squares(self, level: Affine, terms: list[tuple[Expression, Array]]) -> tuple[str, Affine, Affine] | None:
         rows = stacked([affine_map(e, self.space) for e, _ in terms], [np.sqrt(weights) for _, weights in terms])
-        if not level[0].nnz:
-            if level[1][0] < 0:
-                raise self.contradiction()
-            return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
-        # |e|^2 <= t where ||(2 e, t - 1)|| <= t + 1.
-        inside = stacked([(2 * rows[0], 2 * rows[1]), (level[0], level[1] - 1)])
-        return SECOND_ORDER, (level[0], level[1] + 1), inside
+        if level[0].nnz:
+            return None
+        if level[1][0] < 0:
+            raise self.contradiction()
+        return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
 
     # The affine hull.
 

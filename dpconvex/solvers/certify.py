@@ -17,8 +17,8 @@ from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
-# So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
-ROUNDS, MANY = 4, 1000
+# Where fewer steps are allowed, no interior points are asked for.
+MANY = 1000
 
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
@@ -41,14 +41,12 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
-    """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
+    """Take steps and, without kinks, begin again at an interior point, which finds what steps do not far out, along the edge."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
     lowest = floor(composite, best)
     rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
-    for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
-        if best.distance_bound <= tolerance:
-            break
+    if best.distance_bound > tolerance and not (rounded or problem.kinks) and max_steps >= MANY:
         found = PerturbedObjective(problem).minimised(best.theta, tolerance)
         if found.distance <= tolerance:
             return Solution(found.point, found.distance, composite.evaluations)
