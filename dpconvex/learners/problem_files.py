@@ -81,7 +81,7 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         return file
     known = shipped()
     if text not in known:
-        raise TemplateError(f"load: there is no problem {text!r}, nor a path that ends in .py: {', '.join(known)}.")
+        raise TemplateError(f"load: no problem {text!r} (of a file, give its path, ending in .py): {', '.join(known)}.")
     return known[text]
 
 

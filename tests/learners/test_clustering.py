@@ -157,7 +157,7 @@ def test_given_the_centres_a_neighbour_has_one_other_label():
     [
         ({"share": True}, dp.TemplateError, "share"),
         ({"clustering": 3}, dp.TemplateError, "NoisyKMeans"),
-        ({"clustering": dp.Components([[[0.0, 0.0]]])}, dp.TemplateError, "the centres have the shape"),
+        ({"clustering": dp.Components([[[0.0, 0.0]]])}, dp.TemplateError, "centres must have the shape"),
         ({"group": "m"}, dp.TemplateError, "no Choice 'm'"),
         ({"data": {**SMALL, "m": np.zeros(300)}}, dp.DomainError, "fills in"),
     ],
