@@ -51,7 +51,7 @@ def norms(b):
     return np.linalg.norm(b, axis=1)
 
 
-@pytest.mark.parametrize(("dimension", "scale"), [(1, 1.0), (2, 1.0), (6, 3.0), (55, 1.5)])
+@pytest.mark.parametrize(("dimension", "scale"), [(1, 1.0), (10, 3.0), (24, 1.5)])
 def test_the_norm_has_a_gamma_law(dimension, scale):
     drawn = norms(sample(dimension, scale))
     assert stats.kstest(drawn, stats.gamma(dimension, scale=scale).cdf).pvalue > ALARM
@@ -61,7 +61,7 @@ def test_the_norm_has_a_gamma_law(dimension, scale):
 
 @pytest.mark.parametrize(
     ("dimension", "scale", "draw"),
-    [(2, 1.0, gamma_direction), (3, 1.0, gamma_direction), (10, 1.0, gamma_direction), (6, 2.5, gaussian)],
+    [(2, 1.0, gamma_direction), (10, 3.0, gamma_direction), (6, 2.5, gaussian)],
 )
 def test_the_direction_is_uniform(dimension, scale, draw):
     """The coordinate t of a uniform direction along any axis has (1 + t)/2 ~ Beta((p-1)/2, (p-1)/2)."""
