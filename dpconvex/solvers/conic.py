@@ -3,7 +3,7 @@
 Baselines promise nothing, and need neither a projection nor smoothness nor strong convexity (`least`).
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,9 +86,14 @@ class Conic:
         program = perturbed_program(problem, fresh)
         options: dict[str, Any] = dict(self.options)
         try:
-            solve_quietly(program, self.solver, options)
+            solution = solve_quietly(program, self.solver, options)[2]
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
+        if stopped_early(solution, options):
+            raise NotConverged(
+                f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
+                "released. Allow it more iterations, or use the first-order backend."
+            )
         return packed(problem, fresh, program)
 
 
@@ -97,6 +102,15 @@ def packed(problem: Problem, fresh: dict[str, cp.Variable], program: cp.Problem)
     if any(value is None or not np.isfinite(value).all() for value in values.values()):
         raise SolverFailed(f"the solver returned no point (its status: {program.status}). Nothing is released.")
     return problem.space.pack(values)
+
+
+def stopped_early(solution: Any, options: Mapping[str, Any]) -> bool:
+    """Say whether a solver ran into its limit of iterations or time; what it holds then is no answer, near as it may be."""
+    if solution.status == cp.settings.USER_LIMIT:
+        return True
+    done = solution.attr.get(cp.settings.NUM_ITERS)
+    allowed = [options[name] for name in ("max_iter", "max_iters") if name in options]
+    return bool(allowed) and solution.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]
 
 
 def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:

@@ -57,7 +57,7 @@ def test_the_release_follows_the_law_of_its_certificate():
 
 @pytest.mark.parametrize(
     "backend",
-    [dp.Conic(max_iter=2, polish_steps=1), dp.Conic("SCS", 1, max_iters=2), FirstOrder(max_steps=2)],
+    [dp.Conic(max_iter=2), dp.Conic("SCS", max_iters=2), FirstOrder(max_steps=2)],
     ids=["clarabel", "scs", "first-order"],
 )
 def test_a_solver_that_is_stopped_early_releases_nothing(backend):
