@@ -130,16 +130,21 @@ class Repetitions:
 
     def _invert(self, level: Decimal) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""
-        length, shape = Decimal(log_inverse_gamma(self.mean, self.shape)), Decimal(self.shape)
         with localcontext(prec=2 * DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN):
-            rest = 1 - (-length).exp()
-            tiny = abs(shape) < Decimal(10) ** -DIGITS
-            mass = rest / length if tiny else rest * shape / ((shape * length).exp() - 1)
+            (rest, mass), shape = start(self.mean, self.shape), Decimal(self.shape)
             count, total = 1, mass
             while total <= level:
                 mass *= rest * (count + shape) / (count + 1)
                 count, total = count + 1, total + mass
         return count
+
+
+@lru_cache(maxsize=64)
+def start(mean: float, shape: float) -> tuple[Decimal, Decimal]:
+    """Return 1 - gamma and the probability of one run, in the precision of who asks."""
+    length, eta = Decimal(log_inverse_gamma(mean, shape)), Decimal(shape)
+    rest = 1 - (-length).exp()
+    return rest, rest / length if abs(eta) < Decimal(10) ** -DIGITS else rest * eta / ((eta * length).exp() - 1)
 
 
 @lru_cache(maxsize=64)
