@@ -21,6 +21,15 @@ def pieces(data, cuts=CUTS):
     return [data[a:b] for a, b in pairwise(cuts)]
 
 
+def in_files(folder, data):
+    """Return partitions whose columns are files."""
+    parts = pieces(data)
+    for k, part in enumerate(parts):
+        for name, column in part.items():
+            np.save(folder / f"{name}{k}.npy", column)
+    return dp.Partitions([{name: folder / f"{name}{k}.npy" for name in part} for k, part in enumerate(parts)])
+
+
 def ridge(w):
     return 0.05 * cp.sum_squares(w)
 

@@ -44,7 +44,6 @@ def is_module(dotted):
 
 
 def module_of(dotted):
-    """Return the module that an imported name is in, or is."""
     while not is_module(dotted):
         dotted = dotted.rpartition(".")[0]
     return dotted

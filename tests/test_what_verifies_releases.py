@@ -97,7 +97,6 @@ LEARNERS = {
 
 
 def reference(template, data, noise, added):
-    """Solve the perturbed program to the limit of accuracy."""
     problem = template.problem(data, noise, added=added)
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, max_iter=500)
     return {variable.name(): np.asarray(variable.value) for variable in problem.variables()}

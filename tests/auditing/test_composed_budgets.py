@@ -64,8 +64,7 @@ def shown(parts, delta):
 def fitted(budget, mechanism):
     rng = np.random.default_rng(0)
     data = {"x": rng.uniform(-1, 1, size=(SIZE, 1)), "y": rng.choice([-1, 1], size=SIZE)}
-    release = dp.solve(LEARNER, data, EACH, mechanism, size=SIZE, budget=budget)
-    return release.certificate
+    return dp.solve(LEARNER, data, EACH, mechanism, size=SIZE, budget=budget).certificate
 
 
 @pytest.mark.parametrize("accounting", ["gaussian", "renyi", "basic"])

@@ -39,7 +39,6 @@ class Jets:
         self.known = {}
 
     def of(self, expression):
-        """Return the jet of an expression."""
         if expression not in self.known:
             self.known[expression] = self._evaluate(expression)
         return self.known[expression]
@@ -74,12 +73,10 @@ class Jets:
 
 
 def form_of(loss, constraints=(), regularizer=0.0, **fields):
-    """Return what a template of a loss of one record becomes."""
     return LossForm(Template(Record(**fields), loss, regularizer, list(constraints)))
 
 
 def analyse(loss, constraints=(), regularizer=0.0, **fields):
-    """Return the calculus's constants of a loss of one record."""
     return Analysis(form_of(loss, constraints, regularizer, **fields))
 
 

@@ -55,7 +55,6 @@ class Grower:
             self.matrix = self.variable("S", (side, side), "ball", **{kind: True})
 
     def variable(self, name, shape, how, **attributes):
-        """Declare a variable and what bounds it."""
         count = int(np.prod(shape, dtype=int))
         size = INFINITE
         if self.bounded and how == "bounds":
@@ -73,7 +72,6 @@ class Grower:
         return variable
 
     def template(self):
-        """Grow the losses and return the template."""
         depth = self.pick([1, 2, 3, DEPTH])
 
         def loss(**fields):
@@ -138,7 +136,6 @@ class Grower:
         return Part(cp.hstack([part.expression for part in parts]), sum(part.size for part in parts))
 
     def record_function(self, fields):
-        """Return a function of the record alone."""
         x, s, rx, rs = fields["x"], fields["s"], self.extent("x"), self.extent("s")
         norm, number = cp.norm(x, self.pick([1, 2, "inf"])), cp.Constant(self.pick([1.0, -0.5]))
         squares, decay = Part(cp.sum_squares(x), 2 * rx**2), Part(cp.exp(-s), 1.0)
@@ -147,7 +144,6 @@ class Grower:
     # Convex atoms
 
     def convex(self, fields, depth):
-        """Return a convex scalar of at most the given depth."""
         if depth <= 0:
             return self.leaf(fields)
         general = ["logistic", "huber", "hinge", "softmax", "sum", "weight", "divide", "softmax of convex", "softmin"]
@@ -164,7 +160,6 @@ class Grower:
         return Part(part.expression + size, size + part.size)
 
     def compose(self, kind, fields, depth):
-        """Apply an atom."""
         if kind in OF_POSITIVE:
             first, second = self.positive(fields), self.positive(fields)
             return OF_POSITIVE[kind](self.vector(fields), first, second)
@@ -251,11 +246,9 @@ OF_POSITIVE = {
 
 @st.composite
 def templates(draw):
-    """Draw a template."""
     return Grower(lambda options: draw(st.sampled_from(list(options)))).template()
 
 
 def seeded_template(seed):
-    """Grow the template of a seed."""
     rng = np.random.default_rng(seed)
     return Grower(lambda options: options[int(rng.integers(len(options)))]).template()

@@ -179,7 +179,6 @@ def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_rang
 
 @pytest.mark.parametrize("atom", [cp.lambda_max, lambda m: cp.sigma_max(m), lambda m: cp.normNuc(m)])
 def test_spectral_norms(atom):
-    """Gradients of spectral functions, by differences along random directions."""
     analysis = analyse(lambda x: atom(S + cp.diag(x)), x=Ball(2))
     assert analysis.kink is not None
     form, rng, steepest = analysis.form, np.random.default_rng(0), 0.0

@@ -10,22 +10,13 @@ from hypothesis import given, strategies as st
 import dpconvex as dp
 from dpconvex.calculus import loss_form
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.sensitive_subspace import joined, sensitive_parts
-from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.polynomial import Polynomial
 
 RECORD = dp.Record(x=dp.Ball(2), s=dp.Box(0.0, 1.0), y=dp.Choice([-1, 1]))
 FIELDS = RECORD.parameters
 w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
-
-
-def test_leaves_are_the_largest_affine_parts():
-    read, margin = Reader(FIELDS.values()).known, 1 - w @ FIELDS["x"]
-    expression = read(cp.huber(cp.maximum(margin, 0), 1) + cp.logistic(v) + cp.square(margin) + w[0])
-    assert affine_leaves(expression) == [read(part) for part in (margin, v, w[0])]
-    assert affine_leaves(read(cp.exp(FIELDS["x"]))) == []
-    assert affine_leaves(read(margin)) == [read(margin)]
 
 
 def harmless(x, s, y):

@@ -20,7 +20,6 @@ MIX = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 1
 
 
 def analysis_of(regularizer, constraints=()):
-    """The analysis of a template with this regularizer and its variables."""
     seen = regularizer.variables()
     return analyse(lambda x: sum(cp.logistic(cp.sum(z) * x[0]) for z in seen), constraints, regularizer, x=Ball(1))
 

@@ -95,7 +95,6 @@ def draw_points(form, rng):
 
 
 def check_ranges(expression, entries, jet):
-    """Test the range of an expression's entries."""
     slack = 1e-9 * (1 + np.abs(jet.value).max(initial=0.0))
     for k, scalar in enumerate(entries):
         assert scalar.value.low <= jet.value[:, :, k].min() + slack, f"below the range of {expression}"
@@ -121,7 +120,6 @@ def check_sets(expression, entries, jet, generators, directions):
 
 
 def check_constants(analysis, jets):
-    """Test every constant of the certificate."""
     gradients = [jet.gradient[:, :, 0] for jet in jets]
     for loss, gradient in zip(analysis.losses, gradients, strict=True):
         assert np.linalg.norm(gradient, axis=-1).max() <= loss.gradient_bound * (1 + TOLERANCE), "gradient bound"

@@ -36,11 +36,9 @@ class Case:
         return [Variable.of(shape, f"v{k}", 10**9 + k) for k, shape in enumerate(self.shapes)]
 
     def expression(self, kind="variable"):
-        """Return the atom of leaves."""
         return self.atom(*self.leaves(kind), **self.options)
 
     def at(self, point):
-        """Value of the atom."""
         return evaluate(self.expression(), dict(zip(self.leaves(), point, strict=True)))
 
     def point(self, rng):

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.atoms.arithmetic import contracted
-from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, summed
+from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.design import product_apart
 from dpconvex.evaluation.forms import form_of
@@ -163,7 +163,3 @@ def test_a_long_noise_vector_counts_with_its_rounding():
         errors = [float(Fraction(g) - Fraction(a) - Fraction(b) - level * Fraction(t)) for g, a, b, t in rows]
         error = math.hypot(*errors)
         assert 0 < error <= composite.gradient_error(theta, gradient)
-
-
-def test_a_sum_without_one_of_its_terms_is_none():
-    assert (summed([1.0, None, 2.0]), summed([1.0, 2.0, 3.5])) == (None, 6.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from learners_of_tests import CUTS, X, Y as SIGNS, pieces
+from learners_of_tests import CUTS, X, Y as SIGNS, in_files, pieces
 from sklearn.base import clone
 
 import dpconvex as dp
@@ -191,15 +191,6 @@ def test_a_metric_finds_what_pairs_share():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(x), fitted.predict(x))
 
 
-def in_files(folder, y):
-    entries = []
-    for k, part in enumerate(pieces({"x": X, "y": y})):
-        entries.append({name: folder / f"{name}{k}.npy" for name in part})
-        for name, column in part.items():
-            np.save(folder / f"{name}{k}.npy", column)
-    return dp.Partitions(entries)
-
-
 MODELS = {
     "logistic": (dp.LogisticRegression(classes=LABELS, seed=1, epsilon=2.0), Y),
     "kernel": (dp.KernelSVC(classes=LABELS, seed=1, epsilon=9.0, components=5, fit_intercept=True), Y),
@@ -213,7 +204,7 @@ MODELS = {
 def test_a_fit_to_partitions_is_one_to_the_table(name, tmp_path):
     model, y = MODELS[name]
     expected = clone(model).fit(X, y)
-    for parts in (dp.Partitions(pieces({"x": X, "y": y})), in_files(tmp_path, y)):
+    for parts in (dp.Partitions(pieces({"x": X, "y": y})), in_files(tmp_path, {"x": X, "y": y})):
         found = clone(model).fit(parts)
         for parameter, value in expected.release_.items():
             np.testing.assert_allclose(found.release_[parameter], value, rtol=0, atol=1e-6)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
@@ -80,6 +81,8 @@ AFFINE = {
     "index": lambda a, A: X[1:3] + a[::2],
     "negative step": lambda a, A: X[::-1] + a,
     "mask": lambda a, A: X[MASK],
+    "fancy index": lambda a, A: X[[2, 0]] + N[np.array([True, False]), 1],
+    "sparse": lambda a, A: cp.Constant(sp.csc_array(np.eye(2, 4))) @ X,
     "hstack": lambda a, A: cp.hstack([X, a, 1]),
     "bmat": lambda a, A: cp.bmat([[N, A], [A, N]]),
     "kron": lambda a, A: cp.kron(np.array([[1.0, 2.0]]), N),
@@ -153,7 +156,7 @@ def test_random_templates(terms, per_label, seed):
         (lambda m: cp.huber(cp.pos(m), 1.0), 1e300, 2e300, 2.0),
         (lambda m: cp.huber(cp.norm(cp.hstack([m, m]), 2), 1.0), 0.0, 0.0, 0.0),
         (lambda m: cp.power(cp.abs(m), 1.5), 0.0, 0.0, 0.0),
-        (lambda m: cp.logistic(m), 1000.0, 1000.0, 1.0),
+        *((cp.logistic, far, max(far, 0.0), float(far > 0)) for far in (-1e300, -1000.0, 1000.0, 1e300)),
         (lambda m: cp.log_sum_exp(cp.hstack([m, -m])), 1000.0, 1000.0, 1.0),
         (lambda m: cp.abs(m), 0.0, 0.0, 0.0),
         (lambda m: -cp.entr(m + 1), 0.0, 0.0, 1.0),

@@ -8,7 +8,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from learners_of_tests import X, Y, pieces
+from learners_of_tests import X, Y, in_files, pieces
 
 import dpconvex as dp
 from dpconvex.language.partitions import Workers
@@ -70,13 +70,6 @@ def test_mechanisms_have_the_same_bits_on_workers(client, monkeypatch, options):
     assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
 
 
-def files(client, folder):
-    for k, piece in enumerate(PIECES):
-        for name, column in piece.items():
-            np.save(folder / f"{name}{k}.npy", column)
-    return dp.Partitions([{name: folder / f"{name}{k}.npy" for name in "xy"} for k in range(len(PIECES))])
-
-
 def arrays(client, folder):
     da, rows = pytest.importorskip("dask.array"), tuple(len(piece["y"]) for piece in PIECES)
     return {"x": da.from_array(X, chunks=(rows, (2, 1))), "y": da.from_array(Y, chunks=350)}
@@ -86,7 +79,7 @@ KINDS = {
     "array": arrays,
     "futures": lambda client, folder: {name: client.scatter([p[name] for p in PIECES]) for name in "xy"},
     "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in PIECES]),
-    "files": files,
+    "files": lambda client, folder: in_files(folder, {"x": X, "y": Y}),
 }
 
 

@@ -64,7 +64,6 @@ class Fit:
 
     @property
     def name(self):
-        """Name in the golden file."""
         promise = f"{self.privacy.adjacency}, epsilon {self.privacy.epsilon:g}"
         promise += f", delta {self.privacy.delta:g}" if self.privacy.delta else ""
         return f"{promise}, {'automatic' if self.mechanism is None else self.mechanism.name}"

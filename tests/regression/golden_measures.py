@@ -107,11 +107,7 @@ class Measured:
         )
 
     def minimum(self):
-        """Fit without privacy.
-
-        The minimiser is certified to `TOLERANCE`, and a subgradient r of the objective is known there with ||r||/mu below it.
-        So the objective is at most ``||r||^2 / (2 mu)`` above its minimum, which is far below what is compared.
-        """
+        """Fit without privacy; with a subgradient of length r, the objective is ``r^2 / (2 mu)`` above its minimum at most."""
         if self.kinked:  # no first-order certificate
             return {"records": self.size}
         solution = backends.solve(self.problem, None, TOLERANCE)
@@ -142,5 +138,4 @@ class Measured:
         return found | {"test_error": float(np.mean(np.abs(answer - self.test["y"]) if "y" in self.test else answer))}
 
     def everything(self):
-        """Return all that the golden file holds about the case."""
         return {"minimum": self.minimum()} | {fit.name: self.fit(fit) for fit in self.case.fits}

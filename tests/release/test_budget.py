@@ -159,6 +159,7 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
         (HEADER + SPEND.replace("0.5", "true"), "line 2.*epsilon"),
         (HEADER + SPEND.replace('"a"', "3"), "line 2.*label"),
         (HEADER + SPEND.replace("label", "name"), "line 2.*label"),
+        (HEADER + SPEND.replace("}", ', "event": {"kind": "magic"}}'), "line 2: not a spend"),
         (HEADER + SPEND * 3, "exceed"),
         (HEADER + SPEND.replace("0.0}", "0.1}"), "exceed"),
     ],

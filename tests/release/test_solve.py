@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import ridge
 from scipy import stats
 
 import dpconvex as dp
@@ -146,24 +147,20 @@ X = dp.Ball(3).project(RNG.normal(size=(80, 3)))
 DATA = {"x": X, "y": np.where(X[:, 0] + 0.3 * RNG.normal(size=80) > 0, 1, -1)}
 
 
-def squares(w):
-    return 0.05 * cp.sum_squares(w)
-
-
 def logistic(x, y, w):
     return cp.logistic(-y * (x @ w))
 
 
 # Loss, regularizer, and constraints, if there are any.
 CASES = {
-    "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), squares),
+    "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), ridge),
     "logistic, lasso": (logistic, lambda w: 0.01 * cp.norm1(w)),
     "nothing added": (lambda x, y, w: cp.square(x @ w - y), lambda w: 0.0),
-    "exponential": (lambda x, y, w: cp.exp(-y * (x @ w)), squares),
-    "second-order cone": (logistic, squares, lambda w: [cp.norm(w[:2]) <= w[2]]),
-    "cubic norm": (lambda x, y, w: cp.pnorm(cp.hstack([x @ w - y, w[0]]), 3), squares),
+    "exponential": (lambda x, y, w: cp.exp(-y * (x @ w)), ridge),
+    "second-order cone": (logistic, ridge, lambda w: [cp.norm(w[:2]) <= w[2]]),
+    "cubic norm": (lambda x, y, w: cp.pnorm(cp.hstack([x @ w - y, w[0]]), 3), ridge),
     "without end": (lambda x, y, w: -y * (x @ w), lambda w: 0.0),
-    "without a point": (logistic, squares, lambda w: [cp.sum(w) >= 1, w <= -1]),
+    "without a point": (logistic, ridge, lambda w: [cp.sum(w) >= 1, w <= -1]),
 }
 
 

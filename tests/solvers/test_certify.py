@@ -87,22 +87,6 @@ def test_models_of_many_records_end_at_one_answer_in_fewer_passes(name, monkeypa
     assert modelled.evaluations <= max(plain.evaluations, 12)
 
 
-def test_lasso_has_exact_zeros_and_the_known_solution():
-    """With orthogonal records the minimiser is known entry by entry: shrunk, or exactly zero."""
-    w = cp.Variable(3, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(3), t=dp.Box(-4.0, 4.0)),
-        lambda x, t: 0.5 * cp.square(x @ w - t),
-        0.25 * cp.sum_squares(w) + 0.3 * cp.norm1(w),
-    )
-    batch = template.record.validate({"x": np.eye(3), "t": [4.0, 0.8, -2.0]})
-    problem = build(template, 0.5, noise=0.0, batch=batch)
-    theta = solve(problem, "first-order", 1e-11).theta
-    expected = [(4 - 0.9) / 2.5, 0.0, -(2 - 0.9) / 2.5]
-    assert theta == pytest.approx(expected, abs=1e-11)
-    assert theta[1] == 0.0
-
-
 @pytest.mark.parametrize("name", ["logistic", "large margin"])
 def test_distant_points_and_tolerances_below_rounding_are_refused(name):
     problem = PROBLEMS[name]()

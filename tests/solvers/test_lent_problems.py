@@ -32,8 +32,7 @@ def meddling(change):
 
 
 def released(backend=None, **options):
-    found = dp.solve(LEARNER, DATA, dp.Privacy(1.0), GAMMA, backend=backend, seed=3, **options)["w"]
-    return found
+    return dp.solve(LEARNER, DATA, dp.Privacy(1.0), GAMMA, backend=backend, seed=3, **options)["w"]
 
 
 def anew(name, value):
