@@ -44,6 +44,8 @@ class Smooth(Protocol):
 
     def gradient_error(self, x: Array, gradient: Array) -> float: ...
 
+    def lowered(self, x: Array) -> Array: ...  # with heights next to what is below them, where they are higher
+
 
 @dataclass(frozen=True, eq=False)
 class Certified:
@@ -58,9 +60,9 @@ def certified_distance(
 ) -> float:
     """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
     mu, count = function.modulus, len(function.costs)
-    duals = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
+    duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        duals = shared_out(blocks, duals, function.costs)
+        duals = shared_out(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
     slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
@@ -81,19 +83,42 @@ def certified_distance(
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def shared_out(blocks: Sequence[Block], duals: Sequence[Array], costs: Array) -> list[Array]:
-    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most."""
-    heights = [abs(sp.coo_array(block.matrix[:, -len(costs) :])) for block in blocks]
-    said = np.zeros(len(costs))
-    for table, z in zip(heights, duals, strict=True):
-        np.add.at(said, table.col, (table.data * z[table.row]).astype(float))
-    scale = costs / np.where(said > 0, said, 1.0)
-    for block, table, z in zip(blocks, heights, duals, strict=True):
+def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
+    """Leave out multipliers, not of heights, whose gap costs more than the residual that they take away."""
+    if block.kind == NONNEGATIVE:
+        costly = z * block.norms**2 <= modulus * block.at(x)
+    else:
+        costly = np.full(len(z), np.sum((block.matrix.T @ z) ** 2) <= modulus * (z @ block.at(x)))
+    of_heights = np.diff(sp.csr_array(block.matrix[:, len(x) - count :]).indptr) > 0
+    return np.where(costly & ~(of_heights if block.kind == NONNEGATIVE else of_heights.any()), 0.0, z)
+
+
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
+    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
+
+    The cost of a height of which they say nothing goes to the conditions next to equality.
+    """
+    count = len(costs)
+    heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
+    given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
+
+    def said() -> Array:
+        pairs = zip(heights, given, strict=True)
+        return np.sum([np.bincount(t.col, (t.data * z[t.row]).astype(float), count) for t, z in pairs], axis=0)
+
+    slacks = [block.at(x)[table.row].astype(float) for block, table in zip(blocks, heights, strict=True)]
+    for table, slack in zip(heights, slacks, strict=True):
+        np.minimum.at(least, table.col, slack)
+    silent = said() == 0
+    for table, slack, z in zip(heights, slacks, given, strict=True):
+        np.add.at(z, table.row, (slack <= least[table.col]) & silent[table.col])
+    scale = costs / said()
+    for block, table, z in zip(blocks, heights, given, strict=True):
         if block.kind == NONNEGATIVE:
             z[table.row] *= scale[table.col]
         elif table.nnz:
             z *= scale[table.col[0]]
-    return [block.dual(z) for block, z in zip(blocks, duals, strict=True)]
+    return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
 
 
 def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[float, float] | None:

@@ -90,7 +90,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         if len(cuts) == len(region.curved) == len(known) - count:
             bent = bent + region.curvature(near, known[count:])
         found = model(region, [part for part, _, _ in parts], near, bent, gradient, unit)
-        end = near if found is None else region.on_hull(near + found[0])
+        end = near if found is None else function.lowered(region.on_hull(near + found[0]))
         length = np.inf if found is None else float(np.linalg.norm((end - near).astype(float)))
         if found is None or (length > 1e3 * unit and unit < size):  # farther than what the model knows of
             unit, waiting = min(length, 10 * unit, size), waiting + (found is None)
@@ -132,7 +132,7 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
         end = region.on_hull(near + move)
         distance = certified_distance(function, region, near, slope, blocks, multipliers)
         best = min(best, Certified(near.astype(float), distance), key=lambda one: one.distance)
-        point = region.bring_in(end)
+        point = region.bring_in(function.lowered(end))
         there = function.value_and_gradient(point.astype(float))[1]
         distance = certified_distance(function, region, point, there, blocks, multipliers)
         moved = distance < best.distance
@@ -190,8 +190,9 @@ def entrywise(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | f
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
     if block.kind == ABSOLUTE:  # entries away from 0 keep their signs
         small = np.flatnonzero(np.abs(value[1:]) <= ROUND * (1 + abs(value[0])))
-        turn = np.eye(count)[:, [0, *(1 + small)]]
-        turn[1:, 0] = np.where(np.isin(np.arange(count - 1), small), 0.0, -np.sign(value[1:]))
+        turn = np.zeros((count, 1 + len(small)))
+        turn[:, 0] = np.concatenate([[1.0], -np.sign(value[1:])])
+        turn[1 + small, 0], turn[1 + small, 1 + np.arange(len(small))] = 0.0, 1.0
         return (ABSOLUTE if len(small) else NONNEGATIVE), turn, 0.0
     length = float(np.linalg.norm(value[1:]))
     if length <= ROUND * (1 + abs(value[0])):
@@ -211,6 +212,8 @@ def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | fl
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))
     turn = svec(kernel.T @ basis @ kernel)
+    if not z.any():
+        return SEMIDEFINITE, turn, 0.0
     inverted = (vector * np.where(small, 0.0, 1 / np.where(small, 1.0, eigenvalue))) @ vector.T
     multiplier = smat(z.astype(float))
     bend = svec(inverted @ basis @ multiplier + multiplier @ basis @ inverted)
@@ -305,12 +308,19 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
     found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
-    largest, share = float(np.abs(end).max()), float(rest.sum(axis=1).max())
-    if not (np.isfinite(largest) and share < 0.5 and not np.delete(rest, coordinates, axis=1).any()):
+    # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
+    bounded, fine = np.zeros(region.dim, dtype=bool), np.isfinite(end)
+    for _ in range(count + 1):
+        bounded[coordinates] = fine[:count] & fine[count:]
+        fine = np.isfinite(end) & ~rest[:, ~bounded].any(axis=1)
+    within = np.tile(bounded[coordinates], 2)
+    largest = float(np.abs(end[within]).max(initial=0.0))
+    share = float(rest[within].sum(axis=1).max(initial=0.0))
+    if not share < 0.5:
         return known
-    # The largest coordinate M has M <= largest + share M.
+    # The largest coordinate M among these has M <= largest + share M.
     room = rest.sum(axis=1) * largest / (1 - share) * (1 + 1e-9)
-    end = np.nextafter(end + room, np.inf)
+    end = np.where(fine, np.nextafter(end + room, np.inf), np.inf)
     return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
 
 

@@ -13,12 +13,13 @@ from dpconvex.core.arrays import Array
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certificates import Certified
 from dpconvex.geometry.certified_minimum import minimum
+from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
 
-# Where fewer steps are allowed, no interior points are asked for.
-MANY = 1000
+# So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
+ROUNDS, MANY = 4, 1000
 
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
@@ -41,12 +42,14 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
-    """Take steps and, without kinks, begin again at an interior point, which finds what steps do not far out, along the edge."""
+    """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
     lowest = floor(composite, best)
     rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
-    if best.distance_bound > tolerance and not (rounded or problem.kinks) and max_steps >= MANY:
+    for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
+        if best.distance_bound <= tolerance:
+            break
         found = PerturbedObjective(problem).minimised(best.theta, tolerance)
         if found.distance <= tolerance:
             return Solution(found.point, found.distance, composite.evaluations)
@@ -117,6 +120,14 @@ class PerturbedObjective:
     def gradient_error(self, x: Array, gradient: Array) -> float:
         dim = self.composite.dim
         return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
+
+    def lowered(self, x: Array) -> Array:
+        if self.epigraph is None:
+            return x
+        theta, heights = np.split(x, [self.composite.dim])
+        terms = self.epigraph.heights(theta.astype(float))
+        above = terms + 4 * UNIT * np.abs(terms)
+        return np.concatenate([theta, np.where(heights > above, above, heights)])
 
 
 @dataclass(frozen=True)
