@@ -79,6 +79,9 @@ class SquaredDistance:
     def gradient_error(self, x, gradient):
         return float(np.finfo(float).eps * (np.linalg.norm(gradient) + np.linalg.norm(x)))
 
+    def lowered(self, x):
+        return x
+
 
 def tolerance(region, x):
     """Rounding allows curved sets no more than 1e-8, and everything is tried before that is said."""
