@@ -19,7 +19,7 @@ PAGES = {
     "proving": (
         "Proving and fitting",
         (
-            *("release.verify", "release.solve", "release.bounded", "release.engine", "release.release"),
+            *("release.verify", "release.solve", "release.bounded", "release.baseline", "release.release"),
             *("release.collect", "release.statistics", "solvers", "evaluation"),
         ),
     ),

@@ -67,13 +67,13 @@ from .mechanisms.private_selection import Repetitions as Repetitions
 from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
 from .mechanisms.residual_noise import Cover as Cover
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
+from .release.baseline import minimize as minimize
 from .release.bounded import (
     PrivateBound as PrivateBound,
     solve_bounded as solve_bounded,
     verify_bounded as verify_bounded,
 )
 from .release.budget import Budget as Budget
-from .release.engine import minimize as minimize
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics
 from .release.statistics import Coefficients as Coefficients, Statistics as Statistics, coefficients as coefficients
