@@ -14,7 +14,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
-from dpconvex.language.validation import check_labels
+from dpconvex.language.validation import check_labels, label_entries
 from dpconvex.learners.clustering import Components
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
@@ -318,13 +318,14 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
 
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         differences = differences_of(X)
-        plain("fit", "y", y, texts=True)
+        plain("fit", "y", y, texts=True, cells=False)
         self.n_features_in_ = differences.shape[1]
         return differences, column_or_1d(y)
 
     def _target(self, y: Any) -> Any:
         different, alike = self.classes_
-        return np.select([y == alike, y == different], ["alike", "different"], np.asarray(y, dtype=object))
+        names = {alike: "alike", different: "different"}
+        return [names.get(label, label) for label in label_entries("y", y)]
 
     def save(self, path: Any, schema: Any = None) -> None:
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")

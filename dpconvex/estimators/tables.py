@@ -43,12 +43,15 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", **opt
         text = str(error).splitlines()[0].rstrip(".")
         if not text.startswith(("could not convert", "Input X contains")):
             raise
-        remedy = f"leave such records out, fill them in with public values, or {ENCODE}"
+        remedy = f"fill them in with public values, or {ENCODE}"
         raise DomainError(f"{caller}: {text}; {remedy}.") from error
 
 
-def plain(caller: str, name: str, values: Any, texts: bool = False) -> None:
-    """Refuse masked entries, dates, durations and, except as labels, texts: scikit-learn would make numbers of them."""
+def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> None:
+    """Refuse masked entries, dates, durations and, except as labels, texts: scikit-learn would make numbers of them.
+
+    Without `cells`, those in arrays of objects are left to whoever looks at values.
+    """
     if has_masked(values):
         raise DomainError(f"{caller}: entries of {name} are masked; leave such records out, or fill them in.")
     if values is None or sp.issparse(values):
@@ -58,7 +61,7 @@ def plain(caller: str, name: str, values: Any, texts: bool = False) -> None:
     except Exception:  # what is no array, scikit-learn refuses with its own words
         return
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
-    odd = kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
+    odd = cells and kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
     if odd or kind in "Mm" or (kind in "US" and not texts):
         what = f"{'' if texts else 'texts, '}dates or durations for numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")

@@ -6,6 +6,7 @@ What comes back stays inside: an array that nobody can write to, or a column tha
 import datetime
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
+from decimal import Decimal
 from numbers import Number, Real
 from typing import Any
 
@@ -108,7 +109,7 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
     if array.dtype.kind != "O":
         return array
     for place, entry in enumerate(array.ravel().tolist()):
-        if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | np.bool_)):
+        if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | Decimal | np.bool_)):
             row, kind = place // max(int(np.prod(wanted)), 1), type(entry).__name__
             raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, a {kind}).")
     try:
@@ -226,7 +227,7 @@ class Gate:
             for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
                 where = f"row {first + found.row[k]}, column {found.col[k]}"
                 value = str(found.data[k]).replace("nan", "NaN")
-                remedy = "leave the record out, or fill it in with a public value, such as that of a Schema"
+                remedy = "fill it in with a public value, such as that of a Schema"
                 raise DomainError(f"field {self.name!r}: {where} is {value}; {remedy}.")
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:

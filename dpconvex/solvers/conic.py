@@ -33,7 +33,7 @@ class Conic:
 
     The solver's answer, exact or not, is brought to the tolerance.  Where it raises an error, returns no point, or cannot be
     given an atom of the loss (an own `Atom`), the first-order backend answers: whether there is a release must not depend on
-    one record.
+    one record.  It does where an option ends the solver early, by iterations or time: such a fit is an error.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Estimators clone, fit, predict and verify, and learn nothing that was not declared, from tables and from partitions."""
 
 import pickle
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -83,8 +84,7 @@ def test_what_cannot_be_whitened_is_refused_before_payment():
 NO_NUMBERS = [
     lambda x: np.ma.masked_array(x, mask=x > 0.2),
     lambda x: np.zeros(x.shape, dtype="m8[ns]"),
-    lambda x: np.array([np.datetime64(0, "ns")] * x.size, dtype=object).reshape(x.shape),
-    lambda x: x.astype(str).astype(object),
+    lambda x: x.astype(str),
 ]
 
 
@@ -99,11 +99,10 @@ def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil):
         (classifier, spoil(x), y),
         (dp.PrivateEstimator(dp.load("logistic_regression", features=2), **given), spoil(x), y),
         (dp.MetricLearner(radius=2.0, **given), spoil(x.reshape(10, 2, 2)), [0, 1] * 5),
-        (regression, [[10**400, 0]] * 20, x[:, 0]),
         (classifier, x, np.ma.masked_array(y, mask=np.arange(20) < 3)),
         (classifier, x, y.astype("m8[ns]")),
     ):
-        with pytest.raises(dp.DomainError, match=r"masked|dates or durations|larger than"):
+        with pytest.raises(dp.DomainError, match=r"masked|dates or durations"):
             model.fit(features, target)
     assert not given["budget"].entries
     with pytest.raises(dp.DomainError, match=r"masked|dates or durations"):
@@ -113,6 +112,7 @@ def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil):
 def test_values_are_looked_at_when_they_are_paid_for():
     x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), np.array([0, 1] * 10)
     gap, far, other, pairs = np.where(x == x[3], np.nan, x), 9.0 * x, 5 * y, np.stack([x, 0.5 * x], axis=1)
+    objects = [np.where(x == x[3], what, x.astype(object)) for what in (pd.NA, 10**400, "0.1", Decimal("sNaN"))]
     budget = dp.Budget(dp.Privacy(99.0, 0.1))
     given = {"epsilon": 1.0, "budget": budget}
     models = (
@@ -127,9 +127,14 @@ def test_values_are_looked_at_when_they_are_paid_for():
         (dp.HuberRegressor(**given), x, np.where(y, np.nan, 0.0)),
         (dp.LinearRegression(**given), far, y),
         (dp.PrivateEstimator(dp.load("logistic_regression", features=2), **given), x, other),
+        *((dp.LogisticRegression(**given), pd.DataFrame(spoilt), y) for spoilt in objects),
+        (dp.LogisticRegression(**given), x, np.where(y, pd.NaT, y.astype(object))),
+        (dp.MetricLearner(**given), pairs, np.where(y, pd.NA, y.astype(object))),
     )
     for spent, (model, features, target) in enumerate(models, 1):
-        with pytest.raises(dp.DomainError, match=r"NaN|nan|not declared|outside Box|outside Ball"):
+        with pytest.raises(
+            dp.DomainError, match=r"NaN|nan|not declared|outside Box|outside Ball|not an array of numbers"
+        ):
             model.fit(features, target)
         assert len(budget.entries) == spent
 
