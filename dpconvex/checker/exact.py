@@ -1,0 +1,124 @@
+"""Exact numbers, and bounds from below and above of the few functions that proofs need; no floating point anywhere."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+from math import isqrt
+
+Range = tuple[Fraction, Fraction]
+ZERO, ONE = Fraction(0), Fraction(1)
+# Significant bits that are kept where numbers grow long.
+BITS = 160
+
+
+def down(x: Fraction, bits: int = BITS) -> Fraction:
+    """Return a number of few bits, at most x and near it."""
+    shift = bits - abs(x.numerator).bit_length() + x.denominator.bit_length()
+    if x.denominator.bit_length() <= bits or not x:
+        return x
+    return Fraction((x.numerator << shift) // x.denominator, 1 << shift) if shift > 0 else x
+
+
+def up(x: Fraction, bits: int = BITS) -> Fraction:
+    return -down(-x, bits)
+
+
+def outward(low: Fraction, high: Fraction) -> Range:
+    return down(low), up(high)
+
+
+def times(a: Range, b: Range) -> Range:
+    corners = [x * y for x in a for y in b]
+    return outward(min(corners), max(corners))
+
+
+def plus(a: Range, b: Range) -> Range:
+    return outward(a[0] + b[0], a[1] + b[1])
+
+
+def power(a: Range, exponent: int) -> Range:
+    """Powers of one number: even ones are not negative."""
+    ends = sorted(end**exponent for end in a)
+    return outward(ZERO if exponent % 2 == 0 and a[0] < 0 < a[1] else ends[0], ends[1])
+
+
+def root(x: Fraction) -> Range:
+    """Bound the square root of a number that is not negative."""
+    shift = 2 * BITS + 2 * max(0, x.denominator.bit_length() - x.numerator.bit_length())
+    found = isqrt((x.numerator << shift) // x.denominator)
+    unit = 1 << shift // 2
+    return Fraction(found, unit), Fraction(found + bool(found * found * x.denominator != x.numerator << shift), unit)
+
+
+def rising(function: Callable[[Fraction], Range], a: Range) -> Range:
+    """Bound an increasing function on an interval."""
+    return function(a[0])[0], function(a[1])[1]
+
+
+@cache
+def exp(x: Fraction) -> Range:
+    """Halve the exponent until a short series is enough, and square."""
+    halvings = max(0, abs(x.numerator).bit_length() - x.denominator.bit_length() + 9)
+    y, total, term = x / 2**halvings, ONE, ONE
+    y = down(y)
+    for k in range(1, 20):
+        term *= y / k
+        total += term
+    rest = 2 * abs(term) + abs(x / 2**halvings - y) * 2
+    found = outward(total - rest, total + rest)
+    for _ in range(halvings):
+        found = times(found, found)
+    return max(found[0], ZERO), found[1]
+
+
+@cache
+def log(x: Fraction) -> Range:
+    """With ``x = m 2^k``: k log 2 plus twice the series of the inverse hyperbolic tangent."""
+    k = x.numerator.bit_length() - x.denominator.bit_length()
+    own = series((x / Fraction(2) ** k - 1) / (x / Fraction(2) ** k + 1))
+    if not k:
+        return own
+    two = series(Fraction(1, 3))
+    return plus(own, times((Fraction(k), Fraction(k)), two))
+
+
+def series(t: Fraction) -> Range:
+    """Bound ``2 artanh(t)`` for t between -1/2 and 1/2."""
+    t = down(t)
+    square, term, total, k = up(t * t), t, ZERO, 1
+    while abs(term) > Fraction(1, 2**BITS):
+        total, term, k = total + term / k, down(term * square), k + 2
+    rest = Fraction(2 * k, 2 ** (BITS - 4))
+    return outward(2 * total - rest, 2 * total + rest)
+
+
+def log1p(x: Fraction) -> Range:
+    return log(1 + x)
+
+
+@cache
+def pi() -> Range:
+    """Machin's formula."""
+
+    def arctan(n: int) -> Fraction:
+        return sum((Fraction((-1) ** k, (2 * k + 1) * n ** (2 * k + 1)) for k in range(80)), ZERO)
+
+    found = 16 * arctan(5) - 4 * arctan(239)
+    return outward(found - Fraction(1, 2**BITS), found + Fraction(1, 2**BITS))
+
+
+def normal_tail(t: Fraction) -> Range:
+    """Bound the probability that a normal variate is above t: by the series of its distribution about 0, far out by its density."""
+    if t < 0:
+        low, high = normal_tail(-t)
+        return 1 - high, 1 - low
+    exponential, circle = exp(-t * t / 2), pi()
+    density = outward(exponential[0] / root(2 * circle[1])[1], exponential[1] / root(2 * circle[0])[0])
+    if t > 12:
+        return down(density[0] * t / (t * t + 1)), up(density[1] / t)
+    square, term, total, k = up(t * t), up(t), ZERO, 1
+    while term > Fraction(1, 2 ** (2 * BITS)) or k < 2 * square:  # terms fall by half from there on
+        total, term, k = total + term, up(term * square / (k + 2), 4 * BITS), k + 2
+    room = (total + 1) / 2 ** (BITS - 8)
+    inside = times(density, (total - room, total + room + 2 * term))
+    return max(Fraction(1, 2) - inside[1], ZERO), Fraction(1, 2) - inside[0]

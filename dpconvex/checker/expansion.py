@@ -1,0 +1,176 @@
+"""Expands the template again: what is affine in the parameters, as polynomials of one record's scalars, exactly.
+
+An entry of an affine expression is a table from (coordinate, monomial) to a number; the coordinate is -1 where no parameter stands,
+and a monomial is a sorted tuple of numbers of scalars.  All arrays are in column order.
+"""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from dpconvex.checker.exact import ONE, ZERO
+from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require, whole, wholes
+
+Monomial = tuple[int, ...]
+Entry = dict[tuple[int, Monomial], Fraction]
+# Terms of all entries of an expression.
+MOST_TERMS, MOST_ENTRIES = 300_000, 100_000
+REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
+
+
+@dataclass
+class Record:
+    """One record's scalars: their bounds, and for each field (a base) its scalars and a bound on its squared Euclidean norm."""
+
+    lower: list[Fraction] = field(default_factory=list)
+    upper: list[Fraction] = field(default_factory=list)
+    owner: list[int] = field(default_factory=list)
+    squares: list[Fraction] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    starts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, domain: Any) -> None:
+        """Take a ball about 0 (of norm 1, 2 or infinity) or a box."""
+        require(isinstance(domain, dict) and name not in self.starts, f"field {name!r} is no ball, box or choice")
+        if "radius" in domain:
+            size, radius = whole(domain.get("dim"), 10**6, 1), number(domain["radius"])
+            require(radius > 0 and domain.get("norm") in (1, 2, "inf"), f"field {name!r}: no ball")
+            lower, upper = [-radius] * size, [radius] * size
+            square = radius**2 * (size if domain["norm"] == "inf" else 1)
+        else:
+            lower, upper = numbers(domain.get("lower")), numbers(domain.get("upper"))
+            require(len(lower) == len(upper) > 0 and all(a <= b for a, b in zip(lower, upper)), f"field {name!r}: no box")
+            square = sum((max(abs(a), abs(b)) ** 2 for a, b in zip(lower, upper)), ZERO)
+        self.starts[name] = len(self.owner)
+        self.lower, self.upper = self.lower + lower, self.upper + upper
+        self.owner += [len(self.sizes)] * len(lower)
+        self.sizes.append(len(lower))
+        self.squares.append(square)
+
+
+@dataclass
+class Node:
+    """An expression: its operation, arguments, shape and options, and its entries where it is affine."""
+
+    name: str
+    args: list[int]
+    shape: list[int]
+    options: dict[str, Any]
+    entries: list[Entry] | None = None
+    varies: bool = False
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+class Template:
+    """The graph of a template; coordinates of the parameters have weights, 2 for the two entries of a symmetric matrix."""
+
+    def __init__(self, proof: dict[str, Any]) -> None:
+        self.record, self.weights = Record(), list[Fraction]()
+        self.blocks: dict[str, tuple[int, int, list[int]]] = {}  # of a variable: first and last coordinate, and shape
+        for name, domain in part(proof, "record", dict).items():
+            self.record.add(name, domain)
+        self.nodes: list[Node] = []
+        given = part(proof, "nodes")
+        require(len(given) <= MOST_NODES, "the proof has too many nodes")
+        for k, item in enumerate(given):
+            self.nodes.append(self.read(k, item))
+
+    def read(self, k: int, item: Any) -> Node:
+        name, shape = part(item, "op", str), wholes(part(item, "shape"), MOST_ENTRIES)
+        args = wholes(item.get("args", []), k - 1)  # those before
+        node = Node(name, args, shape, item)
+        require(len(shape) <= 4 and node.size <= MOST_ENTRIES, f"node {k}: a shape is too large")
+        arguments = [self.nodes[a] for a in args]
+        node.varies = name == "variable" or any(a.varies for a in arguments)
+        if all(a.entries is not None for a in arguments):
+            node.entries = self.entries(k, node, [a.entries or [] for a in arguments], arguments)
+            if node.entries is not None:
+                require(len(node.entries) == node.size, f"node {k}: {name} does not have its shape")
+                require(sum(map(len, node.entries)) <= MOST_TERMS, f"node {k}: {name} has too many terms")
+        return node
+
+    def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:
+        """Return the entries of a node of affine arguments, None if it is not affine."""
+        name, options = node.name, node.options
+        if name == "constant":
+            return [{(-1, ()): value} if value else {} for value in numbers(options.get("value"))]
+        if name == "field":
+            start = self.record.starts.get(options.get("field", ""), -1)
+            require(start >= 0 and node.size == self.record.sizes[self.record.owner[start]], f"node {k}: no such field")
+            return [{(-1, (start + j,)): ONE} for j in range(node.size)]
+        if name == "variable":
+            return self.variable(k, node)
+        if name in REARRANGED:
+            flat = [entry for entries in given for entry in entries]
+            return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
+        if name == "add":
+            return [total(group) for group in zip(*given, strict=True)]
+        if name == "negate":
+            return [scaled(entry, -ONE) for entry in given[0]]
+        if name == "sum":
+            return [total([given[0][j] for j in wholes(group, len(given[0]) - 1)]) for group in part(options, "groups")]
+        if name == "divide":
+            by = [entry.get((-1, ()), ZERO) if set(entry) <= {(-1, ())} else ZERO for entry in given[1]]
+            return [scaled(entry, 1 / d) for entry, d in zip(given[0], by, strict=True)] if all(by) else None
+        if name in ("multiply", "matmul") and not (args[0].varies and args[1].varies):
+            pairs = [[(j, j)] for j in range(node.size)] if name == "multiply" else contracted(args)
+            one, two = given
+            return [total([product(one[i], two[j]) for i, j in group]) for group in pairs]
+        if name == "power" and not node.varies and options.get("p") in (2, 3, 4):
+            return [total([raised(entry, options["p"])]) for entry in given[0]]
+        return None
+
+    def variable(self, k: int, node: Node) -> list[Entry]:
+        name, start, shape = part(node.options, "name", str), len(self.weights), node.shape
+        require(name not in self.blocks, f"node {k}: variable {name!r} stands twice")
+        coordinates = list(range(start, start + node.size))
+        if node.options.get("symmetric"):
+            require(len(shape) == 2 and shape[0] == shape[1], f"node {k}: {name!r} is not square")
+            order = {(i, j): n for n, (i, j) in enumerate((i, j) for j in range(shape[0]) for i in range(j + 1))}
+            places = [(i, j) for j in range(shape[0]) for i in range(shape[0])]
+            coordinates = [start + order[min(pair), max(pair)] for pair in places]
+        count = len(set(coordinates))
+        self.weights += [Fraction(coordinates.count(start + n)) for n in range(count)]
+        self.blocks[name] = start, start + count, shape
+        return [{(c, ()): ONE} for c in coordinates]
+
+
+def contracted(args: list[Node]) -> list[list[tuple[int, int]]]:
+    """Return the pairs of entries whose products make each entry of a matrix product."""
+    one, two = args[0].shape, args[1].shape
+    require(1 <= len(one) <= 2 and 1 <= len(two) <= 2 and one[-1] == two[0], "the factors of a matrix product do not fit")
+    rows, inner, columns = (one[0] if len(one) == 2 else 1), two[0], (two[1] if len(two) == 2 else 1)
+    return [[(j * rows + i, c * inner + j) for j in range(inner)] for c in range(columns) for i in range(rows)]
+
+
+def total(terms: Any) -> Entry:
+    found: Entry = {}
+    for term in terms:
+        for key, value in term.items():
+            found[key] = found.get(key, ZERO) + value
+    return {key: value for key, value in found.items() if value}
+
+
+def scaled(entry: Entry, factor: Fraction) -> Entry:
+    return {key: value * factor for key, value in entry.items()} if factor else {}
+
+
+def product(one: Entry, two: Entry) -> Entry:
+    """Multiply entries of which at most one has parameters."""
+    found: Entry = {}
+    for (c, first), a in one.items():
+        for (d, second), b in two.items():
+            key = max(c, d), tuple(sorted(first + second))
+            found[key] = found.get(key, ZERO) + a * b
+    return found
+
+
+def raised(entry: Entry, exponent: int) -> Entry:
+    found: Entry = {(-1, ()): ONE}
+    for _ in range(exponent):
+        found = product(found, entry)
+    return found

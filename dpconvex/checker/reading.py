@@ -1,0 +1,72 @@
+"""Reads a proof, strictly: known keys of known types, exact numbers, arguments before what is made of them."""
+
+import json
+import re
+from fractions import Fraction
+from typing import Any
+
+MOST_BYTES, MOST_NODES, MOST_BITS = 2**23, 200_000, 2200
+HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f])\.?([0-9a-f]*)p([+-]?[0-9]{1,4})")
+
+
+class Rejected(Exception):
+    """The first step that does not follow, or a file that is no proof."""
+
+
+def require(holds: bool, step: str) -> None:
+    if not holds:
+        raise Rejected(step)
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
+    try:
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=distinct, parse_float=refused, parse_constant=refused)
+    except (ValueError, RecursionError) as error:
+        raise Rejected(f"no JSON of a proof: {error}") from None
+    require(isinstance(found, dict) and found.get("format") == "dpconvex proof 1", "it is no 'dpconvex proof 1'")
+    return found
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    require(len(found) == len(pairs), "a key stands twice in one object")
+    return found
+
+
+def refused(text: str) -> None:
+    raise Rejected(f"numbers are whole, or exact ones in hexadecimal texts, not {text}")
+
+
+def number(text: Any) -> Fraction:
+    """Read an exact number: a whole one, or a text such as "0x1.8p-3"."""
+    if isinstance(text, Fraction):
+        return text
+    if type(text) is int:
+        require(text.bit_length() <= MOST_BITS, "a number is too long")
+        return Fraction(text)
+    match = HEXADECIMAL.fullmatch(text) if isinstance(text, str) and len(text) < 60 else None
+    require(match is not None, f"no exact number in hexadecimal: {text!r:.50}")
+    sign, head, tail, exponent = match.groups()  # type: ignore[union-attr]
+    require(abs(int(exponent)) <= 1100, f"an exponent is too large: {text}")
+    return Fraction(int(sign + head + tail, 16)) * Fraction(2) ** (int(exponent) - 4 * len(tail))
+
+
+def numbers(texts: Any) -> list[Fraction]:
+    require(isinstance(texts, list), f"no list of numbers: {texts!r:.50}")
+    return [number(text) for text in texts]
+
+
+def whole(value: Any, most: int, least: int = 0) -> int:
+    require(type(value) is int and least <= value <= most, f"not a whole number from {least} to {most}: {value!r:.50}")
+    return int(value)
+
+
+def wholes(values: Any, most: int) -> list[int]:
+    require(isinstance(values, list), f"no list of whole numbers: {values!r:.50}")
+    return [whole(value, most) for value in values]
+
+
+def part(found: Any, key: str, kind: type = list) -> Any:
+    require(isinstance(found, dict) and isinstance(found.get(key), kind), f"the proof has no {key!r} of the right type")
+    return found[key]

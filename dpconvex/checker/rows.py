@@ -1,0 +1,275 @@
+"""Inner products of the rows of A_z, for one record and for two: bilinear forms in monomials, and their ranges over the domain."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import comb, factorial, prod
+
+from dpconvex.checker.exact import ONE, ZERO, Range, down, outward, plus, power, root, times, up
+from dpconvex.checker.expansion import Entry, Monomial, Record, Template
+from dpconvex.checker.reading import require
+
+Vector = tuple[tuple[int, Fraction], ...]
+Kind = tuple[int, ...]
+Block = dict[tuple[Monomial, Monomial], Fraction]
+MOST_GENERATORS, STRETCHES = 3000, 256
+
+
+def vector(values: Mapping[int, Fraction]) -> Vector:
+    return tuple(sorted((key, value) for key, value in values.items() if value))
+
+
+def added(first: Vector, second: Vector, factor: Fraction = ONE) -> Vector:
+    found = dict(first)
+    for key, value in second:
+        found[key] = found.get(key, ZERO) + factor * value
+    return vector(found)
+
+
+class Rows:
+    """Rows as multiples of generators: of the parts that rows have in each cell of the coordinates, up to a factor."""
+
+    def __init__(self, template: Template, cells: list[int], parts: list[int]) -> None:
+        require(len(cells) == len(template.weights), "there is not one cell for every coordinate")
+        self.record, self.weights, self.cells = template.record, template.weights, cells
+        self.generators: dict[tuple[tuple[tuple[int, Monomial], Fraction], ...], int] = {}
+        self.forms: list[tuple[Range, Range]] = []
+        self.pairs: dict[tuple[int, int], list[tuple[int, Fraction]]] = defaultdict(list)
+        self.parts = parts
+        self.shared: list[Fraction] = []
+        self.centres: list[Vector] = []
+        self.lengths: list[Fraction] = []
+        self.squares: dict[Vector, Fraction] = {}
+
+    def row(self, entry: Entry) -> Vector:
+        """Return the linear part of an entry, in generators."""
+        parts: dict[tuple[int, int], list[tuple[tuple[int, Monomial], Fraction]]] = defaultdict(list)
+        for key in sorted(entry):
+            if key[0] >= 0:
+                place = self.cells[key[0]], self.parts[key[1][0]] if key[1] else -1
+                parts[place].append((key, entry[key]))
+        found = {}
+        for terms in parts.values():
+            lead = terms[0][1]
+            key = tuple((place, value / lead) for place, value in terms)
+            found[self.generators.setdefault(key, len(self.generators))] = lead
+        return vector(found)
+
+    def close(self) -> None:
+        """Write the inner products of all pairs of generators as multiples of a few forms, and bound these."""
+        require(len(self.generators) <= MOST_GENERATORS, "the loss has too many different rows")
+        by_place: dict[int, list[tuple[int, Monomial, Fraction]]] = defaultdict(list)
+        for terms, g in self.generators.items():
+            for (coordinate, monomial), value in terms:
+                by_place[coordinate].append((g, monomial, value))
+        products: dict[tuple[int, int], Block] = defaultdict(lambda: defaultdict(Fraction))
+        for coordinate, terms_here in by_place.items():
+            for g, one, a in terms_here:
+                for h, two, b in terms_here:
+                    products[g, h][one, two] += a * b / self.weights[coordinate]
+        known: dict[tuple[tuple[tuple[Monomial, Monomial], Fraction], ...], int] = {}
+        for pair, block in products.items():
+            kept = sorted((key, value) for key, value in block.items() if value)
+            if not kept:
+                continue
+            shape = tuple((key, value / kept[0][1]) for key, value in kept)
+            if shape not in known:
+                known[shape] = len(self.forms)
+                form = dict(shape)
+                self.forms.append((form_range(form, self.record, True), form_range(form, self.record, False)))
+            self.pairs[pair].append((known[shape], kept[0][1]))
+        self.share(products)
+
+    def share(self, products: Mapping[tuple[int, int], Block]) -> None:
+        """In each cell the inner products of the generators are below their trace, in units of their lengths."""
+        members: dict[int, list[int]] = defaultdict(list)
+        for terms, g in self.generators.items():
+            members[self.cells[terms[0][0][0]]].append(g)
+        self.shared = [ZERO] * len(self.generators)
+        for group in members.values():
+            squares = {g: self.product(((g, ONE),), ((g, ONE),))[1] for g in group}
+            whole: Block = defaultdict(Fraction)
+            for g in group:
+                for key, value in products[g, g].items():
+                    whole[key] += value / squares[g]
+            most = form_range(whole, self.record, True)[1]
+            for g in group:
+                self.shared[g] = most * squares[g]
+
+    def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
+        """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
+        sums: dict[int, Fraction] = defaultdict(Fraction)
+        for g, a in u:
+            for h, b in v:
+                for form, weight in self.pairs.get((g, h), ()):
+                    sums[form] += a * b * weight
+        low = high = ZERO
+        for form, value in sums.items():
+            ends = sorted(value * end for end in self.forms[form][cross])
+            low, high = low + ends[0], high + ends[1]
+        return outward(low, high)
+
+    def square(self, u: Vector) -> Fraction:
+        """Bound ``||A_z' u||^2`` from above."""
+        if u not in self.squares:
+            shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
+            self.squares[u] = max(min(self.product(u, u)[1], shared), ZERO)
+        return self.squares[u]
+
+
+    def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
+        """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""
+        parts: dict[int, dict[tuple[int, int], Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+        for i, u in enumerate(vectors):
+            for j, v in enumerate(vectors):
+                for g, a in u:
+                    for h, b in v:
+                        for form, weight in self.pairs.get((g, h), ()):
+                            parts[form][i, j] += a * b * weight
+        side = range(len(vectors))
+        found = [[ZERO] * len(vectors) for _ in side]
+        for form, entries in parts.items():
+            low, high = self.forms[form][0]
+            whole = [[entries.get((i, j), ZERO) for j in side] for i in side]
+            positive = is_semidefinite(whole)
+            size = max(abs(low), abs(high))
+            for i in side:
+                for j in side:
+                    if positive:  # low and high times a semidefinite matrix are in order
+                        found[i][j] += up(high * whole[i][j]) if i == j else high * whole[i][j]
+                    elif i == j:
+                        found[i][i] += size * sum(map(abs, whole[i]), ZERO)
+        return found
+
+
+def form_range(form: Block, record: Record, same: bool) -> Range:
+    """Bound ``sum c m(z) m'(z')`` over a record, or over two: block by block of the monomials' kinds, and as a polynomial."""
+    blocks: dict[tuple[Kind, Kind], Block] = defaultdict(dict)
+    for (one, two), value in form.items():
+        blocks[kind_of(one, record), kind_of(two, record)][one, two] = value
+    total = (ZERO, ZERO)
+    for (first, second), block in blocks.items():
+        total = plus(total, block_range(first, second, block, record, same))
+    isotropic = coefficients(blocks, record)
+    if isotropic is not None:
+        other = polynomial_range(isotropic, record, same)
+        total = max(total[0], other[0]), min(total[1], other[1])
+    return total
+
+
+def kind_of(monomial: Monomial, record: Record) -> Kind:
+    return tuple(sorted(record.owner[k] for k in monomial))
+
+
+def multiplicity(monomial: Monomial, kind: Kind) -> int:
+    """Count the equal entries that stand for a monomial in the tensor product of its bases."""
+    return prod(map(factorial, Counter(kind).values())) // prod(map(factorial, Counter(monomial).values()))
+
+
+def block_range(first: Kind, second: Kind, block: Block, record: Record, same: bool) -> Range:
+    """By Cauchy-Schwarz and Gershgorin for the monomials, divided by the roots of their multiplicities: entries of a tensor."""
+    if not first and not second:
+        value = sum(block.values(), ZERO)
+        return value, value
+    size = root(prod((record.squares[b] for b in first + second), start=ONE))[1]
+    if all(one == two for one, two in block):
+        values = [value / multiplicity(one, first) for (one, _), value in block.items()]
+        low, high = min(values), max(values)
+        if same:  # a part of a tensor can vanish
+            return outward(min(low, ZERO) * size, max(high, ZERO) * size)
+        bound = max(abs(low), abs(high))
+    else:
+        sums: dict[tuple[bool, Monomial], Fraction] = defaultdict(Fraction)
+        for (one, two), value in block.items():
+            weight = root(Fraction(1, multiplicity(one, first) * multiplicity(two, second)))[1]
+            sums[False, one] += abs(value) * weight
+            sums[True, two] += abs(value) * weight
+        sides = [max(value for (side, _), value in sums.items() if side is which) for which in (False, True)]
+        bound = root(sides[0] * sides[1])[1]
+        if first == second and same:
+            return outward(*quadratic_range(block, bound, first, size))
+    return outward(-bound * size, bound * size)
+
+
+def quadratic_range(block: Block, bound: Fraction, kind: Kind, size: Fraction) -> Range:
+    """Bound the eigenvalues of a symmetric matrix within its row sums, by halving, as far as exact elimination proves it."""
+    if len(kind) > 1 or len(block) > 2500:
+        return -bound * size, bound * size
+    names = sorted({key for pair in block for key in pair})
+    table = [[(block.get((i, j), ZERO) + block.get((j, i), ZERO)) / 2 for j in names] for i in names]
+    ends = []
+    for sign in (-1, 1):
+        low, high = -bound, bound
+        for _ in range(50):
+            middle = down((low + high) / 2, 60)
+            shifted = [[middle * (i == j) - sign * v for j, v in enumerate(row)] for i, row in enumerate(table)]
+            low, high = (low, middle) if is_semidefinite(shifted) else (middle, high)
+        ends.append(sign * max(high, ZERO) * size)
+    return ends[0], ends[1]
+
+
+def is_semidefinite(matrix: list[list[Fraction]]) -> bool:
+    """Eliminate, exactly: a symmetric matrix is semidefinite if no pivot is negative, and rows of pivots 0 vanish."""
+    rows = [list(row) for row in matrix]
+    for k, row in enumerate(rows):
+        if row[k] < 0 or (row[k] == 0 and any(row[k:])):
+            return False
+        for i in range(k + 1, len(rows)):
+            if row[i]:
+                factor = row[i] / row[k]
+                for j in range(i, len(rows)):
+                    rows[i][j] -= factor * row[j]
+                    rows[j][i] = rows[i][j]
+    return True
+
+
+def coefficients(blocks: Mapping[tuple[Kind, Kind], Block], record: Record) -> dict[Kind, Fraction] | None:
+    """Return the multiple of the identity that a form is on each tensor power, None if it is something else."""
+    found = {}
+    for (first, second), block in blocks.items():
+        values = {value / multiplicity(one, first) for (one, two), value in block.items() if one == two}
+        count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(first).items())
+        if first != second or len(values) != 1 or len(block) != count or any(one != two for one, two in block):
+            return None
+        (found[first],) = values
+    return found
+
+
+def polynomial_range(terms: dict[Kind, Fraction], record: Record, same: bool) -> Range:
+    """Bound a polynomial in the inner products of bases: term by term, and one of one variable also where its slope is 0."""
+    ranges = {base: inner_range(base, record, same) for kind in terms for base in kind}
+    total = (ZERO, ZERO)
+    for kind, value in terms.items():
+        term = value, value
+        for base, count in Counter(kind).items():
+            term = times(term, power(ranges[base], count))
+        total = plus(total, term)
+    if len(ranges) != 1:
+        return total
+    ((low, high),) = ranges.values()
+    poly = [sum((v for kind, v in terms.items() if len(kind) == k), ZERO) for k in range(max(map(len, terms)) + 1)]
+    if len(poly) > 3:
+        parts = [low + (high - low) * k / STRETCHES for k in range(STRETCHES + 1)]
+        found = [horner(poly, (a, b)) for a, b in zip(parts, parts[1:])]
+        return max(total[0], min(a for a, _ in found)), min(total[1], max(b for _, b in found))
+    points = [low, high]
+    if len(poly) == 3 and low < (top := -poly[1] / (2 * poly[2])) < high:
+        points.append(top)
+    values = [sum((c * t**k for k, c in enumerate(poly)), ZERO) for t in points]
+    return max(total[0], down(min(values))), min(total[1], up(max(values)))
+
+
+def horner(poly: list[Fraction], ends: Range) -> Range:
+    found = (ZERO, ZERO)
+    for coefficient in reversed(poly):
+        found = plus(times(found, ends), (coefficient, coefficient))
+    return found
+
+
+def inner_range(base: int, record: Record, same: bool) -> Range:
+    """Bound ``<x, x>`` or ``<x, x'>`` for two values of a field."""
+    places = [k for k, owner in enumerate(record.owner) if owner == base]
+    ends = [(record.lower[k], record.upper[k]) for k in places]
+    low = sum((power(e, 2)[0] if same else times(e, e)[0] for e in ends), ZERO)
+    high = sum((max(map(abs, e)) ** 2 for e in ends), ZERO)
+    return max(low, ZERO if same else -record.squares[base]), min(high, record.squares[base])

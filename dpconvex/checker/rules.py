@@ -1,0 +1,317 @@
+"""Rules over the graph of a loss, from its affine leaves up: ranges, gradients as hulls of rows, and curvature."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from dpconvex.checker.exact import ONE, ZERO, Range, down, exp, log, outward, plus, power, times, up
+from dpconvex.checker.expansion import Entry, Monomial, Node, Template
+from dpconvex.checker.public import Feasible
+from dpconvex.checker.reading import Rejected, number, require, wholes
+from dpconvex.checker.rows import Rows, Vector, added, vector
+
+Hull = tuple[Vector, ...]
+MOST_VERTICES = 4096
+# Stands for infinity in ranges: a bound that nothing rests on.
+FAR = Fraction(2) ** 1000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a Hessian, below ``outer g g' + spread Cov(a)`` with points a of a hull and g their mean."""
+
+    hull: Hull
+    outer: Fraction
+    spread: Fraction = ZERO
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar subexpression: its range, its gradients in a sum of hulls, and Hessians below a sum of pieces."""
+
+    value: Range
+    hulls: tuple[Hull, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    kink: bool = False
+    behind: Scalar | None = None  # the m of max(m, 0)
+    # s log(1 + exp(m)): s, the row of m, and slopes; or, of a function of a log-sum-exp, its largest slope
+    logistic: tuple[Fraction, Vector, Range] | None = None
+    slope: Fraction | None = None
+
+    @property
+    def is_affine(self) -> bool:
+        return not self.pieces and not self.kink
+
+    def plus(self, other: Scalar) -> Scalar:
+        value = plus(self.value, other.value)
+        lone = self if not other.hulls else other if not self.hulls else Scalar(value)
+        hulls, pieces = self.hulls + other.hulls, self.pieces + other.pieces
+        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lone.logistic, lone.slope)
+
+    def times(self, factor: Range) -> Scalar:
+        low, high = factor
+        require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
+        pieces = tuple(Piece(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
+        shape = (self.logistic[0] * high, *self.logistic[1:]) if self.logistic and low == high else None
+        slope = self.slope * high if self.slope else None
+        return Scalar(times(self.value, factor), self.stretched(factor), pieces, self.kink, None, shape, slope)
+
+    def stretched(self, factor: Range) -> tuple[Hull, ...]:
+        ends = sorted(set(factor))
+        hulls = [dict.fromkeys(multiple(v, end) for end in ends for v in hull) for hull in self.hulls]
+        return tuple(tuple(hull) for hull in hulls if any(hull))
+
+    def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> Scalar:
+        """A convex function of one variable: gradients scale by its slope, its curvature adds a square."""
+        require(self.is_affine or slope[0] >= 0, "a curved term goes through a function that falls")
+        pieces = [Piece(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
+        own = self.covariance() if curvature else None
+        if own is not None:
+            pieces = [Piece(own.hull, curvature, slope[1] * own.spread)]
+        elif curvature:
+            pieces.append(Piece(sums(self.hulls), curvature))
+        steepest = slope[1] if own is not None else None
+        return Scalar(value, self.stretched(slope), tuple(pieces), self.kink or kink, None, None, steepest)
+
+    def covariance(self) -> Piece | None:
+        """If the Hessian is the covariance of points, divided by a scale, whose mean is the gradient: that piece."""
+        moving = [hull for hull in self.hulls if len(hull) > 1]
+        if len(self.pieces) != 1 or len(moving) != 1 or self.pieces[0].outer or not self.pieces[0].spread:
+            return None
+        scale, hull = self.pieces[0].spread, self.pieces[0].hull
+        if set(multiple(v, scale) for v in hull) != set(moving[0]):
+            return None
+        return Piece(sums(self.hulls), ZERO, 1 / scale)
+
+
+def multiple(v: Vector, factor: Fraction) -> Vector:
+    return tuple((key, value * factor) for key, value in v) if factor else ()
+
+
+def sums(hulls: tuple[Hull, ...]) -> Hull:
+    """Return all sums of one vertex from each hull."""
+    require(prod(map(len, hulls)) <= MOST_VERTICES, "gradients are no polytope of few vertices")
+    found: dict[Vector, None] = {(): None}
+    for hull in hulls:
+        found = dict.fromkeys(added(u, v) for u in found for v in hull)
+    return tuple(found)
+
+
+class Rules:
+    """Applies the rules to a template; `leaves` are the affine expressions that they begin with."""
+
+    def __init__(self, template: Template, rows: Rows, feasible: Feasible, losses: list[int]) -> None:
+        self.template, self.rows, self.feasible = template, rows, feasible
+        self.leaves: dict[tuple[int, int], Vector] = {}
+        self.known: dict[int, list[Scalar]] = {}
+        self.coefficients: set[Vector] = set()
+        waiting, seen = list(losses), set[int]()
+        while waiting:
+            k = waiting.pop()
+            if k in seen or not template.nodes[k].varies:
+                continue
+            seen.add(k)
+            if self.is_leaf(k):
+                for j, entry in enumerate(template.nodes[k].entries or []):
+                    self.leaves[k, j] = rows.row(entry)
+                    self.note(entry)
+            else:
+                waiting += template.nodes[k].args
+        rows.close()
+
+    def is_leaf(self, k: int) -> bool:
+        node = self.template.nodes[k]
+        return node.entries is not None and not (node.varies and node.name == "broadcast")
+
+    def note(self, entry: Entry) -> None:
+        """Keep the coefficient vectors of a row, which span all gradients."""
+        columns: dict[Monomial, dict[int, Fraction]] = defaultdict(dict)
+        for (c, monomial), factor in entry.items():
+            if c >= 0:
+                columns[monomial][c] = factor
+        for column in columns.values():
+            self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
+
+    def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
+        value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template)
+        row = self.leaves.get((k, j), ())
+        if row:
+            value = plus(value, self.feasible.reach(entry, row, self.rows) or (-FAR, FAR))
+        return Scalar(value, ((row,),) if row else ())
+
+    def combination(self, terms: Any) -> Vector:
+        found: Vector = ()
+        for k, j, factor in terms:
+            found = added(found, self.leaves.get((k, j), ()), number(factor))
+        return found
+
+    def dimension(self) -> int:
+        """Bound the dimension of the span of all rows of all records."""
+        touched = {c for column in self.coefficients for c, _ in column}
+        if len(self.coefficients) >= len(touched):
+            units = {column[0][0] for column in self.coefficients if len(column) == 1}
+            if units == touched:
+                return len(touched)
+        basis: dict[int, Vector] = {}
+        for column in self.coefficients:
+            while column and column[0][0] in basis:
+                column = added(column, basis[column[0][0]], -column[0][1])
+            if column:
+                basis[column[0][0]] = multiple(column, 1 / column[0][1])
+        return len(basis)
+
+    def walk(self, k: int) -> list[Scalar]:
+        if k not in self.known:
+            node = self.template.nodes[k]
+            if self.is_leaf(k):
+                self.known[k] = [self.leaf(k, j, entry) for j, entry in enumerate(node.entries or [])]
+            else:
+                self.known[k] = self.apply(k, node)
+        return self.known[k]
+
+    def apply(self, k: int, node: Node) -> list[Scalar]:
+        args, options, name = [self.walk(a) for a in node.args], node.options, node.name
+        flat = [scalar for entries in args for scalar in entries]
+        if name in ("index", "select", "reshape", "transpose", "broadcast", "concatenate"):
+            return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
+        if name == "add":
+            return [total(list(group)) for group in zip(*args, strict=True)]
+        if name in ("multiply", "divide", "matmul"):
+            return self.products(node, args)
+        if name in ("sum", "log_sum_exp"):
+            lines = [[args[0][j] for j in wholes(line, len(args[0]) - 1)] for line in options["groups"]]
+            return [total(line) if name == "sum" else log_sum_exp(line) for line in lines]
+        if name == "maximum":
+            return [maximum(list(group)) for group in zip(*args, strict=True)]
+        if name in ENTRYWISE:
+            return [ENTRYWISE[name](scalar, options) for scalar in args[0]]
+        raise Rejected(f"node {k}: the checker has no rule for {name}")
+
+    def products(self, node: Node, args: list[list[Scalar]]) -> list[Scalar]:
+        one, two = node.args
+        if node.name == "divide":
+            by = [scalar.value for scalar in args[1]]
+            require(all(low == high != 0 for low, high in by), "a curved term is divided by what is no number but 0")
+            return [a.times((1 / d, 1 / d)) for a, (d, _) in zip(args[0], by, strict=True)]
+        from dpconvex.checker.expansion import contracted
+
+        first, second = (self.template.nodes[a] for a in (one, two))
+        require(not (first.varies and second.varies), "two factors have parameters")
+        pairs = [[(j, j)] for j in range(node.size)] if node.name == "multiply" else contracted([first, second])
+        if first.varies:
+            return [total([args[0][i].times(args[1][j].value) for i, j in group]) for group in pairs]
+        return [total([args[1][j].times(args[0][i].value) for i, j in group]) for group in pairs]
+
+
+def total(scalars: list[Scalar]) -> Scalar:
+    found = scalars[0]
+    for scalar in scalars[1:]:
+        found = found.plus(scalar)
+    return found
+
+
+def record_range(entry: Entry, template: Template) -> Range:
+    """Bound a polynomial of the record term by term, and its terms of degree one by Cauchy-Schwarz."""
+    record, found, squares = template.record, (ZERO, ZERO), {}
+    rest = (ZERO, ZERO)
+    for (_, monomial), value in entry.items():
+        term = value, value
+        for scalar in set(monomial):
+            term = times(term, power((record.lower[scalar], record.upper[scalar]), monomial.count(scalar)))
+        found = plus(found, term)
+        if len(monomial) == 1:
+            squares[record.owner[monomial[0]]] = squares.get(record.owner[monomial[0]], ZERO) + value**2
+        else:
+            rest = plus(rest, term)
+    from dpconvex.checker.exact import root
+
+    for base, square in squares.items():
+        size = root(square * record.squares[base])[1]
+        rest = plus(rest, (-size, size))
+    return max(found[0], rest[0]), min(found[1], rest[1])
+
+
+def maximum(group: list[Scalar]) -> Scalar:
+    floor, top = max(s.value[0] for s in group), max(s.value[1] for s in group)
+    alive = [s for s in group if s.value[1] > floor]
+    if len(alive) == 1:
+        return replace(alive[0], value=(floor, top), behind=None)
+    curved = [s for s in alive if s.hulls]
+    if len(curved) == 1:
+        hinge = curved[0].through((floor, top), (ZERO, ONE), ZERO, kink=True)
+        zero = all(s.value == (ZERO, ZERO) for s in alive if not s.hulls)
+        return replace(hinge, behind=curved[0] if zero else None)
+    hull = tuple(dict.fromkeys(v for s in alive for v in sums(s.hulls)))
+    return Scalar((floor, top), (hull,), tuple(p for s in alive for p in s.pieces), True)
+
+
+def logistic(s: Scalar, options: object = None) -> Scalar:
+    """Slope p = 1/(1 + exp(-m)), second derivative p(1 - p), largest where m is nearest to 0."""
+    low, high = s.value
+    slope, nearest = (sigmoid(low)[0], sigmoid(high)[1]), sigmoid(min(max(low, ZERO), high))
+    values = softplus(low)[0], softplus(high)[1]
+    found = s.through(values, slope, up(max(p * (1 - p) for p in nearest) if nearest[0] != ONE / 2 else ONE / 4))
+    one = s.is_affine and len(s.hulls) == 1 and len(s.hulls[0]) == 1
+    return replace(found, logistic=(ONE, s.hulls[0][0], slope) if one else None)
+
+
+def sigmoid(x: Fraction) -> Range:
+    if x == 0:
+        return ONE / 2, ONE / 2
+    if abs(x) > 300:
+        return (down(1 - Fraction(1, 2**400)), ONE) if x > 0 else (ZERO, Fraction(1, 2**400))
+    low, high = exp(-x)
+    return outward(1 / (1 + high), 1 / (1 + low))
+
+
+def softplus(x: Fraction) -> Range:
+    if abs(x) > 300:
+        return max(x, ZERO), max(x, ZERO) + Fraction(1, 2**400)
+    low, high = exp(x)
+    return log(1 + low)[0], log(1 + high)[1]
+
+
+def log_sum_exp(group: list[Scalar]) -> Scalar:
+    """Gradients are means of points under softmax weights, and Hessians their covariance; of c and m: c + logistic(m - c)."""
+    if len(group) == 2:
+        for base, other in (group, group[::-1]):
+            if not base.hulls and base.is_affine:
+                return base.plus(logistic(other.plus(base.times((-ONE, -ONE)))))
+    hull = tuple(dict.fromkeys(v for s in group for v in sums(s.hulls)))
+    low, high = max(s.value[0] for s in group), max(s.value[1] for s in group)
+    spread = (Piece(hull, ZERO, ONE),) if len(hull) > 1 else ()
+    value = low, high + log(Fraction(len(group)))[1]
+    return Scalar(value, (hull,), spread + tuple(p for s in group for p in s.pieces), any(s.kink for s in group))
+
+
+def huber(s: Scalar, options: dict[str, object]) -> Scalar:
+    """Slope 2m, cut at 2M; it is 0 at 0, so that max(m, 0) has no kink behind it."""
+    threshold = number(options.get("M"))
+    require(threshold > 0, "the threshold of huber is not positive")
+    low, high = (min(max(end, -threshold), threshold) for end in s.value)
+    values = [c * (2 * end - c) for c, end in ((low, s.value[0]), (high, s.value[1]))]
+    value = ZERO if s.value[0] <= 0 <= s.value[1] else min(values), max(values)
+    curvature = Fraction(2) if s.value[0] < threshold and s.value[1] > -threshold else ZERO
+    return (s.behind or s).through(value, (2 * low, 2 * high), curvature)
+
+
+def square(s: Scalar, options: dict[str, object]) -> Scalar:
+    require(options.get("p") == 2, "the checker has a rule for squares, and for no other power")
+    require(max(map(abs, s.value)) < FAR / 2, "a square of what nothing bounds")
+    value = power(s.value, 2)
+    return (s.behind or s).through(value, (2 * s.value[0], 2 * s.value[1]), Fraction(2))
+
+
+def absolute(s: Scalar, options: object) -> Scalar:
+    return s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True)
+
+
+def negated(s: Scalar, options: object) -> Scalar:
+    return s.times((-ONE, -ONE))
+
+
+ENTRYWISE = {"logistic": logistic, "huber": huber, "power": square, "abs": absolute, "negate": negated}
