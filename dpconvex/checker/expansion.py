@@ -130,7 +130,7 @@ class Template:
         coordinates = list(range(start, start + node.size))
         if node.options.get("symmetric"):
             require(len(shape) == 2 and shape[0] == shape[1], f"node {k}: {name!r} is not square")
-            order = {(i, j): n for n, (i, j) in enumerate((i, j) for j in range(shape[0]) for i in range(j + 1))}
+            order = {(i, j): n for n, (i, j) in enumerate((i, j) for i in range(shape[0]) for j in range(i, shape[0]))}
             places = [(i, j) for j in range(shape[0]) for i in range(shape[0])]
             coordinates = [start + order[min(pair), max(pair)] for pair in places]
         count = len(set(coordinates))

@@ -5,14 +5,14 @@ from typing import Any
 
 from dpconvex.checker.constants import Loss, difference, joint, log_det
 from dpconvex.checker.exact import ONE, ZERO, exp, normal_tail, root, up
-from dpconvex.checker.reading import number, require
+from dpconvex.checker.reading import Unreplayed, number, require
 from dpconvex.checker.rows import Rows
 
 # Probability with which noise may exceed its cap, under either neighbour, on top of the promise if delta does not pay for it.
 TAIL = Fraction(1, 2**100)
 # What noise on integers loses against noise on numbers (docs/theory.md, section 8).
 GRID_LOSS = Fraction(1, 10**60)
-GRID_VARIANCE = Fraction(9)
+GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
 
 
 def value(found: Any, key: str) -> Fraction:
@@ -34,15 +34,21 @@ def integer_shift(moved: Fraction, scale: Fraction) -> Fraction:
     return moved / root(variance)[0]
 
 
-def perturbation_cost(losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, adjacency: str, most: Fraction) -> Fraction:
-    """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together."""
+def perturbation_cost(
+    losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, adjacency: str, most: Fraction, nuclear: bool
+) -> Fraction:
+    """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together.
+
+    In the nuclear norm gradients of rank one are as far apart as they are long together.
+    """
     length = max(loss.length for loss in losses)
     other = beta * length if adjacency == "replace-one" else ZERO
     together = max(joint(loss, rows, beta, mu, most - other) for loss in losses) + other
     if together <= most:
         return together
     curved = max(min(log_det(loss, mu), joint(loss, rows, ZERO, mu, ZERO)) for loss in losses)
-    return min(together, beta * sensitivity(losses, rows, adjacency) + curved)
+    apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency)
+    return min(together, apart + curved)
 
 
 def sensitivity(losses: list[Loss], rows: Rows, adjacency: str) -> Fraction:
@@ -68,39 +74,34 @@ def check_cover(claim: dict[str, Any], cover: dict[str, Any], dimension: int) ->
     return epsilon + counting, delta
 
 
-def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows, left: tuple[Fraction, Fraction]) -> list[str]:
-    """Check that the noise keeps what is left of the promise; return what is not replayed."""
-    kind, law, adjacency = claim.get("perturbed"), claim.get("noise"), claim["privacy"]["adjacency"]
-    scale, mu, settings = value(claim, "noise_scale"), value(claim, "strong_convexity"), claim.get("settings", {})
-    epsilon, delta = left
-    require(scale > 0, "the noise has no scale")
-    if kind == "objective" and law == "gamma":
-        cost = perturbation_cost(losses, rows, 1 / scale, mu, adjacency, epsilon)
+def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows | None, left: tuple[Fraction, Fraction]) -> None:
+    """Check that the mechanism's noise keeps what is left of the promise."""
+    kind, law, adjacency = claim["perturbed"], claim.get("noise"), claim["privacy"]["adjacency"]
+    scale, settings, whitening = value(claim, "noise_scale"), claim["settings"], claim.get("whitening")
+    (epsilon, delta), apart = left, value(claim, "sensitivity")
+    require(scale > 0 and epsilon > 0 and delta >= 0, "there is no noise, or nothing of the promise is left for it")
+    if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
-        require(cost <= epsilon, f"objective perturbation costs epsilon = {float(cost):.12g}, of {float(epsilon):.12g}")
-        return []
-    if kind == "output" and law == "gamma":
-        reach = sensitivity(losses, rows, adjacency) / mu
-        require(reach <= scale * epsilon, "output perturbation: the noise is too small for the distance of two answers")
-        return []
-    if kind in ("output", "gradients") and law == "gaussian" and "sampling" not in settings:
-        whitening, both = claim.get("whitening") or {}, ZERO
-        if kind == "output":
-            shift = sensitivity(losses, rows, adjacency) / mu / scale
-        else:
-            clip = value(settings, "clip")
-            apart = clip * (2 if adjacency == "replace-one" else 1) if clip else ZERO
-            proved = sensitivity(losses, rows, adjacency) if losses else apart
-            apart = min(apart, proved) if apart and proved and max(x.length for x in losses) < clip else apart or proved
-            require(value(claim, "sensitivity") >= apart > 0, "the sensitivity is below that of clipped gradients")
-            shift = value(claim, "sensitivity") * root(value(settings, "steps"))[1] / scale
-        if whitening:
-            least = root(Fraction(2))[1] if adjacency == "replace-one" else ONE
-            require(value(whitening, "sensitivity") >= least, "whitening: second moments of neighbours are farther apart")
-            both = value(whitening, "sensitivity") / value(whitening, "sigma") * (1 + Fraction(1, 10**9))
-        total = root(shift**2 + both**2)[1]
-        require(epsilon > 0, "nothing is left of the promise")
-        paid = gaussian_delta(epsilon, up(total)) + ((1 + exp(epsilon)[1]) * GRID_LOSS if whitening else ZERO)
-        require(paid <= delta * (1 + Fraction(1, 10**6)), f"Gaussian noise costs delta = {float(paid):.6g}, of {float(delta):.6g}")
-        return []
-    return [f"the calibration of {claim.get('mechanism')}"]
+        if law not in ("gamma", "matrix") or whitening:
+            raise Unreplayed(f"the calibration of {claim.get('mechanism')}")
+        cost = perturbation_cost(losses, rows, 1 / scale, claim["strong_convexity"], adjacency, epsilon, law == "matrix")
+        require(cost <= epsilon, f"objective perturbation costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left")
+        return
+    if kind == "output":
+        apart /= claim["strong_convexity"]
+    elif kind == "gradients":
+        if "sampling" in settings:
+            raise Unreplayed("the noise of Poisson samples")
+        apart *= root(value(settings, "steps"))[1]
+    if law == "gamma" and kind != "gradients" and not whitening:
+        require(apart <= scale * epsilon, "Gamma noise is too small for what neighbours are apart")
+        return
+    require(law == "gaussian", f"no noise of the law {law!r}")
+    shift, lost = apart / scale, ZERO
+    if whitening:
+        least = root(Fraction(2))[1] if adjacency == "replace-one" else ONE
+        level, moved = value(whitening, "sensitivity") / value(whitening, "sigma"), value(whitening, "sensitivity")
+        require(moved >= least and level > 0, "whitening: second moments of neighbours are farther apart")
+        shift, lost = root(shift**2 + (level * GRID_ROOM) ** 2)[1], (1 + exp(epsilon)[1]) * GRID_LOSS
+    paid = gaussian_delta(epsilon, up(shift)) + lost
+    require(paid <= delta, f"Gaussian noise costs delta = {float(paid):.9g} of {float(delta):.9g} that is left")

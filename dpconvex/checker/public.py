@@ -95,16 +95,21 @@ class Feasible:
         self.lower: list[Fraction | None] = [None] * count
         self.upper: list[Fraction | None] = [None] * count
         self.balls: list[tuple[frozenset[int], Fraction]] = []
+        self.simplices: list[tuple[frozenset[int], Fraction]] = []
+        equations = []
         for item in constraints:
             kind, args = part(item, "kind", str), [whole(a, len(template.nodes) - 1) for a in part(item, "args")]
             curved = [curvature(template, a) for a in args]
             if kind == "equality":
                 require(not any(curved) and None not in curved, "an equation is not affine")
+                equations.append(args)
             elif kind == "inequality":
                 require(curved[0] in (0, 1) and curved[1] in (0, -1), "an inequality is not convex")
                 self.bound(*args)
             else:
                 require(kind == "semidefinite" and curved == [0], f"the checker knows no constraint of kind {kind}")
+        for first, second in equations:
+            self.simplex(first, second)
 
     def bound(self, a: int, b: int) -> None:
         """Read what ``a <= b`` says of single coordinates, their absolute values and norms; nothing otherwise."""
@@ -135,6 +140,15 @@ class Feasible:
                 else:
                     self.lower[c] = -rest / factor
 
+    def simplex(self, a: int, b: int) -> None:
+        """Read an equation of numbers that are not negative: they add up to no more than this."""
+        for entry, limit in zip(self.template.nodes[a].entries or [], self.template.nodes[b].entries or [], strict=True):
+            factors = {c: value for (c, _), value in entry.items() if c >= 0}
+            least = min(factors.values(), default=ZERO)
+            if set(limit) <= {(-1, ())} and least > 0 and all((self.lower[c] or -ONE) >= 0 or self.lower[c] == 0 for c in factors):
+                most = (limit.get((-1, ()), ZERO) - entry.get((-1, ()), ZERO)) / least
+                self.simplices.append((frozenset(factors), most))
+
     def reach(self, entry: Entry, row: Vector, rows: Rows) -> Range | None:
         """Bound the linear part of an entry over the record and K, by a ball or by boxes; None if nothing does."""
         linear = {key: value for key, value in entry.items() if key[0] >= 0}
@@ -143,6 +157,11 @@ class Feasible:
             if touched <= members:
                 size = root(rows.square(row))[1] * radius
                 return -size, size
+        for members, most in self.simplices:
+            if touched <= members:
+                ends = [times((a * most, a * most), monomial_range(m, rows.record)) for (_, m), a in linear.items()]
+                if len(ends) == len(touched):  # one term for each
+                    return min(ZERO, *(low for low, _ in ends)), max(ZERO, *(high for _, high in ends))
         low = high = ZERO
         for (c, monomial), factor in linear.items():
             below, above = self.lower[c], self.upper[c]

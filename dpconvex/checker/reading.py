@@ -13,6 +13,10 @@ class Rejected(Exception):
     """The first step that does not follow, or a file that is no proof."""
 
 
+class Unreplayed(Exception):
+    """A step for which the checker has no rule: it says nothing about it."""
+
+
 def require(holds: bool, step: str) -> None:
     if not holds:
         raise Rejected(step)

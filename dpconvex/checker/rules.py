@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -11,7 +12,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, down, exp, log, outward, plus, power, times, up
 from dpconvex.checker.expansion import Entry, Monomial, Node, Template
 from dpconvex.checker.public import Feasible
-from dpconvex.checker.reading import Rejected, number, require, wholes
+from dpconvex.checker.reading import Unreplayed, number, require, wholes
 from dpconvex.checker.rows import Rows, Vector, added, vector
 
 Hull = tuple[Vector, ...]
@@ -101,6 +102,17 @@ def sums(hulls: tuple[Hull, ...]) -> Hull:
     return tuple(found)
 
 
+def dimension(vectors: Iterable[Vector]) -> int:
+    """Return the dimension of a span, by elimination."""
+    basis: dict[int, Vector] = {}
+    for left in sorted(set(vectors), key=len):
+        while left and left[0][0] in basis:
+            left = added(left, basis[left[0][0]], -left[0][1])
+        if left:
+            basis[left[0][0]] = multiple(left, 1 / left[0][1])
+    return len(basis)
+
+
 class Rules:
     """Applies the rules to a template; `leaves` are the affine expressions that they begin with."""
 
@@ -136,6 +148,25 @@ class Rules:
         for column in columns.values():
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
+    def is_rank_one(self, layout: Any, rows: int, columns: int) -> bool:
+        """Whether all rows are weights of classes times one vector of features, with a class and a position for each coordinate."""
+        places, weights, features = [tuple(wholes(pair, 10**6)) for pair in layout], [], {}
+        require(len(set(places)) == len(places) == len(self.template.weights), "a layout gives two coordinates one place")
+        for k, j in self.leaves:
+            table: dict[int, dict[tuple[int, Monomial], Fraction]] = defaultdict(dict)
+            for (c, monomial), value in (self.template.nodes[k].entries or [])[j].items():
+                if c >= 0:
+                    table[places[c][0]][places[c][1], monomial] = value
+            features = features or next(iter(table.values()), {})
+            first = next(iter(features), (0, ()))
+            alpha = {c: part.get(first, ZERO) / features[first] for c, part in table.items()}
+            if any(part != {key: alpha[c] * value for key, value in features.items()} for c, part in table.items()):
+                return False
+            weights.append(vector(alpha))
+        lengths = {(places[c][1], self.template.weights[c]) for c in range(len(places))}
+        same = len({position for position, _ in lengths}) == len(lengths)
+        return same and dimension(weights) <= rows and len({position for position, _ in features}) <= columns
+
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template)
         row = self.leaves.get((k, j), ())
@@ -149,20 +180,6 @@ class Rules:
             found = added(found, self.leaves.get((k, j), ()), number(factor))
         return found
 
-    def dimension(self) -> int:
-        """Bound the dimension of the span of all rows of all records."""
-        touched = {c for column in self.coefficients for c, _ in column}
-        if len(self.coefficients) >= len(touched):
-            units = {column[0][0] for column in self.coefficients if len(column) == 1}
-            if units == touched:
-                return len(touched)
-        basis: dict[int, Vector] = {}
-        for column in self.coefficients:
-            while column and column[0][0] in basis:
-                column = added(column, basis[column[0][0]], -column[0][1])
-            if column:
-                basis[column[0][0]] = multiple(column, 1 / column[0][1])
-        return len(basis)
 
     def walk(self, k: int) -> list[Scalar]:
         if k not in self.known:
@@ -189,7 +206,7 @@ class Rules:
             return [maximum(list(group)) for group in zip(*args, strict=True)]
         if name in ENTRYWISE:
             return [ENTRYWISE[name](scalar, options) for scalar in args[0]]
-        raise Rejected(f"node {k}: the checker has no rule for {name}")
+        raise Unreplayed(f"node {k}: a rule for {name}")
 
     def products(self, node: Node, args: list[list[Scalar]]) -> list[Scalar]:
         one, two = node.args
@@ -310,8 +327,15 @@ def absolute(s: Scalar, options: object) -> Scalar:
     return s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True)
 
 
+def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
+    """A function of one variable whose slopes and curvature are declared: that what runs has them is trusted."""
+    low, high, curvature = (number(options.get(name)) for name in ("low", "high", "curvature"))
+    require(low <= high and curvature >= 0, "a declared function has no slopes")
+    return s.through((-FAR, FAR), (low, high), curvature)
+
+
 def negated(s: Scalar, options: object) -> Scalar:
     return s.times((-ONE, -ONE))
 
 
-ENTRYWISE = {"logistic": logistic, "huber": huber, "power": square, "abs": absolute, "negate": negated}
+ENTRYWISE = {"logistic": logistic, "huber": huber, "power": square, "abs": absolute, "negate": negated, "declared": declared}

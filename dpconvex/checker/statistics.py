@@ -1,0 +1,102 @@
+"""Sums that a quadratic loss takes from the data: how long those of one record are, and how far those of two are apart."""
+
+from collections import Counter
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any
+
+from dpconvex.checker.exact import ONE, ZERO, Range, root
+from dpconvex.checker.expansion import Record
+from dpconvex.checker.reading import number, numbers, part, require, whole, wholes
+from dpconvex.checker.rows import inner_range
+
+MOST_POINTS = 20_000
+
+
+def check_statistics(given: list[Any], record: Record, claim: dict[str, Any], adjacency: str) -> None:
+    """Check the claimed sensitivity of moments: products of fields, of some kinds, times patterns of the discrete fields."""
+    kinds, count = [], 0
+    for item in given:
+        bases = wholes(item.get("bases"), len(record.sizes) - 1)
+        monomials = [wholes(m, len(record.owner) - 1) for m in part(item, "monomials")]
+        owners = [sorted(record.owner[k] for k in m) for m in monomials]
+        require(all(o == sorted(bases) for o in owners), "a moment is not of its kind")
+        require(len({tuple(sorted(m)) for m in monomials}) == len(monomials), "a moment stands twice")
+        patterns = [numbers(row) for row in part(item, "patterns")]
+        require(len({len(row) for row in patterns}) == 1, "patterns are no table")
+        scale = number(item.get("scale")) ** 2 * prod((record.squares[b] for b in bases), start=ONE)
+        kinds.append((Counter(bases), whole(item.get("weights", 0), 2), scale, patterns))
+        count += len(monomials) * len(patterns[0])
+    require(count == claim.get("noise_dimension"), "there are more moments than the noise has dimensions")
+    labels = range(len(kinds[0][3]) if kinds else 0)
+    require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
+    claimed, farthest = number(claim["sensitivity"]) ** 2, ZERO
+    for y, other in product(labels, labels):
+        own, others, crossed = ([scale * dot(p[a], p[b]) for *_, scale, p in kinds] for a, b in ((y, y), (other, other), (y, other)))
+        if adjacency == "add-remove":
+            farthest = max(farthest, sum(own, ZERO))
+        elif other >= y:
+            farthest = max(farthest, farthest_apart(kinds, own, others, crossed, record, claimed))
+    require(farthest <= claimed, f"statistics of neighbours are {float(farthest) ** 0.5:.9g} apart")
+
+
+def dot(a: list[Fraction], b: list[Fraction]) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True)), ZERO)
+
+
+def farthest_apart(
+    kinds: list[Any], own: list[Fraction], others: list[Fraction], crossed: list[Fraction], record: Record, claimed: Fraction
+) -> Fraction:
+    """Bound K(z, z) + K(z', z') - 2 K(z, z'), a polynomial in the inner products of the fields, and the values of one scalar."""
+    fields = sorted({b for bases, *_ in kinds for b in bases})
+    scalar = next((b for b in fields if record.sizes[b] == 1), None)
+    ranges: list[Range] = []
+    powers: list[list[list[int]]] = []  # for each variable, of both records' own terms and of the crossed ones
+    none, both = [0] * len(kinds), range(len(kinds))
+    for b in fields:
+        exponents, square = [kinds[k][0][b] for k in both], record.squares[b]
+        if b == scalar:  # its two values themselves, over their largest size
+            k, size = record.owner.index(b), root(square)[0]
+            ranges += 2 * [(record.lower[k] / size, record.upper[k] / size)]
+            twice = [2 * e for e in exponents]
+            powers += [[twice, none, exponents], [none, twice, exponents]]
+        else:
+            low, high = inner_range(b, record, False)
+            ranges.append((low / square, high / square))
+            powers.append([none, none, exponents])
+    if any(weights for _, weights, *_ in kinds):
+        ranges.append((ZERO, ONE))
+        powers.append([none, none, [weights for _, weights, *_ in kinds]])
+    terms = [
+        (value, [column[part][k] for column in powers])
+        for part, values in enumerate((own, others, [-2 * c for c in crossed]))
+        for k, value in enumerate(values)
+        if value
+    ]
+    curved = [max(column[2]) > 1 for column in powers]
+    return highest(terms, ranges, curved, claimed)
+
+
+def highest(terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved: list[bool], claimed: Fraction) -> Fraction:
+    """Bound a polynomial in numbers from -1 to 1 that is convex in each variable that is not curved (docs/theory.md, section 18).
+
+    A largest value has those at their ends, and the others there or where their slope is 0: the nearest point of a grid, half
+    a step away, is lower by (step/2)^2/2 times the sum of the absolute second slopes at most.
+    """
+    degrees = [sum(e for e, bent in zip(exponents, curved) if bent) for _, exponents in terms]
+    bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees)), ZERO)
+    points, steps = set(product(*ranges)), [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved)]
+    for _ in range(60):
+        room = bend * max(steps, default=ZERO) ** 2 / 8
+        values = {point: sum((v * prod(x**e for x, e in zip(point, es) if e) for v, es in terms), ZERO) for point in points}
+        kept = [point for point, found in values.items() if found + room > claimed]
+        if not kept or len(kept) > MOST_POINTS:
+            break
+        steps = [step / 2 for step in steps]
+        moves = product(*[(-step, ZERO, step) if step else (ZERO,) for step in steps])
+        ways = list(moves)
+        points = {
+            tuple(min(max(x + m, low), high) for x, m, (low, high) in zip(point, way, ranges)) for point in kept for way in ways
+        }
+    return claimed if not kept else claimed + room + 1
