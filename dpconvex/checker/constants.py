@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
-from dpconvex.checker.exact import ONE, ZERO, Range, down, log, log1p, outward, plus, root, times, up
-from dpconvex.checker.rows import Rows, Vector, added, is_semidefinite
+from dpconvex.checker.exact import ONE, ZERO, Range, down, log, outward, plus, root, times, up
+from dpconvex.checker.rows import Rows, Vector, added
 from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, multiple, sums
 
 MOST_PAIRS = 300_000
@@ -14,32 +15,28 @@ Function = Callable[[Fraction], Range]
 
 @dataclass(frozen=True)
 class Loss:
-    """The constants of one loss: G, the largest eigenvalue of a Hessian, and its trace and rank, whole and in parts."""
+    """The constants of one loss: G, and of Hessians trace and rank, whole and in parts."""
 
     scalar: Scalar
     vertices: Hull | None
     length: Fraction
-    eigenvalue: Fraction
     parts: tuple[tuple[tuple[Fraction, int], ...], ...]
     squares: list[list[Fraction]]  # Of a sum of squares of fixed rows, a matrix above their weighted inner products
 
 
 def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
-    try:
-        vertices: Hull | None = sums(scalar.hulls)
-        length = root(max(map(rows.square, vertices)))[1]
-    except Exception:
-        vertices, length = None, sum((root(max(map(rows.square, hull)))[1] for hull in scalar.hulls), ZERO)
+    vertices = sums(scalar.hulls) if prod(map(len, scalar.hulls)) <= MOST_VERTICES else None
+    sets = scalar.hulls if vertices is None else (vertices,)
+    length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), ZERO)
     pieces = [piece for piece in scalar.pieces if piece.outer or piece.spread]
     traces = [trace(piece, rows) for piece in pieces]
     ranks = [min(rank(piece), dimension) for piece in pieces]
     whole = ((sum(traces, ZERO), min(sum(ranks), dimension)),)
-    eigenvalue = sum((eigenvalue_of(piece, rows, t) for piece, t in zip(pieces, traces)), ZERO)
     squares: list[list[Fraction]] = []
     if len(pieces) > 1 and all(len(piece.hull) == 1 and not piece.spread for piece in pieces):
         inner = rows.dominant([piece.hull[0] for piece in pieces])
         squares = [[piece.outer * value for value in line] for piece, line in zip(pieces, inner)]
-    return Loss(scalar, vertices, length, up(eigenvalue), (whole, tuple(zip(traces, ranks))), squares)
+    return Loss(scalar, vertices, length, (whole, tuple(zip(traces, ranks))), squares)
 
 
 def trace(piece: Piece, rows: Rows) -> Fraction:
@@ -65,14 +62,6 @@ def rank(piece: Piece) -> int:
     return 1 if not piece.spread else len(piece.hull) - 1 + bool(piece.outer)
 
 
-def eigenvalue_of(piece: Piece, rows: Rows, most: Fraction) -> Fraction:
-    """Of a covariance: a quarter of the squared diameter (Popoviciu)."""
-    if piece.outer or len(piece.hull) ** 2 > MOST_VERTICES:
-        return most
-    wide = max(rows.square(added(a, b, -ONE)) for a in piece.hull for b in piece.hull)
-    return min(most, up(piece.spread * wide / 4))
-
-
 def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
     """Bound ``||g - g'||`` for gradients of two records."""
     apart = first.length + second.length
@@ -89,7 +78,7 @@ def log_det(loss: Loss, mu: Fraction) -> Fraction:
     """Bound ``log det(I + H/mu)`` by traces and ranks."""
     found = []
     for parts in loss.parts:
-        found.append(sum((r * log1p(up(t / (max(r, 1) * mu)))[1] for t, r in parts if t), ZERO))
+        found.append(sum((r * log(1 + up(t / (max(r, 1) * mu)))[1] for t, r in parts if t), ZERO))
     if loss.squares:
         side = range(len(loss.squares))
         found.append(log(determinant([[(i == j) + loss.squares[i][j] / mu for j in side] for i in side]))[1])
@@ -148,7 +137,7 @@ def logistic(a: Fraction, q: Fraction, ends: Range) -> Fraction:
         found = a + q * (1 - 2 * s) / (1 + q * s * (1 - s))
         return outward(found, found)
 
-    return largest(lambda s: plus((a * s, a * s), log1p(q * s * (1 - s))), slope, *ends)
+    return largest(lambda s: plus((a * s, a * s), log(1 + q * s * (1 - s))), slope, *ends)
 
 
 def hinge(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction) -> Fraction:
@@ -159,8 +148,8 @@ def hinge(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction) -> Fraction:
 
     def value(v: Fraction) -> Range:
         length = times((lead, lead), root(square - v))
-        spread = times((Fraction(r), Fraction(r)), log1p(a * v / r))
-        return plus(plus(length, spread), log1p(b * (square - v)))
+        spread = times((Fraction(r), Fraction(r)), log(1 + a * v / r))
+        return plus(plus(length, spread), log(1 + b * (square - v)))
 
     def slope(v: Fraction) -> Range:
         bend = outward(*(a / (1 + a * v / r) - b / (1 + b * (square - v)),) * 2)

@@ -1,6 +1,5 @@
 """Exact numbers, and bounds from below and above of the few functions that proofs need; no floating point anywhere."""
 
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from math import isqrt
@@ -50,11 +49,6 @@ def root(x: Fraction) -> Range:
     return Fraction(found, unit), Fraction(found + bool(found * found * x.denominator != x.numerator << shift), unit)
 
 
-def rising(function: Callable[[Fraction], Range], a: Range) -> Range:
-    """Bound an increasing function on an interval."""
-    return function(a[0])[0], function(a[1])[1]
-
-
 @cache
 def exp(x: Fraction) -> Range:
     """Halve the exponent until a short series is enough, and square."""
@@ -76,10 +70,7 @@ def log(x: Fraction) -> Range:
     """With ``x = m 2^k``: k log 2 plus twice the series of the inverse hyperbolic tangent."""
     k = x.numerator.bit_length() - x.denominator.bit_length()
     own = series((x / Fraction(2) ** k - 1) / (x / Fraction(2) ** k + 1))
-    if not k:
-        return own
-    two = series(Fraction(1, 3))
-    return plus(own, times((Fraction(k), Fraction(k)), two))
+    return plus(own, times((Fraction(k), Fraction(k)), series(Fraction(1, 3))))
 
 
 def series(t: Fraction) -> Range:
@@ -90,10 +81,6 @@ def series(t: Fraction) -> Range:
         total, term, k = total + term / k, down(term * square), k + 2
     rest = Fraction(2 * k, 2 ** (BITS - 4))
     return outward(2 * total - rest, 2 * total + rest)
-
-
-def log1p(x: Fraction) -> Range:
-    return log(1 + x)
 
 
 @cache

@@ -16,6 +16,8 @@ Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 # Terms of all entries of an expression.
 MOST_TERMS, MOST_ENTRIES = 300_000, 100_000
+# Where a number stands among the terms of an entry.
+CONSTANT: tuple[int, Monomial] = (-1, ())
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -58,7 +60,8 @@ class Node:
     shape: list[int]
     options: dict[str, Any]
     entries: list[Entry] | None = None
-    varies: bool = False
+    varies: bool = False  # with the parameters
+    private: bool = False  # It reads the record
 
     @property
     def size(self) -> int:
@@ -86,6 +89,7 @@ class Template:
         require(len(shape) <= 4 and node.size <= MOST_ENTRIES, f"node {k}: a shape is too large")
         arguments = [self.nodes[a] for a in args]
         node.varies = name == "variable" or any(a.varies for a in arguments)
+        node.private = name == "field" or any(a.private for a in arguments)
         if all(a.entries is not None for a in arguments):
             node.entries = self.entries(k, node, [a.entries or [] for a in arguments], arguments)
             if node.entries is not None:
@@ -120,8 +124,6 @@ class Template:
             pairs = [[(j, j)] for j in range(node.size)] if name == "multiply" else contracted(args)
             one, two = given
             return [total([product(one[i], two[j]) for i, j in group]) for group in pairs]
-        if name == "power" and not node.varies and options.get("p") in (2, 3, 4):
-            return [total([raised(entry, options["p"])]) for entry in given[0]]
         return None
 
     def variable(self, k: int, node: Node) -> list[Entry]:
@@ -166,11 +168,4 @@ def product(one: Entry, two: Entry) -> Entry:
         for (d, second), b in two.items():
             key = max(c, d), tuple(sorted(first + second))
             found[key] = found.get(key, ZERO) + a * b
-    return found
-
-
-def raised(entry: Entry, exponent: int) -> Entry:
-    found: Entry = {(-1, ()): ONE}
-    for _ in range(exponent):
-        found = product(found, entry)
     return found

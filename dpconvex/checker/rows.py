@@ -12,7 +12,7 @@ from dpconvex.checker.reading import require
 Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
-MOST_GENERATORS, STRETCHES = 3000, 256
+MOST_GENERATORS = 3000
 
 
 def vector(values: Mapping[int, Fraction]) -> Vector:
@@ -88,13 +88,14 @@ class Rows:
         self.shared = [ZERO] * len(self.generators)
         for group in members.values():
             squares = {g: self.product(((g, ONE),), ((g, ONE),))[1] for g in group}
+            squares = {g: square for g, square in squares.items() if square > 0}
             whole: Block = defaultdict(Fraction)
-            for g in group:
+            for g, square in squares.items():
                 for key, value in products[g, g].items():
-                    whole[key] += value / squares[g]
+                    whole[key] += value / square
             most = form_range(whole, self.record, True)[1]
-            for g in group:
-                self.shared[g] = most * squares[g]
+            for g, square in squares.items():
+                self.shared[g] = most * square
 
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
@@ -186,26 +187,14 @@ def block_range(first: Kind, second: Kind, block: Block, record: Record, same: b
             sums[True, two] += abs(value) * weight
         sides = [max(value for (side, _), value in sums.items() if side is which) for which in (False, True)]
         bound = root(sides[0] * sides[1])[1]
-        if first == second and same:
-            return outward(*quadratic_range(block, bound, first, size))
     return outward(-bound * size, bound * size)
 
 
-def quadratic_range(block: Block, bound: Fraction, kind: Kind, size: Fraction) -> Range:
-    """Bound the eigenvalues of a symmetric matrix within its row sums, by halving, as far as exact elimination proves it."""
-    if len(kind) > 1 or len(block) > 2500:
-        return -bound * size, bound * size
-    names = sorted({key for pair in block for key in pair})
-    table = [[(block.get((i, j), ZERO) + block.get((j, i), ZERO)) / 2 for j in names] for i in names]
-    ends = []
-    for sign in (-1, 1):
-        low, high = -bound, bound
-        for _ in range(50):
-            middle = down((low + high) / 2, 60)
-            shifted = [[middle * (i == j) - sign * v for j, v in enumerate(row)] for i, row in enumerate(table)]
-            low, high = (low, middle) if is_semidefinite(shifted) else (middle, high)
-        ends.append(sign * max(high, ZERO) * size)
-    return ends[0], ends[1]
+def monomial_range(monomial: Monomial, record: Record) -> Range:
+    found = (ONE, ONE)
+    for k in set(monomial):
+        found = times(found, power((record.lower[k], record.upper[k]), monomial.count(k)))
+    return found
 
 
 def is_semidefinite(matrix: list[list[Fraction]]) -> bool:
@@ -244,26 +233,15 @@ def polynomial_range(terms: dict[Kind, Fraction], record: Record, same: bool) ->
         for base, count in Counter(kind).items():
             term = times(term, power(ranges[base], count))
         total = plus(total, term)
-    if len(ranges) != 1:
+    poly = [sum((v for kind, v in terms.items() if len(kind) == k), ZERO) for k in range(max(map(len, terms)) + 1)]
+    if len(ranges) != 1 or len(poly) > 3:
         return total
     ((low, high),) = ranges.values()
-    poly = [sum((v for kind, v in terms.items() if len(kind) == k), ZERO) for k in range(max(map(len, terms)) + 1)]
-    if len(poly) > 3:
-        parts = [low + (high - low) * k / STRETCHES for k in range(STRETCHES + 1)]
-        found = [horner(poly, (a, b)) for a, b in zip(parts, parts[1:])]
-        return max(total[0], min(a for a, _ in found)), min(total[1], max(b for _, b in found))
     points = [low, high]
-    if len(poly) == 3 and low < (top := -poly[1] / (2 * poly[2])) < high:
+    if len(poly) == 3 and poly[2] and low < (top := -poly[1] / (2 * poly[2])) < high:
         points.append(top)
     values = [sum((c * t**k for k, c in enumerate(poly)), ZERO) for t in points]
     return max(total[0], down(min(values))), min(total[1], up(max(values)))
-
-
-def horner(poly: list[Fraction], ends: Range) -> Range:
-    found = (ZERO, ZERO)
-    for coefficient in reversed(poly):
-        found = plus(times(found, ends), (coefficient, coefficient))
-    return found
 
 
 def inner_range(base: int, record: Record, same: bool) -> Range:

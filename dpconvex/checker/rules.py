@@ -9,11 +9,11 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, down, exp, log, outward, plus, power, times, up
-from dpconvex.checker.expansion import Entry, Monomial, Node, Template
+from dpconvex.checker.exact import ONE, ZERO, Range, down, exp, log, outward, plus, power, root, times, up
+from dpconvex.checker.expansion import REARRANGED, Entry, Monomial, Node, Record, Template, contracted
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, number, require, wholes
-from dpconvex.checker.rows import Rows, Vector, added, vector
+from dpconvex.checker.rows import Rows, Vector, added, monomial_range, vector
 
 Hull = tuple[Vector, ...]
 MOST_VERTICES = 4096
@@ -168,7 +168,7 @@ class Rules:
         return same and dimension(weights) <= rows and len({position for position, _ in features}) <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
-        value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template)
+        value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
         row = self.leaves.get((k, j), ())
         if row:
             value = plus(value, self.feasible.reach(entry, row, self.rows) or (-FAR, FAR))
@@ -193,7 +193,7 @@ class Rules:
     def apply(self, k: int, node: Node) -> list[Scalar]:
         args, options, name = [self.walk(a) for a in node.args], node.options, node.name
         flat = [scalar for entries in args for scalar in entries]
-        if name in ("index", "select", "reshape", "transpose", "broadcast", "concatenate"):
+        if name in REARRANGED:
             return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
         if name == "add":
             return [total(list(group)) for group in zip(*args, strict=True)]
@@ -214,8 +214,6 @@ class Rules:
             by = [scalar.value for scalar in args[1]]
             require(all(low == high != 0 for low, high in by), "a curved term is divided by what is no number but 0")
             return [a.times((1 / d, 1 / d)) for a, (d, _) in zip(args[0], by, strict=True)]
-        from dpconvex.checker.expansion import contracted
-
         first, second = (self.template.nodes[a] for a in (one, two))
         require(not (first.varies and second.varies), "two factors have parameters")
         pairs = [[(j, j)] for j in range(node.size)] if node.name == "multiply" else contracted([first, second])
@@ -231,21 +229,17 @@ def total(scalars: list[Scalar]) -> Scalar:
     return found
 
 
-def record_range(entry: Entry, template: Template) -> Range:
+def record_range(entry: Entry, record: Record) -> Range:
     """Bound a polynomial of the record term by term, and its terms of degree one by Cauchy-Schwarz."""
-    record, found, squares = template.record, (ZERO, ZERO), {}
-    rest = (ZERO, ZERO)
+    found = rest = (ZERO, ZERO)
+    squares: dict[int, Fraction] = defaultdict(Fraction)
     for (_, monomial), value in entry.items():
-        term = value, value
-        for scalar in set(monomial):
-            term = times(term, power((record.lower[scalar], record.upper[scalar]), monomial.count(scalar)))
+        term = times((value, value), monomial_range(monomial, record))
         found = plus(found, term)
         if len(monomial) == 1:
-            squares[record.owner[monomial[0]]] = squares.get(record.owner[monomial[0]], ZERO) + value**2
+            squares[record.owner[monomial[0]]] += value**2
         else:
             rest = plus(rest, term)
-    from dpconvex.checker.exact import root
-
     for base, square in squares.items():
         size = root(square * record.squares[base])[1]
         rest = plus(rest, (-size, size))
