@@ -40,14 +40,17 @@ def check(text: bytes) -> Report:
     Rejected
         At the first step that does not follow, with what it is; and of what is no proof.
     """
-    proof = parsed(text)
-    template, claim = Template(proof), part(proof, "claim", dict)
-    declared = any(node.name == "declared" for node in template.nodes)
-    trusted = (*TRUSTED, "functions that a user declared have the declared slopes") if declared else TRUSTED
+    trusted = TRUSTED
     try:
+        proof = parsed(text)
+        template, claim = Template(proof), part(proof, "claim", dict)
+        if any(node.name == "declared" for node in template.nodes):
+            trusted = (*TRUSTED, "functions that a user declared have the declared slopes")
         steps = replay(proof, template, claim)
     except Unreplayed as missing:
         return Report(0, trusted, (str(missing),))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise Rejected(f"it is no proof: {type(error).__name__}, {error}") from None
     return Report(steps, trusted, ())
 
 
@@ -71,15 +74,17 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
             rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
             losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
             require(max(loss.length for loss in losses) <= value(claim, "gradient_bound"), "a gradient is longer than claimed")
-            apart = sensitivity(losses, rows, adjacency)
-            require(apart <= value(claim, "sensitivity"), "gradients of neighbours differ by more than claimed")
+            claimed = value(claim, "sensitivity")
+            require(sensitivity(losses, rows, adjacency, claimed) <= claimed, "neighbours' gradients differ by more than claimed")
         if claim.get("noise") == "matrix":
+            if not part(proof, "layout"):
+                raise Unreplayed("in which layout gradients are matrices of rank one")
             sides = [whole(value(settings, key).numerator, 10**6) for key in ("rows", "columns")]
             require(rules.is_rank_one(part(proof, "layout"), *sides), "gradients are no matrices of rank one in this layout")
         if kind in ("objective", "output"):
             claim["strong_convexity"] = mu = value(proof, "modulus")
             size, regularizer = whole(claim.get("size"), 10**18, 1), whole(proof.get("regularizer"), last)
-            strong = is_modulus(template, regularizer, size, value(claim, "added"), mu)
+            strong = is_modulus(template, feasible, regularizer, size, value(claim, "added"), mu)
             require(mu > 0 and strong, "the objective is less strongly convex than claimed")
     else:
         check_statistics(part(proof, "moments"), template.record, claim, adjacency)

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO
-from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require, whole, wholes
+from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require, spend, whole, wholes
 
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
@@ -152,6 +152,7 @@ def contracted(args: list[Node]) -> list[list[tuple[int, int]]]:
 def total(terms: Any) -> Entry:
     found: Entry = {}
     for term in terms:
+        spend(len(term))
         for key, value in term.items():
             found[key] = found.get(key, ZERO) + value
     return {key: value for key, value in found.items() if value}
@@ -163,6 +164,7 @@ def scaled(entry: Entry, factor: Fraction) -> Entry:
 
 def product(one: Entry, two: Entry) -> Entry:
     """Multiply entries of which at most one has parameters."""
+    spend(len(one) * len(two))
     found: Entry = {}
     for (c, first), a in one.items():
         for (d, second), b in two.items():

@@ -47,14 +47,20 @@ def perturbation_cost(
     if together <= most:
         return together
     curved = max(min(log_det(loss, mu), joint(loss, rows, ZERO, mu, ZERO)) for loss in losses)
-    apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency)
+    apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency, ZERO)
     return min(together, apart + curved)
 
 
-def sensitivity(losses: list[Loss], rows: Rows, adjacency: str) -> Fraction:
+def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction) -> Fraction:
+    """Bound how far one record moves the gradient of the sum of losses, down to what is enough."""
     if adjacency == "add-remove":
         return max(loss.length for loss in losses)
-    return max(difference(one, two, rows) for k, one in enumerate(losses) for two in losses[k:])
+    largest = ZERO
+    for k, one in enumerate(losses):
+        for two in losses[k:]:
+            apart = one.length + two.length
+            largest = max(largest, apart if apart <= max(enough, largest) else difference(one, two, rows))
+    return largest
 
 
 def check_cover(claim: dict[str, Any], cover: dict[str, Any], dimension: int) -> tuple[Fraction, Fraction]:

@@ -1,11 +1,13 @@
 """What is public: that regularizer and constraints are convex, how strongly the first is, and what K bounds."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, root, times
-from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template
+from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, total
 from dpconvex.checker.reading import Unreplayed, part, require, whole
 from dpconvex.checker.rows import Rows, Vector, is_semidefinite, monomial_range
 
@@ -53,32 +55,36 @@ def curvature(template: Template, k: int) -> int:
     return found
 
 
-def squares(template: Template, k: int, weight: Fraction) -> list[tuple[Entry, Fraction]]:
+def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) -> list[tuple[Entry, Fraction]]:
     """Return rows a and weights w such that the convex expression less ``sum w <a, theta>^2 / 2`` is convex."""
     node = template.nodes[k]
     if node.entries is not None or weight <= 0:
         return []
     args = [template.nodes[a] for a in node.args]
     if node.name in ("add", "sum", "reshape") or (node.name == "broadcast" and node.size == 1):
-        return [item for a in node.args for item in squares(template, a, weight)]
+        return [item for a in node.args for item in squares(template, feasible, a, weight)]
     if node.name in ("multiply", "divide") and node.size == 1:
         by, first = factor(node, *args)
-        return squares(template, node.args[0 if first else 1], weight * by)
+        return squares(template, feasible, node.args[0 if first else 1], weight * by)
     if node.name == "quad_over_lin" and constant(args[1]) > 0:
         return [(entry, 2 * weight / constant(args[1])) for entry in args[0].entries or []]
     if node.name == "power" and node.options.get("p") == 2:
         return [(entry, 2 * weight) for entry in args[0].entries or []]
+    if node.name == "negate" and args[0].name == "log_det":  # curved by 1/u^2 where eigenvalues are at most u
+        matrix = template.nodes[args[0].args[0]]
+        most = feasible.largest_eigenvalue(matrix)
+        return [(entry, weight / most**2) for entry in matrix.entries or []] if most else []
     return []
 
 
-def is_modulus(template: Template, regularizer: int, size: int, added: Fraction, mu: Fraction) -> bool:
+def is_modulus(template: Template, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction) -> bool:
     """Whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
     if curvature(template, regularizer) < 0:
         raise Unreplayed("the regularizer is concave")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for k, weight in enumerate(template.weights):
         matrix[k][k] = (added - mu) * weight
-    for entry, weight in squares(template, regularizer, Fraction(size)):
+    for entry, weight in squares(template, feasible, regularizer, Fraction(size)):
         row = [(c, value) for (c, _), value in entry.items() if c >= 0]
         for c, a in row:
             for d, b in row:
@@ -102,13 +108,16 @@ class Feasible:
         self.template, self.bounds = template, {True: dict[int, Fraction](), False: dict[int, Fraction]()}  # upper, lower
         self.balls: list[tuple[set[int], Fraction]] = []
         self.simplices: list[tuple[set[int], Fraction]] = []
+        self.matrices: list[Node] = []
         given = [(part(item, "kind", str), [whole(a, len(template.nodes) - 1) for a in part(item, "args")]) for item in constraints]
         for kind, args in sorted(given, reverse=True):  # inequalities before equations
             curved = [curvature(template, a) for a in args]
             signs = {"equality": ((0,), (0,)), "inequality": ((0, 1), (0, -1)), "semidefinite": ((0,),)}.get(kind, ())
             if len(signs) != len(args) or any(c not in allowed for c, allowed in zip(curved, signs, strict=True)):
                 raise Unreplayed(f"a constraint of kind {kind}")
-            if kind != "semidefinite":
+            if kind == "semidefinite":
+                self.matrices.append(template.nodes[args[0]])
+            else:
                 self.read(kind, *(template.nodes[a] for a in args))
 
     def read(self, kind: str, node: Node, other: Node) -> None:
@@ -133,8 +142,21 @@ class Feasible:
                     if node.name == "abs":
                         self.bounds[a < 0][c] = -rest / a
 
+    def largest_eigenvalue(self, matrix: Node) -> Fraction | None:
+        """Return a u such that ``u I - matrix`` is semidefinite on K, None if no constraint says so."""
+        for other in self.matrices:
+            both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
+            side = matrix.shape[0] + 1
+            ends = {entry.get(CONSTANT, ZERO) for entry in both[::side]}
+            if other.shape == matrix.shape and len(ends) == 1 and all(set(e) <= {CONSTANT} for e in both):
+                if not any(entry for k, entry in enumerate(both) if k % side) and min(ends) > 0:
+                    return ends.pop()
+        return None
+
     def reach(self, entry: Entry, row: Vector, rows: Rows) -> Range | None:
         """Bound the linear part of an entry over the record and K; None if nothing does."""
+        if not (self.balls or self.simplices or self.bounds[True]):
+            return None
         linear = [(c, a, monomial_range(monomial, rows.record)) for (c, monomial), a in entry.items() if c >= 0]
         touched = {c for c, *_ in linear}
         for members, radius in self.balls:

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-MOST_BYTES, MOST_NODES, MOST_BITS = 2**23, 200_000, 2200
+MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS = 2**23, 50_000, 2200, 1_000_000
 HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f])\.?([0-9a-f]*)p([+-]?[0-9]{1,4})")
 
 
@@ -17,12 +17,24 @@ class Unreplayed(Exception):
     """A step for which the checker has no rule: it says nothing about it."""
 
 
+class Steps:
+    """How many steps are left: a hostile proof ends."""
+
+    left = 0
+
+
+def spend(count: int) -> None:
+    Steps.left -= count
+    require(Steps.left >= 0, "the proof takes too many steps")
+
+
 def require(holds: bool, step: str) -> None:
     if not holds:
         raise Rejected(step)
 
 
 def parsed(text: bytes) -> dict[str, Any]:
+    Steps.left = MOST_STEPS
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=distinct, parse_float=refused, parse_constant=refused)

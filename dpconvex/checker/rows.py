@@ -7,7 +7,7 @@ from math import comb, factorial, prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, down, outward, plus, power, root, times, up
 from dpconvex.checker.expansion import Entry, Monomial, Record, Template
-from dpconvex.checker.reading import require
+from dpconvex.checker.reading import require, spend
 
 Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
@@ -20,6 +20,7 @@ def vector(values: Mapping[int, Fraction]) -> Vector:
 
 
 def added(first: Vector, second: Vector, factor: Fraction = ONE) -> Vector:
+    spend(len(second))
     found = dict(first)
     for key, value in second:
         found[key] = found.get(key, ZERO) + factor * value
@@ -34,7 +35,7 @@ class Rows:
         self.record, self.weights, self.cells = template.record, template.weights, cells
         self.generators: dict[tuple[tuple[tuple[int, Monomial], Fraction], ...], int] = {}
         self.forms: list[tuple[Range, Range]] = []
-        self.pairs: dict[tuple[int, int], list[tuple[int, Fraction]]] = defaultdict(list)
+        self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.parts = parts
         self.shared: list[Fraction] = []
         self.centres: list[Vector] = []
@@ -64,6 +65,7 @@ class Rows:
                 by_place[coordinate].append((g, monomial, value))
         products: dict[tuple[int, int], Block] = defaultdict(lambda: defaultdict(Fraction))
         for coordinate, terms_here in by_place.items():
+            spend(len(terms_here) ** 2)
             for g, one, a in terms_here:
                 for h, two, b in terms_here:
                     products[g, h][one, two] += a * b / self.weights[coordinate]
@@ -77,7 +79,7 @@ class Rows:
                 known[shape] = len(self.forms)
                 form = dict(shape)
                 self.forms.append((form_range(form, self.record, True), form_range(form, self.record, False)))
-            self.pairs[pair].append((known[shape], kept[0][1]))
+            self.pairs[pair[0]][pair[1]].append((known[shape], kept[0][1]))
         self.share(products)
 
     def share(self, products: Mapping[tuple[int, int], Block]) -> None:
@@ -99,16 +101,23 @@ class Rows:
 
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
-        sums: dict[int, Fraction] = defaultdict(Fraction)
-        for g, a in u:
-            for h, b in v:
-                for form, weight in self.pairs.get((g, h), ()):
-                    sums[form] += a * b * weight
+        sums = self.forms_of(u, dict(v))
         low = high = ZERO
         for form, value in sums.items():
             ends = sorted(value * end for end in self.forms[form][cross])
             low, high = low + ends[0], high + ends[1]
         return outward(low, high)
+
+    def forms_of(self, u: Vector, v: Mapping[int, Fraction]) -> dict[int, Fraction]:
+        """Return the multiples of the forms that make up the inner product of two rows."""
+        sums: dict[int, Fraction] = defaultdict(Fraction)
+        for g, a in u:
+            near = self.pairs[g] if len(self.pairs[g]) < len(v) else v
+            spend(1 + len(near))
+            for h in near:
+                for form, weight in self.pairs[g].get(h, ()) if h in v else ():
+                    sums[form] += a * v[h] * weight
+        return sums
 
     def square(self, u: Vector) -> Fraction:
         """Bound ``||A_z' u||^2`` from above."""
@@ -123,10 +132,8 @@ class Rows:
         parts: dict[int, dict[tuple[int, int], Fraction]] = defaultdict(lambda: defaultdict(Fraction))
         for i, u in enumerate(vectors):
             for j, v in enumerate(vectors):
-                for g, a in u:
-                    for h, b in v:
-                        for form, weight in self.pairs.get((g, h), ()):
-                            parts[form][i, j] += a * b * weight
+                for form, value in self.forms_of(u, dict(v)).items():
+                    parts[form][i, j] = value
         side = range(len(vectors))
         found = [[ZERO] * len(vectors) for _ in side]
         for form, entries in parts.items():
@@ -145,6 +152,7 @@ class Rows:
 
 def form_range(form: Block, record: Record, same: bool) -> Range:
     """Bound ``sum c m(z) m'(z')`` over a record, or over two: block by block of the monomials' kinds, and as a polynomial."""
+    spend(4 * len(form))
     blocks: dict[tuple[Kind, Kind], Block] = defaultdict(dict)
     for (one, two), value in form.items():
         blocks[kind_of(one, record), kind_of(two, record)][one, two] = value
@@ -199,6 +207,7 @@ def monomial_range(monomial: Monomial, record: Record) -> Range:
 
 def is_semidefinite(matrix: list[list[Fraction]]) -> bool:
     """Eliminate, exactly: a symmetric matrix is semidefinite if no pivot is negative, and rows of pivots 0 vanish."""
+    spend(len(matrix) ** 3 // 6)
     rows = [list(row) for row in matrix]
     for k, row in enumerate(rows):
         if row[k] < 0 or (row[k] == 0 and any(row[k:])):

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, down, exp, log, outward, plus, power, root, times, up
-from dpconvex.checker.expansion import REARRANGED, Entry, Monomial, Node, Record, Template, contracted
+from dpconvex.checker.expansion import REARRANGED, Entry, Monomial, Node, Record, Template, contracted, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, number, require, wholes
 from dpconvex.checker.rows import Rows, Vector, added, monomial_range, vector
@@ -149,23 +149,35 @@ class Rules:
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
     def is_rank_one(self, layout: Any, rows: int, columns: int) -> bool:
-        """Whether all rows are weights of classes times one vector of features, with a class and a position for each coordinate."""
-        places, weights, features = [tuple(wholes(pair, 10**6)) for pair in layout], [], {}
+        """Whether all rows are weights of classes times one vector of features, with a class and a position for each coordinate.
+
+        If positions are rows and columns, features have to be the products of one vector's entries.
+        """
+        places = [(row[0], *row[1:]) for row in (wholes(item, 10**6) for item in layout)]
+        weights, features = [], dict[Any, Fraction]()
         require(len(set(places)) == len(places) == len(self.template.weights), "a layout gives two coordinates one place")
         for k, j in self.leaves:
             table: dict[int, dict[tuple[int, Monomial], Fraction]] = defaultdict(dict)
             for (c, monomial), value in (self.template.nodes[k].entries or [])[j].items():
                 if c >= 0:
-                    table[places[c][0]][places[c][1], monomial] = value
+                    table[places[c][0]][places[c][1:], monomial] = value / self.template.weights[c]
             features = features or next(iter(table.values()), {})
             first = next(iter(features), (0, ()))
             alpha = {c: part.get(first, ZERO) / features[first] for c, part in table.items()}
             if any(part != {key: alpha[c] * value for key, value in features.items()} for c, part in table.items()):
                 return False
             weights.append(vector(alpha))
-        lengths = {(places[c][1], self.template.weights[c]) for c in range(len(places))}
-        same = len({position for position, _ in lengths}) == len(lengths)
-        return same and dimension(weights) <= rows and len({position for position, _ in features}) <= columns
+        lengths = {(place[1:], weight) for place, weight in zip(places, self.template.weights, strict=True)}
+        if len({position for position, _ in lengths}) < len(lengths):
+            return False
+        if all(len(place) == 2 for place in places):
+            return dimension(weights) <= rows and len({position for position, _ in features}) <= columns
+        entries: dict[tuple[int, int], Entry] = defaultdict(dict)
+        for ((i, j), monomial), value in features.items():
+            entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
+        side = range(1 + max(i for i, _ in entries))
+        square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i in side for j in side)
+        return square and len(side) <= rows and dimension(weights) * len(side) <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, root
 from dpconvex.checker.expansion import Record
-from dpconvex.checker.reading import number, numbers, part, require, whole, wholes
+from dpconvex.checker.reading import number, numbers, part, require, spend, whole, wholes
 from dpconvex.checker.rows import inner_range
 
 MOST_POINTS = 20_000
@@ -89,6 +89,7 @@ def highest(terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved
     points, steps = set(product(*ranges)), [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved)]
     for _ in range(60):
         room = bend * max(steps, default=ZERO) ** 2 / 8
+        spend(len(points) * len(terms) * len(ranges))
         values = {point: sum((v * prod(x**e for x, e in zip(point, es) if e) for v, es in terms), ZERO) for point in points}
         kept = [point for point, found in values.items() if found + room > claimed]
         if not kept or len(kept) > MOST_POINTS:

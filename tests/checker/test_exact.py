@@ -1,0 +1,84 @@
+"""Bounds of functions from below and above, and what is read, strictly."""
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, strategies as st
+from scipy.special import ndtr
+
+from dpconvex.checker import Rejected, check
+from dpconvex.checker.exact import exp, log, normal_tail, pi, root
+from dpconvex.checker.reading import number
+from dpconvex.checker.rows import is_semidefinite
+
+CLOSE = 1e-13
+
+
+def encloses(ends, value, width=1e-30):
+    low, high = ends
+    assert low <= high <= low + width * max(abs(low), abs(high), Fraction(1, 10**18))
+    assert float(low) <= value + CLOSE * abs(value)
+    assert float(high) >= value - CLOSE * abs(value)
+
+
+@given(st.floats(-200, 200), st.floats(1e-200, 1e200), st.floats(-12, 9))
+def test_functions_lie_between_their_bounds(x, y, t):
+    encloses(exp(Fraction(x)), math.exp(x))
+    encloses(root(Fraction(y)), math.sqrt(y))
+    low, high = log(Fraction(y))
+    assert abs(float(low) - math.log(y)) <= CLOSE * max(abs(math.log(y)), 1) and 0 <= high - low <= Fraction(1, 10**30)
+    encloses(normal_tail(Fraction(t)), float(ndtr(-t)), 1e-12)
+    encloses(pi(), math.pi)
+
+
+@given(st.lists(st.lists(st.integers(-4, 4), min_size=3, max_size=3), min_size=1, max_size=3), st.integers(0, 2))
+def test_squares_are_semidefinite_and_less_than_they_are_is_not(rows, k):
+    square = [[Fraction(sum(r[i] * r[j] for r in rows)) for j in range(3)] for i in range(3)]
+    assert is_semidefinite(square)
+    square[k][k] = Fraction(-1) if square[k][k] == 0 else -square[k][k]
+    assert not is_semidefinite(square)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_are_read_exactly(x):
+    assert number(x.hex()) == Fraction(x)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"[]", b"{}", b"null", b"[" * 10**6, b'{"format": "dpconvex proof 1", "format": 1}', b'{"a": NaN}', b'{"a": 1.5}', b"\xff",
+        b'{"format": "dpconvex proof 1", "n": 1' + b"0" * 5000 + b"}", b'{"format": "dpconvex proof 2"}', b" " * (2**23 + 1),
+    ],
+)  # fmt: skip
+def test_what_is_no_proof_is_rejected(text):
+    with pytest.raises(Rejected):
+        check(text)
+
+
+def proof(nodes, **more):
+    claim = {"perturbed": "objective", "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}, "settings": {}, **more}
+    found = {"format": "dpconvex proof 1", "record": {"x": {"dim": 2, "norm": 2, "radius": 1}}, "nodes": nodes, "claim": claim}
+    return json.dumps({**found, "cells": [0], "parts": [0, 0], "constraints": [], "losses": [0]}).encode()
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"op": "add", "shape": [], "args": [0]},  # of itself
+        {"op": "add", "shape": [], "args": [1]},
+        {"op": "variable", "shape": [10**9], "name": "w"},
+        {"op": "constant", "shape": [], "value": ["0x1p+9999"]},
+        {"op": "constant", "shape": [2], "value": [1]},
+        {"op": "constant", "shape": [], "value": ["nan"]},
+        {"op": "field", "shape": [2], "field": "y"},
+        {"op": "index", "shape": [], "args": [], "places": [0]},
+        {"shape": []},
+        "add",
+    ],
+)
+def test_nodes_that_are_none_are_rejected(node):
+    with pytest.raises(Rejected):
+        check(proof([node]))
