@@ -40,7 +40,7 @@ def check(text: bytes) -> Report:
     Rejected
         At the first step that does not follow, with what it is; and of what is no proof.
     """
-    trusted = TRUSTED
+    trusted: tuple[str, ...] = TRUSTED
     try:
         proof = parsed(text)
         template, claim = Template(proof), part(proof, "claim", dict)
@@ -73,14 +73,22 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
             require(all(length > 0 for length in rows.lengths), "a length is not positive")
             rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
             losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
-            require(max(loss.length for loss in losses) <= value(claim, "gradient_bound"), "a gradient is longer than claimed")
+            require(
+                max(loss.length for loss in losses) <= value(claim, "gradient_bound"),
+                "a gradient is longer than claimed",
+            )
             claimed = value(claim, "sensitivity")
-            require(sensitivity(losses, rows, adjacency, claimed) <= claimed, "neighbours' gradients differ by more than claimed")
+            require(
+                sensitivity(losses, rows, adjacency, claimed) <= claimed,
+                "neighbours' gradients differ by more than claimed",
+            )
         if claim.get("noise") == "matrix":
             if not part(proof, "layout"):
                 raise Unreplayed("in which layout gradients are matrices of rank one")
             sides = [whole(value(settings, key).numerator, 10**6) for key in ("rows", "columns")]
-            require(rules.is_rank_one(part(proof, "layout"), *sides), "gradients are no matrices of rank one in this layout")
+            require(
+                rules.is_rank_one(part(proof, "layout"), *sides), "gradients are no matrices of rank one in this layout"
+            )
         if kind in ("objective", "output"):
             claim["strong_convexity"] = mu = value(proof, "modulus")
             size, regularizer = whole(claim.get("size"), 10**18, 1), whole(proof.get("regularizer"), last)

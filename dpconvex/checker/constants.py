@@ -8,7 +8,7 @@ from math import prod
 from dpconvex.checker.exact import ONE, ZERO, Range, down, log, outward, plus, root, times, up
 from dpconvex.checker.reading import spend
 from dpconvex.checker.rows import Rows, Vector, added
-from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, multiple, sums
+from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, sums
 
 MOST_PAIRS = 300_000
 Function = Callable[[Fraction], Range]
@@ -36,8 +36,8 @@ def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
     squares: list[list[Fraction]] = []
     if len(pieces) > 1 and all(len(piece.hull) == 1 and not piece.spread for piece in pieces):
         inner = rows.dominant([piece.hull[0] for piece in pieces])
-        squares = [[piece.outer * value for value in line] for piece, line in zip(pieces, inner)]
-    return Loss(scalar, vertices, length, (whole, tuple(zip(traces, ranks))), squares)
+        squares = [[piece.outer * value for value in line] for piece, line in zip(pieces, inner, strict=True)]
+    return Loss(scalar, vertices, length, (whole, tuple(zip(traces, ranks, strict=True))), squares)
 
 
 def trace(piece: Piece, rows: Rows) -> Fraction:
@@ -55,7 +55,9 @@ def centred(piece: Piece, rows: Rows) -> Fraction:
         mean = added(mean, point, Fraction(1, len(piece.hull)))
     apart, found = piece.spread - piece.outer, []
     for centre in (mean, *rows.centres):
-        found.append(max(piece.outer * rows.square(a) + apart * rows.square(added(a, centre, -ONE)) for a in piece.hull))
+        found.append(
+            max(piece.outer * rows.square(a) + apart * rows.square(added(a, centre, -ONE)) for a in piece.hull)
+        )
     return up(min(found))
 
 

@@ -95,7 +95,7 @@ def pi() -> Range:
 
 
 def normal_tail(t: Fraction) -> Range:
-    """Bound the probability that a normal variate is above t: by the series of its distribution about 0, far out by its density."""
+    """Bound the probability that a normal variate is above t: by a series about 0, and far out by its density."""
     if t < 0:
         low, high = normal_tail(-t)
         return 1 - high, 1 - low

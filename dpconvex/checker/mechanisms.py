@@ -90,8 +90,13 @@ def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows | None, le
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
         if law not in ("gamma", "matrix") or whitening:
             raise Unreplayed(f"the calibration of {claim.get('mechanism')}")
-        cost = perturbation_cost(losses, rows, 1 / scale, claim["strong_convexity"], adjacency, epsilon, law == "matrix")
-        require(cost <= epsilon, f"objective perturbation costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left")
+        cost = perturbation_cost(
+            losses, rows, 1 / scale, claim["strong_convexity"], adjacency, epsilon, law == "matrix"
+        )
+        require(
+            cost <= epsilon,
+            f"objective perturbation costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left",
+        )
         return
     if kind == "output":
         apart /= claim["strong_convexity"]

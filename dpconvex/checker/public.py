@@ -24,7 +24,7 @@ def constant(node: Node) -> Fraction:
 
 
 def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, bool]:
-    """Return what a product or quotient multiplies its varying argument with, 0 if that is no number, and whether it is the first."""
+    """Return what multiplies the varying argument, 0 if it is no number, and whether that argument is the first."""
     first = one.varies
     entries = (two if first else one).entries or [{}]
     values = {entry.get(CONSTANT, ZERO) if set(entry) <= {CONSTANT} else ZERO for entry in entries}
@@ -77,7 +77,9 @@ def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) ->
     return []
 
 
-def is_modulus(template: Template, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction) -> bool:
+def is_modulus(
+    template: Template, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
+) -> bool:
     """Whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
     if curvature(template, regularizer) < 0:
         raise Unreplayed("the regularizer is concave")
@@ -105,11 +107,17 @@ class Feasible:
     """What the constraints say of K: bounds of coordinates, of norms, and of sums of what is not negative."""
 
     def __init__(self, template: Template, constraints: Any) -> None:
-        self.template, self.bounds = template, {True: dict[int, Fraction](), False: dict[int, Fraction]()}  # upper, lower
+        self.template, self.bounds = (
+            template,
+            {True: dict[int, Fraction](), False: dict[int, Fraction]()},
+        )  # upper, lower
         self.balls: list[tuple[set[int], Fraction]] = []
         self.simplices: list[tuple[set[int], Fraction]] = []
         self.matrices: list[Node] = []
-        given = [(part(item, "kind", str), [whole(a, len(template.nodes) - 1) for a in part(item, "args")]) for item in constraints]
+        given = [
+            (part(item, "kind", str), [whole(a, len(template.nodes) - 1) for a in part(item, "args")])
+            for item in constraints
+        ]
         for kind, args in sorted(given, reverse=True):  # inequalities before equations
             curved = [curvature(template, a) for a in args]
             signs = {"equality": ((0,), (0,)), "inequality": ((0, 1), (0, -1)), "semidefinite": ((0,),)}.get(kind, ())
@@ -165,8 +173,8 @@ class Feasible:
                 return -size, size
         for members, most in self.simplices:
             if touched <= members and len(touched) == len(linear):
-                ends = [a * most * end for _, a, ends in linear for end in ends]
-                return min(ZERO, *ends), max(ZERO, *ends)
+                values = [a * most * end for _, a, ends in linear for end in ends]
+                return min(ZERO, *values), max(ZERO, *values)
         low = high = ZERO
         for c, a, ends in linear:
             if c not in self.bounds[False] or c not in self.bounds[True]:

@@ -20,7 +20,7 @@ class Unreplayed(Exception):
 class Steps:
     """How many steps are left: a hostile proof ends."""
 
-    left = 0
+    left = MOST_STEPS
 
 
 def spend(count: int) -> None:
@@ -37,7 +37,9 @@ def parsed(text: bytes) -> dict[str, Any]:
     Steps.left = MOST_STEPS
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
     try:
-        found = json.loads(text.decode("utf-8"), object_pairs_hook=distinct, parse_float=refused, parse_constant=refused)
+        found = json.loads(
+            text.decode("utf-8"), object_pairs_hook=distinct, parse_float=refused, parse_constant=refused
+        )
     except (ValueError, RecursionError) as error:
         raise Rejected(f"no JSON of a proof: {error}") from None
     require(isinstance(found, dict) and found.get("format") == "dpconvex proof 1", "it is no 'dpconvex proof 1'")

@@ -1,4 +1,4 @@
-"""Inner products of the rows of A_z, for one record and for two: bilinear forms in monomials, and their ranges over the domain."""
+"""Inner products of the rows of A_z, for one record and for two: bilinear forms in monomials, and their ranges."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -52,8 +52,8 @@ class Rows:
         found = {}
         for terms in parts.values():
             lead = terms[0][1]
-            key = tuple((place, value / lead) for place, value in terms)
-            found[self.generators.setdefault(key, len(self.generators))] = lead
+            shape = tuple((place, value / lead) for place, value in terms)
+            found[self.generators.setdefault(shape, len(self.generators))] = lead
         return vector(found)
 
     def close(self) -> None:
@@ -125,7 +125,6 @@ class Rows:
             shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
             self.squares[u] = max(min(self.product(u, u)[1], shared), ZERO)
         return self.squares[u]
-
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""

@@ -84,7 +84,7 @@ class Scalar:
         if len(self.pieces) != 1 or len(moving) != 1 or self.pieces[0].outer or not self.pieces[0].spread:
             return None
         scale, hull = self.pieces[0].spread, self.pieces[0].hull
-        if set(multiple(v, scale) for v in hull) != set(moving[0]):
+        if {multiple(v, scale) for v in hull} != set(moving[0]):
             return None
         return Piece(sums(self.hulls), ZERO, 1 / scale)
 
@@ -155,9 +155,11 @@ class Rules:
         """
         places = [(row[0], *row[1:]) for row in (wholes(item, 10**6) for item in layout)]
         weights, features = [], dict[Any, Fraction]()
-        require(len(set(places)) == len(places) == len(self.template.weights), "a layout gives two coordinates one place")
+        require(
+            len(set(places)) == len(places) == len(self.template.weights), "a layout gives two coordinates one place"
+        )
         for k, j in self.leaves:
-            table: dict[int, dict[tuple[int, Monomial], Fraction]] = defaultdict(dict)
+            table: dict[int, dict[Any, Fraction]] = defaultdict(dict)
             for (c, monomial), value in (self.template.nodes[k].entries or [])[j].items():
                 if c >= 0:
                     table[places[c][0]][places[c][1:], monomial] = value / self.template.weights[c]
@@ -176,7 +178,9 @@ class Rules:
         for ((i, j), monomial), value in features.items():
             entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
         side = range(1 + max(i for i, _ in entries))
-        square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i in side for j in side)
+        square = all(
+            product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i in side for j in side
+        )
         return square and len(side) <= rows and dimension(weights) * len(side) <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
@@ -191,7 +195,6 @@ class Rules:
         for k, j, factor in terms:
             found = added(found, self.leaves.get((k, j), ()), number(factor))
         return found
-
 
     def walk(self, k: int) -> list[Scalar]:
         if k not in self.known:
@@ -344,4 +347,11 @@ def negated(s: Scalar, options: object) -> Scalar:
     return s.times((-ONE, -ONE))
 
 
-ENTRYWISE = {"logistic": logistic, "huber": huber, "power": square, "abs": absolute, "negate": negated, "declared": declared}
+ENTRYWISE = {
+    "logistic": logistic,
+    "huber": huber,
+    "power": square,
+    "abs": absolute,
+    "negate": negated,
+    "declared": declared,
+}

@@ -33,7 +33,9 @@ def check_statistics(given: list[Any], record: Record, claim: dict[str, Any], ad
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
     claimed, farthest = number(claim["sensitivity"]) ** 2, ZERO
     for y, other in product(labels, labels):
-        own, others, crossed = ([scale * dot(p[a], p[b]) for *_, scale, p in kinds] for a, b in ((y, y), (other, other), (y, other)))
+        own, others, crossed = (
+            [scale * dot(p[a], p[b]) for *_, scale, p in kinds] for a, b in ((y, y), (other, other), (y, other))
+        )
         if adjacency == "add-remove":
             farthest = max(farthest, sum(own, ZERO))
         elif other >= y:
@@ -46,7 +48,12 @@ def dot(a: list[Fraction], b: list[Fraction]) -> Fraction:
 
 
 def farthest_apart(
-    kinds: list[Any], own: list[Fraction], others: list[Fraction], crossed: list[Fraction], record: Record, claimed: Fraction
+    kinds: list[Any],
+    own: list[Fraction],
+    others: list[Fraction],
+    crossed: list[Fraction],
+    record: Record,
+    claimed: Fraction,
 ) -> Fraction:
     """Bound K(z, z) + K(z', z') - 2 K(z, z'), a polynomial in the inner products of the fields, and the values of one scalar."""
     fields = sorted({b for bases, *_ in kinds for b in bases})
@@ -78,19 +85,27 @@ def farthest_apart(
     return highest(terms, ranges, curved, claimed)
 
 
-def highest(terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved: list[bool], claimed: Fraction) -> Fraction:
+def highest(
+    terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved: list[bool], claimed: Fraction
+) -> Fraction:
     """Bound a polynomial in numbers from -1 to 1 that is convex in each variable that is not curved (docs/theory.md, section 18).
 
     A largest value has those at their ends, and the others there or where their slope is 0: the nearest point of a grid, half
     a step away, is lower by (step/2)^2/2 times the sum of the absolute second slopes at most.
     """
-    degrees = [sum(e for e, bent in zip(exponents, curved) if bent) for _, exponents in terms]
-    bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees)), ZERO)
-    points, steps = set(product(*ranges)), [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved)]
+    degrees = [sum(e for e, bent in zip(exponents, curved, strict=True) if bent) for _, exponents in terms]
+    bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees, strict=True)), ZERO)
+    points, steps = (
+        set(product(*ranges)),
+        [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved, strict=True)],
+    )
     for _ in range(60):
         room = bend * max(steps, default=ZERO) ** 2 / 8
         spend(len(points) * len(terms) * len(ranges))
-        values = {point: sum((v * prod(x**e for x, e in zip(point, es) if e) for v, es in terms), ZERO) for point in points}
+        values = {
+            point: sum((v * prod(x**e for x, e in zip(point, es, strict=True) if e) for v, es in terms), ZERO)
+            for point in points
+        }
         kept = [point for point, found in values.items() if found + room > claimed]
         if not kept or len(kept) > MOST_POINTS:
             break
@@ -98,6 +113,8 @@ def highest(terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved
         moves = product(*[(-step, ZERO, step) if step else (ZERO,) for step in steps])
         ways = list(moves)
         points = {
-            tuple(min(max(x + m, low), high) for x, m, (low, high) in zip(point, way, ranges)) for point in kept for way in ways
+            tuple(min(max(x + m, low), high) for x, m, (low, high) in zip(point, way, ranges, strict=True))
+            for point in kept
+            for way in ways
         }
     return claimed if not kept else claimed + room + 1

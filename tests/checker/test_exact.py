@@ -10,7 +10,7 @@ from scipy.special import ndtr
 
 from dpconvex.checker import Rejected, check
 from dpconvex.checker.exact import exp, log, normal_tail, pi, root
-from dpconvex.checker.reading import number
+from dpconvex.checker.reading import Steps, number
 from dpconvex.checker.rows import is_semidefinite
 
 CLOSE = 1e-13
@@ -18,7 +18,7 @@ CLOSE = 1e-13
 
 def encloses(ends, value, width=1e-30):
     low, high = ends
-    assert low <= high <= low + width * max(abs(low), abs(high), Fraction(1, 10**18))
+    assert low <= high <= low + Fraction(width) * max(abs(low), abs(high), Fraction(1, 10**18))
     assert float(low) <= value + CLOSE * abs(value)
     assert float(high) >= value - CLOSE * abs(value)
 
@@ -35,6 +35,7 @@ def test_functions_lie_between_their_bounds(x, y, t):
 
 @given(st.lists(st.lists(st.integers(-4, 4), min_size=3, max_size=3), min_size=1, max_size=3), st.integers(0, 2))
 def test_squares_are_semidefinite_and_less_than_they_are_is_not(rows, k):
+    Steps.left = 1000
     square = [[Fraction(sum(r[i] * r[j] for r in rows)) for j in range(3)] for i in range(3)]
     assert is_semidefinite(square)
     square[k][k] = Fraction(-1) if square[k][k] == 0 else -square[k][k]
@@ -59,8 +60,18 @@ def test_what_is_no_proof_is_rejected(text):
 
 
 def proof(nodes, **more):
-    claim = {"perturbed": "objective", "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}, "settings": {}, **more}
-    found = {"format": "dpconvex proof 1", "record": {"x": {"dim": 2, "norm": 2, "radius": 1}}, "nodes": nodes, "claim": claim}
+    claim = {
+        "perturbed": "objective",
+        "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"},
+        "settings": {},
+        **more,
+    }
+    found = {
+        "format": "dpconvex proof 1",
+        "record": {"x": {"dim": 2, "norm": 2, "radius": 1}},
+        "nodes": nodes,
+        "claim": claim,
+    }
     return json.dumps({**found, "cells": [0], "parts": [0, 0], "constraints": [], "losses": [0]}).encode()
 
 
