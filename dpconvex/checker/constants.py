@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, down, log, outward, plus, root, times, up
-from dpconvex.checker.reading import spend
+from dpconvex.checker.reading import require, spend
 from dpconvex.checker.rows import Rows, Vector, added
 from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, sums
 
@@ -29,6 +29,7 @@ def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
     vertices = sums(scalar.hulls) if prod(map(len, scalar.hulls)) <= MOST_VERTICES else None
     sets = scalar.hulls if vertices is None else (vertices,)
     length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), ZERO)
+    require(length < 2**300, "nothing bounds a gradient")
     pieces = [piece for piece in scalar.pieces if piece.outer or piece.spread]
     traces = [trace(piece, rows) for piece in pieces]
     ranks = [min(rank(piece), dimension) for piece in pieces]

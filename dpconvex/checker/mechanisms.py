@@ -109,6 +109,7 @@ def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows | None, le
         return
     require(law == "gaussian", f"no noise of the law {law!r}")
     shift, lost = apart / scale, ZERO
+    require(shift > 0, "there are no steps, or no sensitivity")
     if whitening:
         least = root(Fraction(2))[1] if adjacency == "replace-one" else ONE
         level, moved = value(whitening, "sensitivity") / value(whitening, "sigma"), value(whitening, "sensitivity")

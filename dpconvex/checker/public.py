@@ -156,9 +156,11 @@ class Feasible:
             both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
             side = matrix.shape[0] + 1
             ends = {entry.get(CONSTANT, ZERO) for entry in both[::side]}
-            if other.shape == matrix.shape and len(ends) == 1 and all(set(e) <= {CONSTANT} for e in both):
-                if not any(entry for k, entry in enumerate(both) if k % side) and min(ends) > 0:
-                    return ends.pop()
+            flat = not any(entry for k, entry in enumerate(both) if k % side) and all(
+                set(e) <= {CONSTANT} for e in both
+            )
+            if other.shape == matrix.shape and flat and len(ends) == 1 and min(ends) > 0:
+                return ends.pop()
         return None
 
     def reach(self, entry: Entry, row: Vector, rows: Rows) -> Range | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -155,9 +155,7 @@ class Rules:
         """
         places = [(row[0], *row[1:]) for row in (wholes(item, 10**6) for item in layout)]
         weights, features = [], dict[Any, Fraction]()
-        require(
-            len(set(places)) == len(places) == len(self.template.weights), "a layout gives two coordinates one place"
-        )
+        require(len(set(places)) == len(places) == len(self.template.weights), "two coordinates have one place")
         for k, j in self.leaves:
             table: dict[int, dict[Any, Fraction]] = defaultdict(dict)
             for (c, monomial), value in (self.template.nodes[k].entries or [])[j].items():
@@ -177,11 +175,10 @@ class Rules:
         entries: dict[tuple[int, int], Entry] = defaultdict(dict)
         for ((i, j), monomial), value in features.items():
             entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
-        side = range(1 + max(i for i, _ in entries))
-        square = all(
-            product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i in side for j in side
-        )
-        return square and len(side) <= rows and dimension(weights) * len(side) <= columns
+        side = 1 + max(i for i, _ in entries)
+        pairs = [(i, j) for i in range(side) for j in range(side)]  # those that are missing, too
+        square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i, j in pairs)
+        return square and side <= rows and dimension(weights) * side <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
@@ -224,12 +221,11 @@ class Rules:
         raise Unreplayed(f"node {k}: a rule for {name}")
 
     def products(self, node: Node, args: list[list[Scalar]]) -> list[Scalar]:
-        one, two = node.args
         if node.name == "divide":
             by = [scalar.value for scalar in args[1]]
             require(all(low == high != 0 for low, high in by), "a curved term is divided by what is no number but 0")
             return [a.times((1 / d, 1 / d)) for a, (d, _) in zip(args[0], by, strict=True)]
-        first, second = (self.template.nodes[a] for a in (one, two))
+        first, second = (self.template.nodes[a] for a in node.args)
         require(not (first.varies and second.varies), "two factors have parameters")
         pairs = [[(j, j)] for j in range(node.size)] if node.name == "multiply" else contracted([first, second])
         if first.varies:
@@ -332,26 +328,18 @@ def square(s: Scalar, options: dict[str, object]) -> Scalar:
     return (s.behind or s).through(value, (2 * s.value[0], 2 * s.value[1]), Fraction(2))
 
 
-def absolute(s: Scalar, options: object) -> Scalar:
-    return s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True)
-
-
 def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
     """A function of one variable whose slopes and curvature are declared: that what runs has them is trusted."""
     low, high, curvature = (number(options.get(name)) for name in ("low", "high", "curvature"))
-    require(low <= high and curvature >= 0, "a declared function has no slopes")
+    require(low == high or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
     return s.through((-FAR, FAR), (low, high), curvature)
 
 
-def negated(s: Scalar, options: object) -> Scalar:
-    return s.times((-ONE, -ONE))
-
-
-ENTRYWISE = {
-    "logistic": logistic,
-    "huber": huber,
-    "power": square,
-    "abs": absolute,
-    "negate": negated,
+ENTRYWISE: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
+    "abs": lambda s, _: s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True),
     "declared": declared,
+    "huber": huber,
+    "logistic": logistic,
+    "negate": lambda s, _: s.times((-ONE, -ONE)),
+    "power": square,
 }
