@@ -149,36 +149,28 @@ class Rules:
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
     def is_rank_one(self, layout: Any, rows: int, columns: int) -> bool:
-        """Whether all rows are weights of classes times one vector of features, with a class and a position for each coordinate.
+        """Whether rows are weights of cells times one vector of features, given the position of each coordinate in its cell.
 
         If positions are rows and columns, features have to be the products of one vector's entries.
         """
-        places = [(row[0], *row[1:]) for row in (wholes(item, 10**6) for item in layout)]
-        weights, features = [], dict[Any, Fraction]()
-        require(len(set(places)) == len(places) == len(self.template.weights), "two coordinates have one place")
-        for k, j in self.leaves:
-            table: dict[int, dict[Any, Fraction]] = defaultdict(dict)
-            for (c, monomial), value in (self.template.nodes[k].entries or [])[j].items():
-                if c >= 0:
-                    table[places[c][0]][places[c][1:], monomial] = value / self.template.weights[c]
-            features = features or next(iter(table.values()), {})
-            first = next(iter(features), (0, ()))
-            alpha = {c: part.get(first, ZERO) / features[first] for c, part in table.items()}
-            if any(part != {key: alpha[c] * value for key, value in features.items()} for c, part in table.items()):
-                return False
-            weights.append(vector(alpha))
-        lengths = {(place[1:], weight) for place, weight in zip(places, self.template.weights, strict=True)}
-        if len({position for position, _ in lengths}) < len(lengths):
+        weights, places = self.template.weights, [tuple(wholes(item, 10**6)) for item in layout]
+        require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")
+        shapes = [{(places[c], m): a / weights[c] for (c, m), a in terms} for terms in self.rows.generators]
+        lengths = {places[c]: weights[c] for c in range(len(places))}
+        cells = {self.rows.cells[terms[0][0][0]] for terms in self.rows.generators}
+        alike = all(shape == shapes[0] for shape in shapes) and len(cells) == len(shapes)
+        if not alike or any(lengths[place] != weight for place, weight in zip(places, weights, strict=True)):
             return False
-        if all(len(place) == 2 for place in places):
-            return dimension(weights) <= rows and len({position for position, _ in features}) <= columns
+        rank = dimension(self.leaves.values())
+        if all(len(place) == 1 for place in places):
+            return rank <= rows and len({place for place, _ in shapes[0]}) <= columns
         entries: dict[tuple[int, int], Entry] = defaultdict(dict)
-        for ((i, j), monomial), value in features.items():
+        for ((i, j), monomial), value in shapes[0].items():
             entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
         side = 1 + max(i for i, _ in entries)
         pairs = [(i, j) for i in range(side) for j in range(side)]  # those that are missing, too
         square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i, j in pairs)
-        return square and side <= rows and dimension(weights) * side <= columns
+        return square and side <= rows and rank * side <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
