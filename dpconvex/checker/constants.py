@@ -32,7 +32,7 @@ def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
     require(length < 2**300, "nothing bounds a gradient")
     pieces = [piece for piece in scalar.pieces if piece.outer or piece.spread]
     traces = [trace(piece, rows) for piece in pieces]
-    ranks = [min(rank(piece), dimension) for piece in pieces]
+    ranks = [min(len(p.hull) - 1 + bool(p.outer) if p.spread else 1, dimension) for p in pieces]
     whole = ((sum(traces, ZERO), min(sum(ranks), dimension)),)
     squares: list[list[Fraction]] = []
     if len(pieces) > 1 and all(len(piece.hull) == 1 and not piece.spread for piece in pieces):
@@ -46,24 +46,14 @@ def trace(piece: Piece, rows: Rows) -> Fraction:
     longest = max(map(rows.square, piece.hull))
     if piece.spread <= piece.outer:
         return up(piece.outer * longest)
-    return min(centred(piece, rows), up(piece.spread * longest))
-
-
-def centred(piece: Piece, rows: Rows) -> Fraction:
-    """``outer |a|^2 + (spread - outer) |a - c|^2`` at its largest, for c the points' mean, or what the proof names."""
     mean: Vector = ()
     for point in piece.hull:
         mean = added(mean, point, Fraction(1, len(piece.hull)))
-    apart, found = piece.spread - piece.outer, []
-    for centre in (mean, *rows.centres):
-        found.append(
-            max(piece.outer * rows.square(a) + apart * rows.square(added(a, centre, -ONE)) for a in piece.hull)
-        )
+    found = [piece.spread * longest]
+    for centre in (mean, *rows.centres):  # outer |a|^2 + (spread - outer) |a - c|^2 for each point a
+        apart = {a: (piece.spread - piece.outer) * rows.square(added(a, centre, -ONE)) for a in piece.hull}
+        found.append(max(piece.outer * rows.square(a) + more for a, more in apart.items()))
     return up(min(found))
-
-
-def rank(piece: Piece) -> int:
-    return 1 if not piece.spread else len(piece.hull) - 1 + bool(piece.outer)
 
 
 def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:

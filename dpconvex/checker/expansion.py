@@ -76,7 +76,7 @@ class Template:
 
     def __init__(self, proof: dict[str, Any]) -> None:
         self.record, self.weights = Record(), list[Fraction]()
-        self.blocks: dict[str, tuple[int, int, list[int]]] = {}  # of a variable: first and last coordinate, and shape
+        self.names: set[str] = set()
         for name, domain in part(proof, "record", dict).items():
             self.record.add(name, domain)
         self.nodes: list[Node] = []
@@ -131,7 +131,8 @@ class Template:
 
     def variable(self, k: int, node: Node) -> list[Entry]:
         name, start, shape = part(node.options, "name", str), len(self.weights), node.shape
-        require(name not in self.blocks, f"node {k}: variable {name!r} stands twice")
+        require(name not in self.names, f"node {k}: variable {name!r} stands twice")
+        self.names.add(name)
         coordinates = list(range(start, start + node.size))
         if node.options.get("symmetric"):
             require(len(shape) == 2 and shape[0] == shape[1], f"node {k}: {name!r} is not square")
@@ -140,7 +141,6 @@ class Template:
             coordinates = [start + order[min(pair), max(pair)] for pair in places]
         count = len(set(coordinates))
         self.weights += [Fraction(coordinates.count(start + n)) for n in range(count)]
-        self.blocks[name] = start, start + count, shape
         return [{(c, ()): ONE} for c in coordinates]
 
 

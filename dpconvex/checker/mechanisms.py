@@ -8,8 +8,6 @@ from dpconvex.checker.exact import ONE, ZERO, exp, normal_tail, root, up
 from dpconvex.checker.reading import Unreplayed, number, require
 from dpconvex.checker.rows import Rows
 
-# Probability with which noise may exceed its cap, under either neighbour, on top of the promise if delta does not pay for it.
-TAIL = Fraction(1, 2**100)
 # What noise on integers loses against noise on numbers (docs/theory.md, section 8).
 GRID_LOSS = Fraction(1, 10**60)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
@@ -67,7 +65,7 @@ def check_cover(claim: dict[str, Any], cover: dict[str, Any], dimension: int) ->
     """Check integer noise for answers within tau of the exact one; return its share of the promise."""
     tau, step, scale = (value(cover, key) for key in ("distance", "step", "scale"))
     epsilon, delta, counting = (value(cover, key) for key in ("epsilon", "delta", "counting"))
-    require(tau > 0 and step > 0 and scale > 0, "cover: distance, grid and scale are not positive")
+    require(min(tau, step, scale, epsilon) > 0 and min(delta, counting) >= 0, "cover: a number of it is not positive")
     require(tau >= value(claim, "tolerance"), "cover: it is for a shorter distance than the tolerance")
     side = root(Fraction(dimension))[1]
     if cover.get("noise") == "discrete Laplace":
@@ -103,7 +101,9 @@ def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows | None, le
     elif kind == "gradients":
         if "sampling" in settings:
             raise Unreplayed("the noise of Poisson samples")
-        apart *= root(value(settings, "steps"))[1]
+        steps = value(settings, "steps")
+        require(steps >= 1 and steps.denominator == 1, "there is no such number of steps")
+        apart *= root(steps)[1]
     if law == "gamma" and kind != "gradients" and not whitening:
         require(apart <= scale * epsilon, "Gamma noise is too small for what neighbours are apart")
         return
