@@ -17,7 +17,7 @@ PACKAGE = ROOT / "dpconvex"
 # The wings of the package, lowest first, and the modules that stand alone.  A module may import from its own wing and from those
 # before it in this list; inside a wing, no modules import each other in a circle.
 WINGS = [
-    *("errors", "plots", "core", "geometry", "language", "datasets", "calculus", "noise", "accounting"),
+    *("errors", "checker", "plots", "core", "geometry", "language", "datasets", "calculus", "noise", "accounting"),
     *("mechanisms", "evaluation", "solvers", "release", "learners", "estimators", "auditing", "apps", "__main__"),
 ]
 # Programs built on the toolkit rather than parts of it: they may use the public names.

@@ -1,4 +1,4 @@
-"""The command line: list problems, prove privacy, fit to a table, predict, evaluate, and keep count of budgets.
+"""The command line: list problems, prove privacy, replay proofs, fit to a table, predict, evaluate, and keep count of budgets.
 
 Exit status: 0 if all went well, 1 if there is no proof, no budget or no certified solution, 2 for bad usage or bad data, 130
 if it was interrupted.  Whatever goes wrong, nothing is written.  Nothing heavy is imported here: help is shown at once.
@@ -9,11 +9,14 @@ import csv
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import dpconvex as dp
+from dpconvex.checker import Rejected
+from dpconvex.checker.files import replayed, said
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
@@ -133,6 +136,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "verify": (VERIFY, "prove that a problem is private, without data", """
   dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
   dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),
+    "check": ("model", "replay the proof in a saved release, or in a JSON file, without data and without what wrote it", """
+  dpconvex check model.npz"""),
     "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
   dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
     "budget": ("show|verify ledger", "show what was spent on people, or check the file that says so", """
@@ -176,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
         epilog = f"examples:{examples}" if examples else None
         about = summary[0].upper() + summary[1:] + "."
         sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
-        sub.set_defaults(module="demo" if name == "demo" else "commands", name=name)
+        sub.set_defaults(module={"demo": "demo", "check": "cli"}.get(name, "commands"), name=name)
         for key in ["--json", *options.split()]:
             if "|" in key:
                 sub.add_argument("what", choices=key.split("|"))
@@ -184,6 +189,12 @@ def parser() -> argparse.ArgumentParser:
                 needed: dict[str, Any] = {"required": True} if key.endswith("!") else {}
                 sub.add_argument(key.rstrip("!"), **OPTIONS[key.rstrip("!")], **needed)
     return top
+
+
+def check(chosen: argparse.Namespace) -> None:
+    """Replay a proof; NumPy and CVXPY are not imported."""
+    report = replayed(chosen.model)
+    print(json.dumps(asdict(report)) if chosen.json else f"{chosen.model}: {said(report)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -199,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = "interrupted; nothing was written, and what was paid stays paid."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
         return INTERRUPTED
-    except (DPConvexError, OSError) as error:
+    except (DPConvexError, OSError, Rejected) as error:
         file = getattr(error, "filename", None)
         message = str(error) if file is None else f"{file}: {getattr(error, 'strerror', '')}."
         told: dict[str, Any] = {"error": type(error).__name__, "message": message}
@@ -208,5 +219,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.json:
             print(json.dumps(told))
         print(f"dpconvex {chosen.name}: {message}", file=sys.stderr)
-        return REFUSED if isinstance(error, NotPrivate | NotConverged | BudgetExceeded) else MISTAKEN
+        return REFUSED if isinstance(error, NotPrivate | NotConverged | BudgetExceeded | Rejected) else MISTAKEN
     return 0

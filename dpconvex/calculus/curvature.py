@@ -85,6 +85,12 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
+    bound, _ = widest(piece, rows, gram)
+    return float(min(swollen(bound, piece, gram), piece.spread * largest))
+
+
+def widest(piece: Piece, rows: Array, gram: Gram) -> tuple[float, Array]:
+    """Bound that trace where spread > outer, and return the weights of the points where it is about as large."""
     if piece.outer == 0:  # a covariance does not change with the origin, and differences carry smaller errors
         rows = rows - rows[0]
     inner, error = gram.inner(rows)
@@ -100,7 +106,7 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
         weights = pairwise_step(weights, slope, inner, excess)
-    return float(min(swollen(best + 4 * piece.spread * error, piece, gram), piece.spread * largest))
+    return float(best + 4 * piece.spread * error), weights
 
 
 def swollen(bound: float, piece: Piece, gram: Gram) -> float:

@@ -68,20 +68,25 @@ class SoftmaxJoint:
         return float(np.sqrt(self.gram.squared_norms(self.term.rows).max())) + self.gram.term_slack([self.term])
 
     def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
-        """Minimise the bound over m, down to `enough`."""
+        return self.shortest(beta, mu, enough)[1]
+
+    def piece(self, beta: float, mu: float, m: float) -> Piece:
+        return Piece((self.term,), beta * self.scale / (2 * m), self.scale / mu)
+
+    def shortest(self, beta: float, mu: float, enough: float = -np.inf) -> tuple[float, float]:
+        """Minimise the bound over m, down to `enough`; return that m, and the bound."""
         longest = self.longest
 
         def bound(m: float) -> float:
-            piece = Piece((self.term,), beta * self.scale / (2 * m), self.scale / mu)
-            return beta * self.scale * m / 2 + trace_bound(piece, self.gram, longest)
+            return beta * self.scale * m / 2 + trace_bound(self.piece(beta, mu, m), self.gram, longest)
 
         if beta * mu >= 2 * longest:
-            return beta * self.scale * longest
+            return longest, beta * self.scale * longest
         first = bound(longest)
         if first <= enough:
-            return first
+            return longest, first
         found = minimize_scalar(bound, bounds=(0.2 * longest, longest), method="bounded", options={"maxiter": 8})
-        return float(min(first, found.fun))
+        return (float(found.x), float(found.fun)) if found.fun < first else (longest, first)
 
 
 @dataclass(frozen=True, eq=False)

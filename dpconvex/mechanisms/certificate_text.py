@@ -117,7 +117,11 @@ class CertificateText(Printed):
         return Comparison(self, other)
 
     def title(self: Any) -> tuple[str, ...]:
-        return (self.mechanism, f"is private, {self.privacy}.", *(said for said in (self.proviso, self.answer) if said))
+        return (
+            self.mechanism,
+            f"is private, {self.privacy}.",
+            *filter(None, (self.proviso, self.answer, self.replayed)),
+        )
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"

@@ -8,7 +8,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,14 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Event, event_of
+from dpconvex.checker import Rejected
+from dpconvex.checker.files import compare
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
 
 VERSION = 2
+# The member of the archive that is the proof of the certificate; those of so many bytes are replayed where they are read.
+PROOF, QUICK = "proof.json", 3000
 
 
 class Released:
@@ -68,6 +73,10 @@ class Released:
         text = json.dumps({"format": self.form, "version": VERSION, **fields}, default=plain)
         buffer = io.BytesIO()
         np.savez(buffer, header=np.array(text), **arrays)
+        proof = getattr(fields.get("certificate"), "proof", None)
+        if proof is not None:
+            with zipfile.ZipFile(buffer, "a") as archive, archive.open(PROOF, "w") as stream:
+                stream.write(proof)
         return buffer.getvalue()
 
     @classmethod
@@ -109,7 +118,8 @@ class Released:
 
         # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
         try:
-            arrays = dict(members(content))
+            arrays: dict[str, Any] = dict(members(content))
+            proof = arrays.pop(PROOF, None)
             fields = json.loads(str(arrays.pop("header")), object_pairs_hook=distinct)
             if fields.pop("format") != cls.form:
                 raise ValueError("it has another format")
@@ -120,6 +130,9 @@ class Released:
             if arrays or not set(fields) <= set(cls.kept):
                 raise ValueError("there are arrays or fields of nothing")
             certificate = getattr(found, "certificate", None)
+            if proof is not None:
+                certificate = with_proof(certificate, proof)
+                object.__setattr__(found, "certificate", certificate)
             if certificate is not None:
                 str(certificate), certificate._repr_html_()
                 if found.spent not in (None, certificate.privacy):
@@ -142,12 +155,28 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def members(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of an uncompressed NPZ archive; each is checked against its checksum before it is parsed."""
+def with_proof(certificate: Certificate, proof: bytes) -> Certificate:
+    """Return a certificate with the proof of a file, and with what becomes of it: short ones are replayed at once."""
+    compare(proof, certificate.to_dict())
+    found = replace(certificate, writer=proof)
+    if len(proof) > QUICK:
+        return found.noted("The proof was not checked when the file was read: `dpconvex check` and `check` do that.")
+    try:
+        found.check()
+    except Rejected as error:
+        return found.noted(f"The proof was checked, and does not follow here: {error}.")
+    return found
+
+
+def members(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of an uncompressed NPZ archive, and the proof as it is; each is checked against its checksum before it is parsed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if len(set(archive.namelist())) != len(archive.namelist()):
             raise ValueError("a member is there twice")
         for info in archive.infolist():
+            if info.compress_type == zipfile.ZIP_STORED and info.filename == PROOF:
+                yield PROOF, archive.read(info)
+                continue
             if info.compress_type != zipfile.ZIP_STORED or not info.filename.endswith(".npy"):
                 raise ValueError(f"unexpected member {info.filename!r}")
             stream = io.BytesIO(archive.read(info))

@@ -232,7 +232,8 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
     found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source)
-    whole = replace(stages.whole(found.certificate), advice=fit.certificate.advice)
+    whole = stages.whole(found.certificate)
+    whole = replace(whole, advice=fit.certificate.advice, writer=fit.certificate.writer)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 
 

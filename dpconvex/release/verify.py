@@ -19,10 +19,12 @@ from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.release.proof import proof_of
 
 
 def check_template(template: object) -> None:
@@ -70,6 +72,7 @@ def verify(
     cover: Cover | None = None,
     *,
     whitening: Whitened = None,
+    proof: bool = True,
 ) -> Certificate:
     """Prove that a mechanism on a template is private, or raise `NotPrivate` or another error, with the place and a remedy.
 
@@ -90,8 +93,16 @@ def verify(
         descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
         size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
         mechanism is named, one that is proved to end near a minimiser.
+    proof : bool
+        Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
     """
-    return Method(mechanism, cover, whitening).prove(template, privacy, size).certificate
+    found = Method(mechanism, cover, whitening).prove(template, privacy, size).certificate
+    return found if proof else replace(found, writer=None)
+
+
+def written(template: Template, mechanism: Mechanism, certificate: Certificate) -> bytes:
+    analysis, width = analyse(template, mechanism), certificate.smoothing
+    return proof_of(smooth_analysis(analysis, width) if width else analysis, certificate)
 
 
 @dataclass(frozen=True)
@@ -163,6 +174,7 @@ def certified(
     with computable(privacy):
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
+    certificate = replace(certificate, writer=partial(written, template, mechanism))
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)

@@ -1,0 +1,53 @@
+"""Reads the proof in the file of a release, and compares the certificate there with what the proof claims."""
+
+import json
+import re
+import zipfile
+from fractions import Fraction
+from typing import Any
+
+from dpconvex.checker import Rejected, Report, check
+from dpconvex.checker.reading import HEXADECIMAL, MOST_BYTES, distinct, number, parsed, part, require
+
+PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise")
+HEAD = re.compile(rb"\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
+
+
+def replayed(path: str) -> Report:
+    """Replay a proof: of a saved release, whose certificate says the same, or a file of its own."""
+    with open(path, "rb") as stream:
+        if not zipfile.is_zipfile(stream):
+            stream.seek(0)
+            return check(stream.read(MOST_BYTES + 1))
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                require(len(set(archive.namelist())) == len(archive.namelist()), "the file has a member twice")
+                proof, header = (archive.open(name).read(8 * MOST_BYTES) for name in ("proof.json", "header.npy"))
+            text = HEAD.sub(b"", header, 1).decode("utf-32-le")
+            compare(proof, part(json.loads(text, object_pairs_hook=distinct), "certificate", dict))
+        except (ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+            raise Rejected(f"the file has no proof, or is damaged: {error}") from None
+    return check(proof)
+
+
+def compare(proof: bytes, certificate: dict[str, Any]) -> None:
+    require(
+        numbers_of(part(parsed(proof), "claim", dict)) == numbers_of(certificate),
+        "the certificate claims something else",
+    )
+
+
+def numbers_of(value: Any) -> Any:
+    """Return data with exact numbers, without what is missing, infinite, or in words."""
+    if isinstance(value, dict):
+        return {k: numbers_of(v) for k, v in value.items() if k not in PROSE and v not in (None, float("inf"))}
+    if isinstance(value, str) and HEXADECIMAL.fullmatch(value):
+        return number(value)
+    return Fraction(value) if isinstance(value, int | float) and value == value else value
+
+
+def said(report: Report) -> str:
+    """Put a report into words."""
+    trusted = f", {len(report.trusted)} theorems trusted" if report.trusted else ""
+    left = f"; not replayed: {'; '.join(report.unreplayed)}" if report.unreplayed else ""
+    return f"replayed: {report.steps} steps{trusted}{left}"

@@ -1,0 +1,178 @@
+"""Writes the proof of a certificate: the template's graph, and what a checker would have to search for.
+
+The format is declared in docs/checking.md.  Nothing that is written here is trusted: `dpconvex.checker` replays it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.curvature import hull, widest
+from dpconvex.calculus.gram import Gram
+from dpconvex.calculus.joint_supremum import HingeJoint, SoftmaxJoint
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.abstract_values import Piece
+from dpconvex.core.arrays import Array
+from dpconvex.core.atoms.arrangement import places
+from dpconvex.core.atoms.rules import lines
+from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
+from dpconvex.core.record_domains import Ball
+from dpconvex.errors import MissingRule
+from dpconvex.mechanisms.certificate import Certificate
+
+FORMAT = "dpconvex proof 1"
+# What a certificate says in words, or predicts.
+PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "writer")
+REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
+# Numbers of all constants of a template.
+MOST_NUMBERS = 200_000
+# Weights of rows in a centre are rounded to this; lengths that agree to the other fraction are one.
+GRID, NEAR = 2.0**40, 1e-6
+
+
+def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
+    """Return the proof of a certificate that was made from an analysis, as JSON."""
+    form, template = analysis.form, analysis.form.template
+    conditions = [argument for constraint in form.constraints for argument in constraint.args]
+    nodes, number = graph(form, [*template.losses, template.regularizer, *conditions])
+    centres, lengths = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
+    proof = {
+        "format": FORMAT,
+        "claim": {key: value for key, value in plain(certificate).items() if key not in PROSE},
+        "nodes": nodes,
+        "record": {name: domain_of(domain) for name, domain in template.record.continuous.items()},
+        "cells": cells(analysis.gram, form.space.dim),
+        "parts": parts(analysis.gram, form.bases.count),
+        "centres": centres,
+        "lengths": lengths,
+        "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
+        "losses": [number[loss] for loss in template.losses] if analysis.losses else [],
+        "regularizer": number[template.regularizer],
+        "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in form.constraints],
+    }
+    return json.dumps(proof, separators=(",", ":"), allow_nan=False).encode()
+
+
+def exact(value: float) -> int | str:
+    """Write a finite number: a whole one as it is, and others in hexadecimal."""
+    return int(value) if value == int(value) and abs(value) < 2**53 else float(value).hex()
+
+
+def exacts(values: Any) -> list[int | str]:
+    return [exact(value) for value in np.asarray(values, dtype=float).ravel(order="F").tolist()]
+
+
+def plain(value: Any) -> Any:
+    """Return public numbers as JSON, exactly; what is infinite or missing is left out."""
+    if is_dataclass(value):
+        value = {item.name: getattr(value, item.name) for item in fields(value) if item.name not in PROSE}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items() if item is not None and item not in (inf, -inf)}
+    return exact(value) if isinstance(value, float) else value
+
+
+def domain_of(domain: Any) -> dict[str, Any]:
+    if isinstance(domain, Ball):
+        norm = "inf" if domain.norm == inf else int(domain.norm)
+        return {"dim": int(domain.dim), "radius": exact(domain.radius), "norm": norm}
+    return {"lower": exacts(domain.lower), "upper": exacts(domain.upper)}
+
+
+def graph(form: LossForm, roots: list[Expression]) -> tuple[list[dict[str, Any]], dict[Expression, int]]:
+    """Number all expressions, the template's variables first, in the order of their coordinates, and arguments before others."""
+    variables: list[Expression] = [block.variable for block in form.space.blocks.values()]
+    number: dict[Expression, int] = {}
+    nodes: list[dict[str, Any]] = []
+    order = dict.fromkeys([*variables, *postorder(roots)])
+    if sum(node.size for node in order if isinstance(node, Constant)) > MOST_NUMBERS:
+        raise MissingRule("it holds too many numbers for a proof", None, "write it with fewer or smaller constants")
+    for node in order:
+        number[node] = len(nodes)
+        symmetric = isinstance(node, Variable) and form.space.blocks[node.name].symmetric
+        args = {"args": [number[argument] for argument in node.args]} if node.args else {}
+        nodes.append(
+            {**dict(described(node)), "shape": list(node.shape), **args, **({"symmetric": 1} if symmetric else {})}
+        )
+    return nodes, number
+
+
+def described(node: Expression) -> Iterator[tuple[str, Any]]:
+    """Yield the operation of a node and its options; entries of arrays are counted in column order."""
+    if isinstance(node, Constant):
+        yield from (("op", "constant"), ("value", exacts(node.dense)))
+    elif isinstance(node, Variable | Field):
+        kind = "variable" if isinstance(node, Variable) else "field"
+        yield from (("op", kind), ("name" if kind == "variable" else kind, node.name))
+    else:
+        name = node.operation.name
+        yield "op", name
+        if name in REARRANGED:
+            yield "places", places(node).tolist()
+            return
+        for key, value in node.options:
+            if key == "axis":
+                yield "groups", lines(node).tolist()
+            elif key == "declaration":
+                declared = {"slope": exacts(value.slope), "curvature": exact(value.curvature)}
+                yield from (declared | ({"lower": exact(value.lower)} if isfinite(value.lower) else {})).items()
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                yield key, exact(value) if isfinite(value) else "inf"
+
+
+def cells(gram: Gram, dim: int) -> list[int]:
+    """Return the cell of each coordinate, within which rows are multiples of generators."""
+    found = np.zeros(dim, dtype=int)
+    known: dict[tuple[int, int], int] = {}
+    for generator in gram.generators:
+        found[generator.place] = known.setdefault((generator.block, generator.cell), len(known))
+    return [int(cell) for cell in found]
+
+
+def parts(gram: Gram, scalars: int) -> list[int]:
+    """Return the part of each scalar of the record; where rows are divided, those of different parts are other generators."""
+    if not any(generator.divided for generator in gram.generators):
+        return [0] * scalars
+    pairs = []
+    for generator in gram.generators:
+        first, *others = gram.monomial[generator.monomial][:, 0]
+        pairs += [(first, other) for other in others if first >= 0 <= other]
+    one, two = np.array(pairs, dtype=int).reshape(-1, 2).T
+    joined = sp.coo_array((np.ones(len(one)), (one, two)), shape=(scalars, scalars))
+    return [int(part) for part in connected_components(joined, directed=False)[1]]
+
+
+def witnesses(
+    analysis: Analysis, certificate: Certificate, number: Mapping[Expression, int]
+) -> tuple[list[list[Any]], list[int | str]]:
+    """Return the points that covariances are bounded about, in weighted rows of leaves, and lengths m of softmax bounds."""
+    gram, points, lengths = analysis.gram, list[Array](), list[float]()
+    beta, mu = 1 / certificate.noise_scale, certificate.strong_convexity
+    for loss in analysis.losses:
+        pieces = [(piece, 1.0) for piece in loss.scalar.pieces]
+        if isinstance(loss.joint, HingeJoint):
+            pieces += [(Piece(piece.terms, 0.0, 1.0), 1.0) for piece, _ in pieces]
+        if isinstance(loss.joint, SoftmaxJoint) and certificate.noise == "gamma":
+            m = loss.joint.shortest(beta, mu)[0]
+            m = next((known for known in lengths if abs(known - m) <= NEAR * m), m)
+            lengths += [] if m in lengths else [m]
+            pieces.append((loss.joint.piece(beta, mu, m), loss.joint.scale))
+        for piece, scale in pieces:
+            rows = hull(piece)
+            if rows is not None and piece.spread > piece.outer:
+                points.append(scale * widest(piece, rows, gram)[1] @ rows)
+    places = [(number[leaf], j) for leaf, rows in analysis.rows.items() for j in range(len(rows))]
+    table = np.concatenate(list(analysis.rows.values()))
+    weights = np.linalg.lstsq(table.T, np.reshape(points, (len(points), -1)).T)[0].T if points else []
+    found: dict[str, list[Any]] = {}
+    for row in weights:
+        rounded = zip(places, np.rint(row * GRID) / GRID, strict=True)
+        centre = [[*place, exact(weight)] for place, weight in rounded if weight]
+        found.setdefault(json.dumps(centre), centre)
+    return list(found.values()), [exact(m) for m in lengths]
