@@ -155,10 +155,10 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def with_proof(certificate: Certificate, proof: bytes) -> Certificate:
+def with_proof(certificate: Any, proof: bytes) -> Certificate:
     """Return a certificate with the proof of a file, and with what becomes of it: short ones are replayed at once."""
     compare(proof, certificate.to_dict())
-    found = replace(certificate, writer=proof)
+    found: Certificate = replace(certificate, writer=proof)
     if len(proof) > QUICK:
         return found.noted("The proof was not checked when the file was read: `dpconvex check` and `check` do that.")
     try:
@@ -169,7 +169,7 @@ def with_proof(certificate: Certificate, proof: bytes) -> Certificate:
 
 
 def members(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of an uncompressed NPZ archive, and the proof as it is; each is checked against its checksum before it is parsed."""
+    """Yield the arrays of an uncompressed NPZ archive, and its proof; each is checked against its checksum before it is parsed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if len(set(archive.namelist())) != len(archive.namelist()):
             raise ValueError("a member is there twice")

@@ -116,7 +116,8 @@ def described(node: Expression) -> Iterator[tuple[str, Any]]:
         if name in REARRANGED:
             yield "places", places(node).tolist()
             return
-        for key, value in node.options:
+        options: Mapping[str, Any] = dict(node.options)
+        for key, value in options.items():
             if key == "axis":
                 yield "groups", lines(node).tolist()
             elif key == "declaration":
