@@ -169,7 +169,7 @@ def with_proof(certificate: Any, proof: bytes) -> Certificate:
 
 
 def members(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of an uncompressed NPZ archive, and its proof; each is checked against its checksum before it is parsed."""
+    """Yield the arrays of an uncompressed NPZ archive, and its proof; each is checked against its checksum before it is read."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if len(set(archive.namelist())) != len(archive.namelist()):
             raise ValueError("a member is there twice")
