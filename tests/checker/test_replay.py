@@ -67,10 +67,12 @@ def test_all_problems_are_replayed_or_what_is_not_is_named(name, promise):
 # Changes of a claim that make it better than what is proved, each with the kinds of noise that it matters for.
 
 
+def number(value):
+    return float.fromhex(value) if isinstance(value, str) else float(value)
+
+
 def scaled(found, key, factor):
-    value = found[key]
-    found[key] = (float(value) if isinstance(value, int) else float.fromhex(value)) * factor
-    found[key] = found[key].hex()
+    found[key] = (number(found[key]) * factor).hex()
 
 
 def less_noise(proof):
@@ -101,6 +103,9 @@ def larger_records(proof):
     for domain in proof["record"].values():
         if "radius" in domain:
             scaled(domain, "radius", 1.01)
+        else:
+            domain["upper"] = [(number(value) + 0.01).hex() for value in domain["upper"]]
+            domain["lower"] = [(number(value) - 0.01).hex() for value in domain["lower"]]
 
 
 def more_convex(proof):
