@@ -194,7 +194,8 @@ def parser() -> argparse.ArgumentParser:
 def check(chosen: argparse.Namespace) -> None:
     """Replay a proof; NumPy and CVXPY are not imported."""
     report = replayed(chosen.model)
-    print(json.dumps(asdict(report)) if chosen.json else f"{chosen.model}: {said(report)}")
+    trusted = [f"  trusted: {fact}" for fact in report.trusted]
+    print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {said(report)}", *trusted]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

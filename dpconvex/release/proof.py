@@ -18,14 +18,18 @@ from dpconvex.calculus.curvature import hull, widest
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import HingeJoint, SoftmaxJoint
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.rank_one_gradients import layouts
 from dpconvex.core.abstract_values import Piece
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import places
 from dpconvex.core.atoms.rules import lines
 from dpconvex.core.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.core.record_domains import Ball
+from dpconvex.core.to_cvxpy import attribute_constraints
 from dpconvex.errors import MissingRule
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
+from dpconvex.mechanisms.matrix_noise import best_structure
+from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 
 FORMAT = "dpconvex proof 1"
 # What a certificate says in words, or predicts.
@@ -39,9 +43,10 @@ GRID, NEAR = 2.0**40, 1e-6
 
 def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     """Return the proof of a certificate that was made from an analysis, as JSON."""
-    form, template = analysis.form, analysis.form.template
-    conditions = [argument for constraint in form.constraints for argument in constraint.args]
-    nodes, number = graph(form, [*template.losses, template.regularizer, *conditions])
+    form, template, sums = analysis.form, analysis.form.template, isinstance(certificate, StatisticsCertificate)
+    attributes = [constraint for variable in template.variables for _, constraint in attribute_constraints(variable)]
+    constraints = [*form.constraints, *attributes]
+    nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
     centres, lengths = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
     proof = {
         "format": FORMAT,
@@ -53,9 +58,11 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "centres": centres,
         "lengths": lengths,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
-        "losses": [number[loss] for loss in template.losses] if analysis.losses else [],
+        "moments": moments(form, certificate) if sums else [],
+        "layout": layout(analysis) if certificate.noise == "matrix" else [],
+        "losses": [] if sums else [number[loss] for loss in template.losses],
         "regularizer": number[template.regularizer],
-        "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in form.constraints],
+        "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in constraints],
     }
     return json.dumps(proof, separators=(",", ":"), allow_nan=False).encode()
 
@@ -121,8 +128,7 @@ def described(node: Expression) -> Iterator[tuple[str, Any]]:
             if key == "axis":
                 yield "groups", lines(node).tolist()
             elif key == "declaration":
-                declared = {"slope": exacts(value.slope), "curvature": exact(value.curvature)}
-                yield from (declared | ({"lower": exact(value.lower)} if isfinite(value.lower) else {})).items()
+                yield from zip(("low", "high", "curvature"), exacts([*value.slope, value.curvature]), strict=True)
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 yield key, exact(value) if isfinite(value) else "inf"
 
@@ -147,6 +153,30 @@ def parts(gram: Gram, scalars: int) -> list[int]:
     one, two = np.array(pairs, dtype=int).reshape(-1, 2).T
     joined = sp.coo_array((np.ones(len(one)), (one, two)), shape=(scalars, scalars))
     return [int(part) for part in connected_components(joined, directed=False)[1]]
+
+
+def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
+    """Return what is summed over the records, kind by kind; monomials are numbers of scalars."""
+    found = mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency)
+    return [
+        {
+            "bases": list(kind.bases),
+            "monomials": kind.monomials.tolist(),
+            "patterns": [exacts(row) for row in kind.patterns],
+            "scale": exact(kind.scale),
+            "weights": kind.weights,
+        }
+        for kind in found.kinds
+    ]
+
+
+def layout(analysis: Analysis) -> list[list[int]]:
+    """Return the class and the position of each coordinate in the table in which gradients are of rank one."""
+    form, best = analysis.form, best_structure(analysis).name
+    for name, classes, positions in layouts(form.space, None if form.exchange is None else form.exchange.count):
+        if best.startswith(f"{name}, "):
+            return np.stack([classes, positions], axis=1).tolist()  # type: ignore[no-any-return]
+    return []
 
 
 def witnesses(
