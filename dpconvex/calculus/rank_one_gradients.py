@@ -36,6 +36,8 @@ class RankOne:
     columns: int
     share: float  # Mean square of the image's norm over that of a matrix whose law has no preferred directions
     map: sp.csr_array  # A partial isometry from flattened matrices, shape (dim, rows * columns)
+    # The class and the position of each coordinate, shape (dim, 2), if a matrix has all weights for rows, and features for columns
+    layout: Indices | None = None
 
     @property
     def square(self) -> float:
@@ -85,7 +87,8 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
         table = sp.csr_array((np.ones(space.dim), places), shape=(space.dim, count * width))
         left, right = row_space(weights), row_space(features.T)
         image = sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right)))
-        yield RankOne(f"{name}, weights times features", left.shape[1], right.shape[1], 1.0, image)
+        layout, sides = np.stack([classes, positions], axis=1), (left.shape[1], right.shape[1])
+        yield RankOne(f"{name}, weights times features", *sides, 1.0, image, layout)
         side = squared_features(features, monomials) if name == "one symmetric matrix for each class" else None
         if side is not None:
             yield symmetric(f"{name}, a quadratic form of the features", left, side, table)

@@ -18,7 +18,6 @@ from dpconvex.calculus.curvature import hull, widest
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import HingeJoint, SoftmaxJoint
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.rank_one_gradients import layouts
 from dpconvex.core.abstract_values import Piece
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import places
@@ -48,6 +47,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     constraints = [*form.constraints, *attributes]
     nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
     centres, lengths = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
+    table = best_structure(analysis).layout if certificate.noise == "matrix" else None
     proof = {
         "format": FORMAT,
         "claim": {key: value for key, value in plain(certificate).items() if key not in PROSE},
@@ -59,7 +59,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "lengths": lengths,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
         "moments": moments(form, certificate) if sums else [],
-        "layout": layout(analysis) if certificate.noise == "matrix" else [],
+        "layout": [] if table is None else table.tolist(),
         "losses": [] if sums else [number[loss] for loss in template.losses],
         "regularizer": number[template.regularizer],
         "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in constraints],
@@ -168,15 +168,6 @@ def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
         }
         for kind in found.kinds
     ]
-
-
-def layout(analysis: Analysis) -> list[list[int]]:
-    """Return the class and the position of each coordinate in the table in which gradients are of rank one."""
-    form, best = analysis.form, best_structure(analysis).name
-    for name, classes, positions in layouts(form.space, None if form.exchange is None else form.exchange.count):
-        if best.startswith(f"{name}, "):
-            return np.stack([classes, positions], axis=1).tolist()  # type: ignore[no-any-return]
-    return []
 
 
 def witnesses(
