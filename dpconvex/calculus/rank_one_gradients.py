@@ -36,7 +36,7 @@ class RankOne:
     columns: int
     share: float  # Mean square of the image's norm over that of a matrix whose law has no preferred directions
     map: sp.csr_array  # A partial isometry from flattened matrices, shape (dim, rows * columns)
-    # The class and the position of each coordinate, shape (dim, 2), if a matrix has all weights for rows, and features for columns
+    # The class and the position of each coordinate, shape (dim, 2), if matrices have weights for rows, and features for columns
     layout: Indices | None = None
 
     @property

@@ -180,7 +180,7 @@ def witnesses(
         pieces = [(piece, 1.0) for piece in loss.scalar.pieces]
         if isinstance(loss.joint, HingeJoint):
             pieces += [(Piece(piece.terms, 0.0, 1.0), 1.0) for piece, _ in pieces]
-        if isinstance(loss.joint, SoftmaxJoint) and certificate.noise == "gamma":
+        if isinstance(loss.joint, SoftmaxJoint) and not certificate.is_gaussian:
             m = loss.joint.shortest(beta, mu)[0]
             m = next((known for known in lengths if abs(known - m) <= NEAR * m), m)
             lengths += [] if m in lengths else [m]
