@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.checker import Rejected
 from dpconvex.checker.files import replayed, said
+from dpconvex.checker.reading import Rejected
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130

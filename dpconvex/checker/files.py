@@ -6,8 +6,8 @@ import zipfile
 from fractions import Fraction
 from typing import Any
 
-from dpconvex.checker import Rejected, Report, check
-from dpconvex.checker.reading import HEXADECIMAL, MOST_BYTES, distinct, number, parsed, part, require
+from dpconvex.checker import Report, check
+from dpconvex.checker.reading import HEXADECIMAL, MOST_BYTES, Rejected, distinct, number, parsed, part, require
 
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise")
 HEAD = re.compile(rb"\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)

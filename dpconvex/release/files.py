@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Event, event_of
-from dpconvex.checker import Rejected
 from dpconvex.checker.files import compare
+from dpconvex.checker.reading import Rejected
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError, TemplateError

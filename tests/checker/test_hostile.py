@@ -6,7 +6,8 @@ import time
 import pytest
 
 import dpconvex as dp
-from dpconvex.checker import Rejected, check
+from dpconvex.checker import check
+from dpconvex.checker.reading import Rejected
 
 PROOF = dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).proof
 
@@ -23,23 +24,12 @@ def with_nodes(*nodes):
     return changed(nodes=[*json.loads(PROOF)["nodes"], *nodes])
 
 
-CYCLE = [{"op": "add", "shape": [], "args": [1, 1]}, {"op": "add", "shape": [], "args": [0, 0]}]
 FILES = {
-    "empty": b"",
-    "no text": b"\xff\xfe\x00",
-    "another thing": b'{"format": "another"}',
-    "a list": b"[]",
-    "deep lists": b"[" * 10**6,
     "deep objects": b'{"a":' * 10**6,
     "deep and closed": b'{"format": "dpconvex proof 1", "claim": ' + b"[" * 10**5 + b"]" * 10**5 + b"}",
     "a long number": b'{"format": "dpconvex proof 1", "lengths": [' + b"9" * 10**6 + b"]}",
-    "a decimal": PROOF.replace(b'"centres":[]', b'"centres":[0.5]'),
-    "no number": PROOF.replace(b'"centres":[]', b'"centres":[NaN]'),
     "infinite": PROOF.replace(b'"centres":[]', b'"centres":[-Infinity]'),
-    "a key twice": PROOF.replace(b'"claim":', b'"modulus":1,"claim":', 1),
     "cut off": PROOF[: len(PROOF) // 2],
-    "too long": PROOF + b" " * 2**23,
-    "a large exponent": claiming(noise_scale="0x1p+9999"),
     "a number of many digits": claiming(noise_scale="0x1." + "f" * 10**6 + "p+0"),
     "no noise": claiming(noise_scale=0),
     "negative noise": claiming(noise_scale=-1),
@@ -51,23 +41,16 @@ FILES = {
     "other noise": claiming(perturbed="nothing"),
     "no losses": changed(losses=[]),
     "a loss that is not there": changed(losses=[10**6]),
-    "a cycle": changed(nodes=CYCLE),
-    "an argument of its own": changed(nodes=[{"op": "negate", "shape": [], "args": [0]}]),
-    "a huge shape": changed(nodes=[{"op": "variable", "name": "w", "shape": [10**5, 10**5]}]),
     "a negative shape": changed(nodes=[{"op": "variable", "name": "w", "shape": [-1]}]),
     "a huge field": changed(record={"x": {"dim": 10**9, "radius": 1, "norm": 2}}),
     "a radius below 0": changed(record={"x": {"dim": 2, "radius": -1, "norm": 2}}),
-    "a box inside out": changed(record={"x": {"lower": [1], "upper": [-1]}}),
     "cells of other coordinates": changed(cells=[0]),
     "no cells": changed(cells=None),
     "a modulus below 0": changed(modulus=-1),
     "a variable twice": with_nodes({"op": "variable", "name": "w", "shape": [2]}),
     "nothing": changed(nodes=[]),
-    "no object": changed(nodes=[1, 2]),
-    "a constant that is none": with_nodes({"op": "constant", "shape": [], "value": [None]}),
     "many nodes": changed(nodes=[{"op": "constant", "shape": [], "value": [1]}] * 20_000),
     "unknown constraints": changed(constraints=[{"kind": "hope", "args": [0]}]),
-    "places beyond": with_nodes({"op": "index", "shape": [1], "args": [0], "places": [10**9]}),
     "groups beyond": with_nodes({"op": "sum", "shape": [], "args": [0], "groups": [[10**9]]}),
     "no groups": with_nodes({"op": "sum", "shape": [], "args": [0]}),
     "no arguments": with_nodes({"op": "add", "shape": []}),

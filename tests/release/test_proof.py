@@ -13,8 +13,8 @@ import pytest
 from learners_of_tests import X, Y
 
 import dpconvex as dp
-from dpconvex.checker import Rejected
 from dpconvex.checker.files import replayed
+from dpconvex.checker.reading import Rejected
 
 D = X.shape[1]
 LEARNER, DATA = dp.load("logistic_regression", features=D), {"x": X, "y": Y}
