@@ -220,12 +220,7 @@ class Certificate(CertificateText):
             return None, f"no proof of it can be written ({type(error).__name__}: {error})"
 
     def check(self) -> Report:
-        """Replay the proof by a checker that shares no line with what proved it; a certificate says so when it is printed.
-
-        Returns
-        -------
-        Report
-            How many steps were replayed, the theorems that they rest on, and what was not replayed.
+        """Replay the proof by a checker that shares no line with what proved it; the certificate says so when it is printed.
 
         Raises
         ------

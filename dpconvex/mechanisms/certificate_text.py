@@ -117,11 +117,8 @@ class CertificateText(Printed):
         return Comparison(self, other)
 
     def title(self: Any) -> tuple[str, ...]:
-        return (
-            self.mechanism,
-            f"is private, {self.privacy}.",
-            *filter(None, (self.proviso, self.answer, self.replayed)),
-        )
+        more = filter(None, (self.proviso, self.answer, self.replayed))
+        return (self.mechanism, f"is private, {self.privacy}.", *more)
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"

@@ -34,8 +34,9 @@ FORMAT = "dpconvex proof 1"
 # What a certificate says in words, or predicts.
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "writer")
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
-# Numbers of all constants of a template.
-MOST_NUMBERS = 200_000
+# Numbers of all constants of a template, and bytes of a proof.
+MOST_NUMBERS, MOST_BYTES = 200_000, 2**23
+TOO_LONG, SHORTER = "the template is too large for a proof", "write it with fewer or smaller constants"
 # Weights of rows in a centre are rounded to this; lengths that agree to the other fraction are one.
 GRID, NEAR = 2.0**40, 1e-6
 
@@ -64,7 +65,10 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "regularizer": number[template.regularizer],
         "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in constraints],
     }
-    return json.dumps(proof, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(proof, separators=(",", ":"), allow_nan=False).encode()
+    if len(text) > MOST_BYTES:
+        raise MissingRule(TOO_LONG, None, SHORTER)
+    return text
 
 
 def exact(value: float) -> int | str:
@@ -99,14 +103,14 @@ def graph(form: LossForm, roots: list[Expression]) -> tuple[list[dict[str, Any]]
     nodes: list[dict[str, Any]] = []
     order = dict.fromkeys([*variables, *postorder(roots)])
     if sum(node.size for node in order if isinstance(node, Constant)) > MOST_NUMBERS:
-        raise MissingRule("it holds too many numbers for a proof", None, "write it with fewer or smaller constants")
+        raise MissingRule(TOO_LONG, None, SHORTER)
     for node in order:
         number[node] = len(nodes)
-        symmetric = isinstance(node, Variable) and form.space.blocks[node.name].symmetric
-        args = {"args": [number[argument] for argument in node.args]} if node.args else {}
-        nodes.append(
-            {**dict(described(node)), "shape": list(node.shape), **args, **({"symmetric": 1} if symmetric else {})}
-        )
+        nodes.append({"shape": list(node.shape), **dict(described(node))})
+        if isinstance(node, Variable) and form.space.blocks[node.name].symmetric:
+            nodes[-1]["symmetric"] = 1
+        if node.args:
+            nodes[-1]["args"] = [number[argument] for argument in node.args]
     return nodes, number
 
 
@@ -118,9 +122,8 @@ def described(node: Expression) -> Iterator[tuple[str, Any]]:
         kind = "variable" if isinstance(node, Variable) else "field"
         yield from (("op", kind), ("name" if kind == "variable" else kind, node.name))
     else:
-        name = node.operation.name
-        yield "op", name
-        if name in REARRANGED:
+        yield "op", node.operation.name
+        if node.operation.name in REARRANGED:
             yield "places", places(node).tolist()
             return
         options: Mapping[str, Any] = dict(node.options)
