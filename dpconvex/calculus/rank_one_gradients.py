@@ -36,8 +36,7 @@ class RankOne:
     columns: int
     share: float  # Mean square of the image's norm over that of a matrix whose law has no preferred directions
     map: sp.csr_array  # A partial isometry from flattened matrices, shape (dim, rows * columns)
-    # The class and the position of each coordinate, shape (dim, 2), if matrices have weights for rows, and features for columns
-    layout: Indices | None = None
+    layout: Indices  # The position of each coordinate among the features of its class, or its row and column among their squares
 
     @property
     def square(self) -> float:
@@ -87,11 +86,12 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
         table = sp.csr_array((np.ones(space.dim), places), shape=(space.dim, count * width))
         left, right = row_space(weights), row_space(features.T)
         image = sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right)))
-        layout, sides = np.stack([classes, positions], axis=1), (left.shape[1], right.shape[1])
-        yield RankOne(f"{name}, weights times features", *sides, 1.0, image, layout)
+        sides = left.shape[1], right.shape[1]
+        yield RankOne(f"{name}, weights times features", *sides, 1.0, image, positions[:, None])
         side = squared_features(features, monomials) if name == "one symmetric matrix for each class" else None
         if side is not None:
-            yield symmetric(f"{name}, a quadratic form of the features", left, side, table)
+            layout = np.stack(np.triu_indices(side), axis=1)[positions]
+            yield symmetric(f"{name}, a quadratic form of the features", left, side, table, layout)
 
 
 def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Indices, Indices]]:
@@ -182,7 +182,7 @@ def squared_features(features: Array, monomials: Indices) -> int | None:
     return side if alike and (pair == np.sort(np.stack([scalar[row], scalar[column]], axis=1), axis=1)).all() else None
 
 
-def symmetric(name: str, left: Array, side: int, table: sp.csr_array) -> RankOne:
+def symmetric(name: str, left: Array, side: int, table: sp.csr_array, layout: Indices) -> RankOne:
     """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised."""
     count = left.shape[1]
     row, column = np.triu_indices(side)
@@ -193,4 +193,5 @@ def symmetric(name: str, left: Array, side: int, table: sp.csr_array) -> RankOne
     spread = sp.csr_array(sp.kron(sp.csr_array(left), fold))
     # Columns of `spread` run over (class, i, j); a matrix has rows i and columns (class, j).
     order = np.arange(count * side * side).reshape(count, side, side).transpose(1, 0, 2).ravel()
-    return RankOne(name, side, count * side, (side + 1) / (2 * side), sp.csr_array(table @ spread[:, order]))
+    image = sp.csr_array(table @ spread[:, order])
+    return RankOne(name, side, count * side, (side + 1) / (2 * side), image, layout)

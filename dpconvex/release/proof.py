@@ -48,7 +48,6 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     constraints = [*form.constraints, *attributes]
     nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
     centres, lengths = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
-    table = best_structure(analysis).layout if certificate.noise == "matrix" else None
     proof = {
         "format": FORMAT,
         "claim": {key: value for key, value in plain(certificate).items() if key not in PROSE},
@@ -60,7 +59,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "lengths": lengths,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
         "moments": moments(form, certificate) if sums else [],
-        "layout": [] if table is None else table.tolist(),
+        "layout": best_structure(analysis).layout.tolist() if certificate.noise == "matrix" else [],
         "losses": [] if sums else [number[loss] for loss in template.losses],
         "regularizer": number[template.regularizer],
         "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in constraints],
@@ -146,9 +145,9 @@ def cells(gram: Gram, dim: int) -> list[int]:
 
 
 def parts(gram: Gram, scalars: int) -> list[int]:
-    """Return the part of each scalar of the record; where rows are divided, those of different parts are other generators."""
+    """Return the part of each scalar of the record, where rows are divided: those of different parts are other generators."""
     if not any(generator.divided for generator in gram.generators):
-        return [0] * scalars
+        return []
     pairs = []
     for generator in gram.generators:
         first, *others = gram.monomial[generator.monomial][:, 0]
