@@ -22,6 +22,25 @@ TRUSTED = (
     "one record is one person, and every array in the template is public",
 )
 
+CLAIMS = {"privacy", "mechanism", "size", "gradient_bound", "sensitivity", "strong_convexity", "added", "hessian_bound"}
+CLAIMS |= {"jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "tolerance", "perturbed", "noise"}
+CLAIMS |= {"settings", "cover", "clustering", "whitening"}
+# Public numbers that cost nothing, or are looked at.
+SETTINGS = {
+    "clip",
+    "steps",
+    "step_size",
+    "largest_step",
+    "momentum",
+    "radius",
+    "smoothing",
+    "sampling",
+    "rows",
+    "columns",
+}
+SETTINGS |= {"degrees_of_freedom", "nuclear_sensitivity", "weight_of_linear_statistics", "statistics_of_residuals"}
+SETTINGS |= {"whitened_field"}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -58,46 +77,61 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
     kind, adjacency = part(claim, "perturbed", str), part(claim, "privacy", dict).get("adjacency")
     require(kind in ("objective", "output", "gradients", "statistics"), f"nothing is known of noise on the {kind}")
     require(adjacency in ("replace-one", "add-remove"), f"no adjacency: {adjacency!r}")
-    last, settings = len(template.nodes) - 1, part(claim, "settings", dict)
-    clip = value(settings, "clip") * (2 if adjacency == "replace-one" else 1)
-    clipped = kind == "gradients" and 0 < clip <= value(claim, "sensitivity")
-    losses: list[Loss] = []
-    if kind != "statistics":
-        rows = Rows(template, wholes(proof.get("cells"), 10**6), wholes(proof.get("parts"), 10**6))
-        feasible, roots = Feasible(template, part(proof, "constraints")), wholes(proof.get("losses"), last)
-        rules, p = Rules(template, rows, feasible, roots), whole(claim.get("noise_dimension"), 10**7)
-        require(len(roots) > 0, "the proof has no losses")
-        require(kind == "output" or dimension(rules.coefficients) <= p, "the noise has fewer dimensions than gradients")
-        if not clipped:
-            rows.lengths = numbers(part(proof, "lengths"))
-            require(all(length > 0 for length in rows.lengths), "a length is not positive")
-            rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
-            losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
-            require(
-                max(loss.length for loss in losses) <= value(claim, "gradient_bound"),
-                "a gradient is longer than claimed",
-            )
-            claimed = value(claim, "sensitivity")
-            require(
-                sensitivity(losses, rows, adjacency, claimed) <= claimed,
-                "neighbours' gradients differ by more than claimed",
-            )
-        if claim.get("noise") == "matrix":
-            if not part(proof, "layout"):
-                raise Unreplayed("in which layout gradients are matrices of rank one")
-            sides = [whole(value(settings, key).numerator, 10**6) for key in ("rows", "columns")]
-            require(
-                rules.is_rank_one(part(proof, "layout"), *sides), "gradients are no matrices of rank one in this layout"
-            )
+    settings, p = part(claim, "settings", dict), whole(claim.get("noise_dimension"), 10**7)
+    require({*claim} <= CLAIMS and "tolerance" in claim, "it claims something else than a certificate, or less")
+    if {*settings} - SETTINGS or claim.get("clustering"):
+        raise Unreplayed(f"what pays for {', '.join(sorted({*settings} - SETTINGS)) or 'a clustering'}")
+    losses, rows = list[Loss](), None
+    if kind == "statistics":
+        check_statistics(part(proof, "moments"), template.record, claim, adjacency)
+    else:
+        feasible = Feasible(template, part(proof, "constraints"))
+        try:
+            losses, rows = bounded(proof, template, claim, feasible)
+        except Rejected as error:
+            if feasible.unread:
+                raise Unreplayed(f"{error}, by what is read of the constraints") from None
+            raise
         if kind in ("objective", "output"):
             claim["strong_convexity"] = mu = value(proof, "modulus")
-            size, regularizer = whole(claim.get("size"), 10**18, 1), whole(proof.get("regularizer"), last)
-            strong = is_modulus(template, feasible, regularizer, size, value(claim, "added"), mu)
-            require(mu > 0 and strong, "the objective is less strongly convex than claimed")
-    else:
-        check_statistics(part(proof, "moments"), template.record, claim, adjacency)
-    released = whole(claim.get("noise_dimension"), 10**7) if kind == "statistics" else len(template.weights)
-    epsilon, delta = check_cover(claim, part(claim, "cover", dict), released)
+            size, regularizer = (
+                whole(claim.get("size"), 10**18, 1),
+                whole(proof.get("regularizer"), len(template.nodes) - 1),
+            )
+            strong = mu > 0 and is_modulus(template, feasible, regularizer, size, value(claim, "added"), mu)
+            require(strong, "the objective is less strongly convex than claimed")
+    epsilon, delta = check_cover(
+        claim, part(claim, "cover", dict), p if kind == "statistics" else len(template.weights)
+    )
     left = value(claim["privacy"], "epsilon") - epsilon, value(claim["privacy"], "delta") - delta
-    check_noise(claim, losses, rows if losses else None, left)
+    check_noise(claim, losses, rows, left)
     return len(template.nodes) + len(losses)
+
+
+def bounded(
+    proof: dict[str, Any], template: Template, claim: dict[str, Any], feasible: Feasible
+) -> tuple[list[Loss], Rows | None]:
+    """Check the dimension of the noise, and what is claimed of one record's gradients; none of it if they are clipped."""
+    kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
+    rows = Rows(template, wholes(proof.get("cells"), 10**6), wholes(proof.get("parts"), 10**6))
+    roots, p = wholes(proof.get("losses"), len(template.nodes) - 1), claim["noise_dimension"]
+    require(len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or one is no number")
+    rules = Rules(template, rows, feasible, roots)
+    least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
+    require(least <= p, "the noise has fewer dimensions than what it hides")
+    apart, clip = value(claim, "sensitivity"), value(settings, "clip") * (2 if adjacency == "replace-one" else 1)
+    if kind == "gradients" and 0 < clip <= apart:
+        return [], None
+    rows.lengths = numbers(part(proof, "lengths"))
+    require(all(length > 0 for length in rows.lengths), "a length is not positive")
+    rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
+    losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
+    longest = max(loss.length for loss in losses)
+    require(longest <= value(claim, "gradient_bound"), "a gradient is longer than claimed")
+    require(sensitivity(losses, rows, adjacency, apart) <= apart, "gradients differ by more than claimed")
+    if claim.get("noise") == "matrix":
+        if not part(proof, "layout"):
+            raise Unreplayed("in which layout gradients are matrices of rank one")
+        sides = [whole(value(settings, key).numerator, 10**6) for key in ("rows", "columns")]
+        require(rules.is_rank_one(proof["layout"], *sides), "gradients are no matrices of rank one in this layout")
+    return losses, rows

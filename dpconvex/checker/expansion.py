@@ -15,7 +15,7 @@ from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require,
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 # Terms of all entries of an expression.
-MOST_TERMS, MOST_ENTRIES = 300_000, 100_000
+MOST_TERMS, MOST_ENTRIES, MOST_LENGTH = 300_000, 100_000, 20_000
 # Where a number stands among the terms of an entry.
 CONSTANT: tuple[int, Monomial] = (-1, ())
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
@@ -98,6 +98,8 @@ class Template:
             if node.entries is not None:
                 require(len(node.entries) == node.size, f"node {k}: {name} does not have its shape")
                 require(sum(map(len, node.entries)) <= MOST_TERMS, f"node {k}: {name} has too many terms")
+                longest = max((abs(a.numerator) + a.denominator for e in node.entries for a in e.values()), default=0)
+                require(longest < 2**MOST_LENGTH, f"node {k}: {name} has too long numbers")
         return node
 
     def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:

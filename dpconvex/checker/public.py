@@ -114,6 +114,7 @@ class Feasible:
         self.balls: list[tuple[set[int], Fraction]] = []
         self.simplices: list[tuple[set[int], Fraction]] = []
         self.matrices: list[Node] = []
+        self.unread = False  # whether there is more to know of K
         given = [
             (part(item, "kind", str), [whole(a, len(template.nodes) - 1) for a in part(item, "args")])
             for item in constraints
@@ -123,10 +124,12 @@ class Feasible:
             signs = {"equality": ((0,), (0,)), "inequality": ((0, 1), (0, -1)), "semidefinite": ((0,),)}.get(kind, ())
             if len(signs) != len(args) or any(c not in allowed for c, allowed in zip(curved, signs, strict=True)):
                 raise Unreplayed(f"a constraint of kind {kind}")
+            known = len(self.balls) + len(self.simplices)
             if kind == "semidefinite":
                 self.matrices.append(template.nodes[args[0]])
             else:
                 self.read(kind, *(template.nodes[a] for a in args))
+            self.unread |= known == len(self.balls) + len(self.simplices)
 
     def read(self, kind: str, node: Node, other: Node) -> None:
         """Read what a constraint says of single coordinates, their absolute values, norms and sums; nothing otherwise."""

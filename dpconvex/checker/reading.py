@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS = 2**23, 50_000, 2200, 1_000_000
+MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS = 2**23, 5_000, 2200, 500_000
 HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f])\.?([0-9a-f]*)p([+-]?[0-9]{1,4})")
 
 

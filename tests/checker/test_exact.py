@@ -28,7 +28,8 @@ def test_functions_lie_between_their_bounds(x, y, t):
     encloses(exp(Fraction(x)), math.exp(x))
     encloses(root(Fraction(y)), math.sqrt(y))
     low, high = log(Fraction(y))
-    assert abs(float(low) - math.log(y)) <= CLOSE * max(abs(math.log(y)), 1) and 0 <= high - low <= Fraction(1, 10**30)
+    assert abs(float(low) - math.log(y)) <= CLOSE * max(abs(math.log(y)), 1)
+    assert 0 <= high - low <= Fraction(1, 10**30)
     encloses(normal_tail(Fraction(t)), float(ndtr(-t)), 1e-12)
     encloses(pi(), math.pi)
 
@@ -47,13 +48,12 @@ def test_numbers_are_read_exactly(x):
     assert number(x.hex()) == Fraction(x)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"", b"[]", b"{}", b"null", b"[" * 10**6, b'{"format": "dpconvex proof 1", "format": 1}', b'{"a": NaN}', b'{"a": 1.5}', b"\xff",
-        b'{"format": "dpconvex proof 1", "n": 1' + b"0" * 5000 + b"}", b'{"format": "dpconvex proof 2"}', b" " * (2**23 + 1),
-    ],
-)  # fmt: skip
+NO_PROOF = [b"", b"[]", b"{}", b"null", b"[" * 10**6, b'{"a": NaN}', b'{"a": 1.5}', b"\xff", b" " * (2**23 + 1)]
+NO_PROOF += [b'{"format": "dpconvex proof 1", "format": 1}', b'{"format": "dpconvex proof 2"}']
+NO_PROOF += [b'{"format": "dpconvex proof 1", "n": 1' + b"0" * 5000 + b"}"]
+
+
+@pytest.mark.parametrize("text", NO_PROOF)
 def test_what_is_no_proof_is_rejected(text):
     with pytest.raises(Rejected):
         check(text)
