@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from math import prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, down, log, outward, plus, root, times, up
@@ -61,11 +62,10 @@ def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
     apart = first.length + second.length
     if first.vertices is None or second.vertices is None or len(first.vertices) * len(second.vertices) > MOST_PAIRS:
         return apart
-    squares = {v: rows.square(v) for v in (*first.vertices, *second.vertices)}
-    largest = max(
-        squares[u] + squares[v] - 2 * rows.product(u, v, cross=True)[0] for u in first.vertices for v in second.vertices
-    )
-    return min(apart, root(max(largest, ZERO))[1])
+    largest = ZERO
+    for u, v in product(first.vertices, second.vertices):
+        largest = max(largest, rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0])
+    return min(apart, root(largest)[1])
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:

@@ -6,6 +6,8 @@ from math import isqrt
 
 Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
+DIGITS = 31415926535897932384626433832795028841971693993751
+PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
 # Significant bits that are kept where numbers grow long.
 BITS = 160
 
@@ -83,23 +85,12 @@ def series(t: Fraction) -> Range:
     return outward(2 * total - rest, 2 * total + rest)
 
 
-@cache
-def pi() -> Range:
-    """Machin's formula."""
-
-    def arctan(n: int) -> Fraction:
-        return sum((Fraction((-1) ** k, (2 * k + 1) * n ** (2 * k + 1)) for k in range(80)), ZERO)
-
-    found = 16 * arctan(5) - 4 * arctan(239)
-    return outward(found - Fraction(1, 2**BITS), found + Fraction(1, 2**BITS))
-
-
 def normal_tail(t: Fraction) -> Range:
     """Bound the probability that a normal variate is above t: by a series about 0, and far out by its density."""
     if t < 0:
         low, high = normal_tail(-t)
         return 1 - high, 1 - low
-    exponential, circle = exp(-t * t / 2), pi()
+    exponential, circle = exp(-t * t / 2), PI
     density = outward(exponential[0] / root(2 * circle[1])[1], exponential[1] / root(2 * circle[0])[0])
     if t > 12:
         return down(density[0] * t / (t * t + 1)), up(density[1] / t)

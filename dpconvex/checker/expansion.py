@@ -42,10 +42,8 @@ class Record:
             square = radius**2 * (size if domain["norm"] == "inf" else 1)
         else:
             lower, upper = numbers(domain.get("lower")), numbers(domain.get("upper"))
-            require(
-                len(lower) == len(upper) > 0 and all(a <= b for a, b in zip(lower, upper, strict=True)),
-                f"field {name!r}: no box",
-            )
+            ordered = len(lower) == len(upper) > 0 and all(a <= b for a, b in zip(lower, upper, strict=True))
+            require(ordered, f"field {name!r}: no box")
             square = sum((max(abs(a), abs(b)) ** 2 for a, b in zip(lower, upper, strict=True)), ZERO)
         self.starts[name] = len(self.owner)
         self.lower, self.upper = self.lower + lower, self.upper + upper
@@ -149,9 +147,7 @@ class Template:
 def contracted(args: list[Node]) -> list[list[tuple[int, int]]]:
     """Return the pairs of entries whose products make each entry of a matrix product."""
     one, two = args[0].shape, args[1].shape
-    require(
-        1 <= len(one) <= 2 and 1 <= len(two) <= 2 and one[-1] == two[0], "the factors of a matrix product do not fit"
-    )
+    require(1 <= len(one) <= 2 and 1 <= len(two) <= 2 and one[-1] == two[0], "two factors do not fit")
     rows, inner, columns = (one[0] if len(one) == 2 else 1), two[0], (two[1] if len(two) == 2 else 1)
     return [[(j * rows + i, c * inner + j) for j in range(inner)] for c in range(columns) for i in range(rows)]
 

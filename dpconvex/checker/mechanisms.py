@@ -19,8 +19,6 @@ def value(found: Any, key: str) -> Fraction:
 
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
-    if not shift:
-        return ZERO
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
 
@@ -88,13 +86,9 @@ def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows | None, le
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
         if law not in ("gamma", "matrix") or whitening:
             raise Unreplayed(f"the calibration of {claim.get('mechanism')}")
-        cost = perturbation_cost(
-            losses, rows, 1 / scale, claim["strong_convexity"], adjacency, epsilon, law == "matrix"
-        )
-        require(
-            cost <= epsilon,
-            f"objective perturbation costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left",
-        )
+        mu, nuclear = claim["strong_convexity"], law == "matrix"
+        cost = perturbation_cost(losses, rows, 1 / scale, mu, adjacency, epsilon, nuclear)
+        require(cost <= epsilon, f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left")
         return
     if kind == "output":
         apart /= claim["strong_convexity"]

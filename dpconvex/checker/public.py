@@ -159,9 +159,7 @@ class Feasible:
             both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
             side = matrix.shape[0] + 1
             ends = {entry.get(CONSTANT, ZERO) for entry in both[::side]}
-            flat = not any(entry for k, entry in enumerate(both) if k % side) and all(
-                set(e) <= {CONSTANT} for e in both
-            )
+            flat = all(set(entry) <= ({CONSTANT} if k % side == 0 else set()) for k, entry in enumerate(both))
             if other.shape == matrix.shape and flat and len(ends) == 1 and min(ends) > 0:
                 return ends.pop()
         return None

@@ -37,9 +37,8 @@ def parsed(text: bytes) -> dict[str, Any]:
     Steps.left = MOST_STEPS
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
     try:
-        found = json.loads(
-            text.decode("utf-8"), object_pairs_hook=distinct, parse_float=refused, parse_constant=refused
-        )
+        hooks: dict[str, Any] = {"parse_float": refused, "parse_constant": refused, "object_pairs_hook": distinct}
+        found = json.loads(text.decode("utf-8"), **hooks)
     except (ValueError, RecursionError) as error:
         raise Rejected(f"no JSON of a proof: {error}") from None
     require(isinstance(found, dict) and found.get("format") == "dpconvex proof 1", "it is no 'dpconvex proof 1'")

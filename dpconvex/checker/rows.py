@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import product
 from math import comb, factorial, prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, down, outward, plus, power, root, times, up
@@ -138,14 +139,11 @@ class Rows:
         for form, entries in parts.items():
             low, high = self.forms[form][0]
             whole = [[entries.get((i, j), ZERO) for j in side] for i in side]
-            positive = is_semidefinite(whole)
-            size = max(abs(low), abs(high))
-            for i in side:
-                for j in side:
-                    if positive:  # low and high times a semidefinite matrix are in order
-                        found[i][j] += up(high * whole[i][j]) if i == j else high * whole[i][j]
-                    elif i == j:
-                        found[i][i] += size * sum(map(abs, whole[i]), ZERO)
+            if not is_semidefinite(whole):  # else multiples of it are in order
+                sums, high = [sum(map(abs, line), ZERO) for line in whole], max(-low, high)
+                whole = [[sums[i] if i == j else ZERO for j in side] for i in side]
+            for i, j in product(side, side):
+                found[i][j] += high * whole[i][j]
         return found
 
 

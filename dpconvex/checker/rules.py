@@ -267,7 +267,7 @@ def logistic(s: Scalar, options: object = None) -> Scalar:
     """Slope p = 1/(1 + exp(-m)), second derivative p(1 - p), largest where m is nearest to 0."""
     low, high = s.value
     slope, nearest = (sigmoid(low)[0], sigmoid(high)[1]), sigmoid(min(max(low, ZERO), high))
-    values = softplus(low)[0], softplus(high)[1]
+    values = max(low, ZERO), max(high, ZERO) + Fraction(7, 10)  # log 2 above its asymptotes at most
     found = s.through(values, slope, up(max(p * (1 - p) for p in nearest) if nearest[0] != ONE / 2 else ONE / 4))
     one = s.is_affine and len(s.hulls) == 1 and len(s.hulls[0]) == 1
     return replace(found, logistic=(ONE, s.hulls[0][0], slope) if one else None)
@@ -280,13 +280,6 @@ def sigmoid(x: Fraction) -> Range:
         return (down(1 - Fraction(1, 2**400)), ONE) if x > 0 else (ZERO, Fraction(1, 2**400))
     low, high = exp(-x)
     return outward(1 / (1 + high), 1 / (1 + low))
-
-
-def softplus(x: Fraction) -> Range:
-    if abs(x) > 300:
-        return max(x, ZERO), max(x, ZERO) + Fraction(1, 2**400)
-    low, high = exp(x)
-    return log(1 + low)[0], log(1 + high)[1]
 
 
 def log_sum_exp(group: list[Scalar]) -> Scalar:

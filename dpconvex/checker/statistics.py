@@ -4,6 +4,7 @@ from collections import Counter
 from fractions import Fraction
 from itertools import product
 from math import prod
+from operator import mul
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, root
@@ -33,28 +34,17 @@ def check_statistics(given: list[Any], record: Record, claim: dict[str, Any], ad
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
     claimed, farthest = number(claim["sensitivity"]) ** 2, ZERO
     for y, other in product(labels, labels):
-        own, others, crossed = (
-            [scale * dot(p[a], p[b]) for *_, scale, p in kinds] for a, b in ((y, y), (other, other), (y, other))
-        )
+        spend(1 + len(kinds))
+        pairs = ((y, y), (other, other), (y, other))
+        three = [[scale * sum(map(mul, p[a], p[b]), ZERO) for *_, scale, p in kinds] for a, b in pairs]
         if adjacency == "add-remove":
-            farthest = max(farthest, sum(own, ZERO))
+            farthest = max(farthest, sum(three[0], ZERO))
         elif other >= y:
-            farthest = max(farthest, farthest_apart(kinds, own, others, crossed, record, claimed))
+            farthest = max(farthest, farthest_apart(kinds, three, record, claimed))
     require(farthest <= claimed, f"statistics of neighbours are {float(farthest) ** 0.5:.9g} apart")
 
 
-def dot(a: list[Fraction], b: list[Fraction]) -> Fraction:
-    return sum((x * y for x, y in zip(a, b, strict=True)), ZERO)
-
-
-def farthest_apart(
-    kinds: list[Any],
-    own: list[Fraction],
-    others: list[Fraction],
-    crossed: list[Fraction],
-    record: Record,
-    claimed: Fraction,
-) -> Fraction:
+def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record, claimed: Fraction) -> Fraction:
     """Bound K(z, z) + K(z', z') - 2 K(z, z'), a polynomial in the inner products of the fields, and the values of one scalar."""
     fields = sorted({b for bases, *_ in kinds for b in bases})
     scalar = next((b for b in fields if record.sizes[b] == 1), None)
@@ -77,7 +67,7 @@ def farthest_apart(
         powers.append([none, none, [weights for _, weights, *_ in kinds]])
     terms = [
         (value, [column[part][k] for column in powers])
-        for part, values in enumerate((own, others, [-2 * c for c in crossed]))
+        for part, values in enumerate((*three[:2], [-2 * c for c in three[2]]))
         for k, value in enumerate(values)
         if value
     ]
@@ -95,10 +85,8 @@ def highest(
     """
     degrees = [sum(e for e, bent in zip(exponents, curved, strict=True) if bent) for _, exponents in terms]
     bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees, strict=True)), ZERO)
-    points, steps = (
-        set(product(*ranges)),
-        [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved, strict=True)],
-    )
+    points = set(product(*ranges))
+    steps = [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved, strict=True)]
     for _ in range(60):
         room = bend * max(steps, default=ZERO) ** 2 / 8
         spend(len(points) * len(terms) * len(ranges))

@@ -226,13 +226,6 @@ class Certificate(CertificateText):
         ------
         Rejected
             At the first step that does not follow by the checker's rules, which are plainer than the calculus.
-
-        Examples
-        --------
-        >>> import dpconvex as dp
-        >>> learner = dp.load("logistic_regression", features=2)
-        >>> dp.verify(learner, dp.Privacy(1.0), size=1000).check().unreplayed
-        ()
         """
         text, why = self._written
         report = Report(0, (), (why,)) if text is None else check(text)
