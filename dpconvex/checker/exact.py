@@ -8,8 +8,7 @@ Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
 PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
-# Significant bits that are kept where numbers grow long.
-BITS = 160
+BITS = 160  # that are kept where numbers grow long
 
 
 def down(x: Fraction, bits: int = BITS) -> Fraction:

@@ -1,7 +1,7 @@
 """Expands the template again: what is affine in the parameters, as polynomials of one record's scalars, exactly.
 
-An entry of an affine expression is a table from (coordinate, monomial) to a number; the coordinate is -1 without a
-parameter, and a monomial is a sorted tuple of numbers of scalars.  All arrays are in column order.
+An entry of an affine expression is a table from (coordinate, -1 for none, and a sorted tuple of scalars) to a number; all
+arrays are in column order.
 """
 
 from dataclasses import dataclass, field
@@ -14,10 +14,8 @@ from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require,
 
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
-# Terms of all entries of an expression.
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH = 300_000, 100_000, 20_000
-# Where a number stands among the terms of an entry.
-CONSTANT: tuple[int, Monomial] = (-1, ())
+CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 

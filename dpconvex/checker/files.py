@@ -24,10 +24,9 @@ def replayed(path: str) -> Report:
                 proof, header = (archive.open(name).read(8 * MOST_BYTES) for name in ("proof.json", "header.npy"))
             text = HEAD.sub(b"", header, 1).decode("utf-32-le")
             compare(proof, part(json.loads(text, object_pairs_hook=distinct), "certificate", dict))
-        except Rejected:
-            raise
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
-            raise Rejected(f"the file has no proof, or is damaged: {error}") from None
+            damaged = Rejected(f"the file has no proof, or is damaged: {error}")
+            raise (error if isinstance(error, Rejected) else damaged) from None
     return check(proof)
 
 

@@ -8,8 +8,7 @@ from dpconvex.checker.exact import ONE, ZERO, exp, normal_tail, root, up
 from dpconvex.checker.reading import Unreplayed, number, require
 from dpconvex.checker.rows import Rows
 
-# What noise on integers loses against noise on numbers (docs/theory.md, section 8).
-GRID_LOSS = Fraction(1, 10**60)
+GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
 
 
@@ -23,26 +22,17 @@ def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
 
 
-def integer_shift(moved: Fraction, scale: Fraction) -> Fraction:
-    """The shift of a Gaussian mechanism that integer noise is as private as (docs/theory.md, section 8)."""
-    variance = scale**2 - GRID_VARIANCE
-    require(variance > 0, "integer noise is too small for its grid")
-    return moved / root(variance)[0]
-
-
 def perturbation_cost(
     losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, adjacency: str, most: Fraction, nuclear: bool
 ) -> Fraction:
-    """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together.
-
-    In the nuclear norm gradients of rank one are as far apart as they are long together.
-    """
+    """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together."""
     length = max(loss.length for loss in losses)
     other = beta * length if adjacency == "replace-one" else ZERO
     together = max(joint(loss, rows, beta, mu, most - other) for loss in losses) + other
     if together <= most:
         return together
     curved = max(min(log_det(loss, mu), joint(loss, rows, ZERO, mu, ZERO)) for loss in losses)
+    # In the nuclear norm gradients of rank one are as far apart as they are long together.
     apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency, ZERO)
     return min(together, apart + curved)
 
@@ -70,7 +60,8 @@ def check_cover(claim: dict[str, Any], cover: dict[str, Any], dimension: int) ->
         moved = 2 * tau * side / step + dimension
         require(moved // 1 <= scale * epsilon, "cover: discrete Laplace noise is too small for two answers 2 tau apart")
     else:
-        shift = integer_shift(2 * tau / step + side, scale)
+        require(scale**2 > GRID_VARIANCE, "integer noise is too small for its grid")
+        shift = (2 * tau / step + side) / root(scale**2 - GRID_VARIANCE)[0]
         paid = gaussian_delta(epsilon, shift) + (1 + exp(epsilon)[1]) * GRID_LOSS
         require(paid <= delta, "cover: discrete Gaussian noise is too small for two answers 2 tau apart")
     return epsilon + counting, delta

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -17,8 +18,7 @@ from dpconvex.checker.rows import Rows, Vector, added, monomial_range, vector
 
 Hull = tuple[Vector, ...]
 MOST_VERTICES = 4096
-# Stands for infinity in ranges: a bound that nothing rests on.
-FAR = Fraction(2) ** 1000
+FAR = Fraction(2) ** 1000  # stands for infinity in ranges
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,7 @@ class Rules:
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
     def is_rank_one(self, layout: Any, rows: int, columns: int) -> bool:
-        """Whether rows are weights of cells times one vector of features, given the position of each coordinate in its cell.
-
-        If positions are rows and columns, features have to be the products of one vector's entries.
-        """
+        """Whether rows are weights of cells times one vector, of products of entries if positions in cells are pairs."""
         weights, places = self.template.weights, [tuple(wholes(item, 10**6)) for item in layout]
         require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")
         shapes = [{(places[c], m): a / weights[c] for (c, m), a in terms} for terms in self.rows.generators]
@@ -200,12 +197,12 @@ class Rules:
         if name in REARRANGED:
             return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
         if name == "add":
-            return [total(list(group)) for group in zip(*args, strict=True)]
+            return [reduce(Scalar.plus, group) for group in zip(*args, strict=True)]
         if name in ("multiply", "divide", "matmul"):
             return self.products(node, args)
         if name in ("sum", "log_sum_exp"):
             lines = [[args[0][j] for j in wholes(line, len(args[0]) - 1)] for line in options["groups"]]
-            return [total(line) if name == "sum" else log_sum_exp(line) for line in lines]
+            return [reduce(Scalar.plus, line) if name == "sum" else log_sum_exp(line) for line in lines]
         if name == "maximum":
             return [maximum(list(group)) for group in zip(*args, strict=True)]
         if name in ENTRYWISE:
@@ -221,15 +218,8 @@ class Rules:
         require(not (first.varies and second.varies), "two factors have parameters")
         pairs = [[(j, j)] for j in range(node.size)] if node.name == "multiply" else contracted([first, second])
         if first.varies:
-            return [total([args[0][i].times(args[1][j].value) for i, j in group]) for group in pairs]
-        return [total([args[1][j].times(args[0][i].value) for i, j in group]) for group in pairs]
-
-
-def total(scalars: list[Scalar]) -> Scalar:
-    found = scalars[0]
-    for scalar in scalars[1:]:
-        found = found.plus(scalar)
-    return found
+            return [reduce(Scalar.plus, [args[0][i].times(args[1][j].value) for i, j in group]) for group in pairs]
+        return [reduce(Scalar.plus, [args[1][j].times(args[0][i].value) for i, j in group]) for group in pairs]
 
 
 def record_range(entry: Entry, record: Record) -> Range:

@@ -78,10 +78,9 @@ def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record
 def highest(
     terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved: list[bool], claimed: Fraction
 ) -> Fraction:
-    """Bound a polynomial in numbers from -1 to 1 that is convex in each variable that is not curved (docs/theory.md, section 18).
+    """Bound a polynomial in numbers from -1 to 1, convex in each that is not curved (docs/theory.md, section 18).
 
-    A largest value has those at their ends, and the others there or where their slope is 0: the nearest point of a grid, half
-    a step away, is lower by (step/2)^2/2 times the sum of the absolute second slopes at most.
+    Near a largest value, with those at their ends, a grid is lower by (step/2)^2/2 times the absolute second slopes at most.
     """
     degrees = [sum(e for e, bent in zip(exponents, curved, strict=True) if bent) for _, exponents in terms]
     bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees, strict=True)), ZERO)
@@ -98,8 +97,7 @@ def highest(
         if not kept or len(kept) > MOST_POINTS:
             break
         steps = [step / 2 for step in steps]
-        moves = product(*[(-step, ZERO, step) if step else (ZERO,) for step in steps])
-        ways = list(moves)
+        ways = list(product(*[(-step, ZERO, step) if step else (ZERO,) for step in steps]))
         points = {
             tuple(min(max(x + m, low), high) for x, m, (low, high) in zip(point, way, ranges, strict=True))
             for point in kept

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from dpconvex.accounting.events import Event, event_of
-from dpconvex.checker import Report, check
-from dpconvex.checker.files import said
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import built
 from dpconvex.errors import TemplateError
@@ -127,8 +124,6 @@ class Certificate(CertificateText):
         "covered."
     )
     provided: ClassVar[tuple[str, ...]] = ()
-    # What is known of the proof, in a sentence; empty if nobody has replayed it.
-    replayed: ClassVar[str] = ""
 
     def __init_subclass__(cls, perturbed: str) -> None:
         Certificate.kinds[perturbed] = cls
@@ -204,39 +199,6 @@ class Certificate(CertificateText):
         """What the answer is not, in a sentence; empty where it is proved to be near a minimiser or made of statistics."""
         return ""
 
-    @property
-    def proof(self) -> bytes | None:
-        """What `check` replays, as docs/checking.md declares it; None if there is none.  Written when it is asked for."""
-        return self._written[0]
-
-    @cached_property
-    def _written(self) -> tuple[bytes | None, str]:
-        """The proof, or why there is none."""
-        if not callable(self.writer):
-            return self.writer, "its proof was left out"
-        try:
-            return self.writer(self), ""
-        except Exception as error:  # a proof is an extra: whatever it trips over changes nothing that was certified
-            return None, f"no proof of it can be written ({type(error).__name__}: {error})"
-
-    def check(self) -> Report:
-        """Replay the proof by a checker that shares no line with what proved it; the certificate says so when it is printed.
-
-        Raises
-        ------
-        Rejected
-            At the first step that does not follow by the checker's rules, which are plainer than the calculus.
-        """
-        text, why = self._written
-        report = Report(0, (), (why,)) if text is None else check(text)
-        self.noted(f"The proof was checked: {said(report)}.")
-        return report
-
-    def noted(self, replayed: str) -> Certificate:
-        """Let the certificate say what became of its proof."""
-        vars(self)["replayed"] = replayed
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
 
@@ -246,9 +208,8 @@ class Certificate(CertificateText):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
         event = None if self.event is None else self.event.to_dict()
-        found = {**asdict(replace(self, event=None, writer=None)), "event": event}
-        del found["writer"]
-        return found
+        found = asdict(replace(self, event=None, writer=None)) | {"event": event}
+        return {key: value for key, value in found.items() if key != "writer"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:

@@ -3,8 +3,11 @@
 import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
+from dpconvex.checker import Report, check
+from dpconvex.checker.files import said
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, brief, details, listing, paragraph
 
@@ -110,7 +113,43 @@ class Printed:
 
 
 class CertificateText(Printed):
-    """What a certificate of a learner says of itself, and beside another one."""
+    """What a certificate of a learner says of itself, beside another one, and of its proof."""
+
+    # What became of the proof, in a sentence; empty if nobody has replayed it.
+    replayed: ClassVar[str] = ""
+
+    @property
+    def proof(self: Any) -> bytes | None:
+        """What `check` replays, as docs/checking.md declares it; None if there is none.  Written when it is asked for."""
+        return self._written[0]
+
+    @cached_property
+    def _written(self: Any) -> tuple[bytes | None, str]:
+        """The proof, or why there is none."""
+        if not callable(self.writer):
+            return self.writer, "its proof was left out"
+        try:
+            return self.writer(self), ""
+        except Exception as error:  # a proof is an extra: whatever it trips over changes nothing that was certified
+            return None, f"no proof of it can be written ({type(error).__name__}: {error})"
+
+    def check(self: Any) -> Report:
+        """Replay the proof by a checker that shares no line with what proved it; the certificate says so when it is printed.
+
+        Raises
+        ------
+        Rejected
+            At the first step that does not follow by the checker's rules, which are plainer than the calculus.
+        """
+        text, why = self._written
+        report = Report(0, (), (why,)) if text is None else check(text)
+        self.noted(f"The proof was checked: {said(report)}.")
+        return report
+
+    def noted(self: Any, replayed: str) -> Any:
+        """Let the certificate say what became of its proof."""
+        vars(self)["replayed"] = replayed
+        return self
 
     def compare(self: Any, other: Any) -> Comparison:
         """Put another certificate beside this one; the result prints as a table."""
