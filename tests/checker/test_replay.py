@@ -98,10 +98,14 @@ def follows(proof):
         return False
 
 
-@pytest.mark.parametrize("name", sorted(set(PROBLEMS) - set(LEFT)))
-@pytest.mark.parametrize(
-    ("promise", "mechanism"), [("pure", None), ("add-remove", None), *((p, m) for m, (_, p) in MECHANISMS.items())]
-)
+FEW = ("hinge_svm", "large_margin_gaussian", "logistic_regression", "ridge_regression", "softmax_regression")
+CASES = [(name, "pure", None) for name in sorted(set(PROBLEMS) - set(LEFT))]
+CASES += [
+    (name, p, m) for name in FEW for p, m in [("add-remove", None), *((p, m) for m, (_, p) in MECHANISMS.items())]
+]
+
+
+@pytest.mark.parametrize(("name", "promise", "mechanism"), CASES)
 def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism):
     try:
         proof = proof_of(name, promise, mechanism)
