@@ -96,6 +96,8 @@ def verify(
     proof : bool
         Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
     """
+    if not isinstance(proof, bool):
+        raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
     found = Method(mechanism, cover, whitening).prove(template, privacy, size).certificate
     return found if proof else replace(found, writer=None)
 

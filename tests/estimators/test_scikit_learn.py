@@ -23,6 +23,9 @@ from dpconvex.estimators import base
 from dpconvex.estimators.base import sections
 
 UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
+OBJECTS = (
+    "the check has a dictionary for a number, which is looked at when it is paid for, and refused as a DomainError"
+)
 FUNCTIONS = "the template is one's own and holds functions: a pickle that runs them when it is read is not made"
 BOTH = ["check_classifiers_classes", "check_classifiers_regression_target"]
 TWO = ["check_estimators_dtypes", "check_fit2d_1feature", "check_classifier_data_not_an_array"]
@@ -64,7 +67,10 @@ CHECKED = {
 for _estimator, _ in CHECKED.values():
     if not isinstance(_estimator, dp.SchemaEncoder | dp.LinearRegression):  # quick to solve, and easy to judge
         _estimator.set_params(clip=True, seed=0, epsilon=1e4, regularization=0.1)
-KNOWN = {type(estimator): why for estimator, why in CHECKED.values()}
+KNOWN = {
+    type(e): why if isinstance(e, dp.SchemaEncoder | dp.MetricLearner) else {"check_dtype_object": OBJECTS} | why
+    for e, why in CHECKED.values()
+}
 once = cache(dp.load)
 # One of each kind is checked always; the others, made of the same parts, are slow.
 QUICK = {"LogisticRegression", "SoftmaxRegression", "KernelSVC", "Ridge", "MetricLearner", "SchemaEncoder"}
