@@ -8,9 +8,9 @@ from typing import Any
 
 from dpconvex.checker.constants import Loss, constants
 from dpconvex.checker.expansion import Template
-from dpconvex.checker.mechanisms import check_cover, check_noise, sensitivity, value
+from dpconvex.checker.mechanisms import check_cover, check_noise, sensitivity
 from dpconvex.checker.public import Feasible, is_modulus
-from dpconvex.checker.reading import Rejected, Unreplayed, numbers, parsed, part, require, whole, wholes
+from dpconvex.checker.reading import Rejected, Unreplayed, numbers, parsed, part, require, value, whole, wholes
 from dpconvex.checker.rows import Rows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
@@ -26,20 +26,9 @@ CLAIMS = {"privacy", "mechanism", "size", "gradient_bound", "sensitivity", "stro
 CLAIMS |= {"jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "tolerance", "perturbed", "noise"}
 CLAIMS |= {"settings", "cover", "clustering", "whitening"}
 # Public numbers that cost nothing, or are looked at.
-SETTINGS = {
-    "clip",
-    "steps",
-    "step_size",
-    "largest_step",
-    "momentum",
-    "radius",
-    "smoothing",
-    "sampling",
-    "rows",
-    "columns",
-}
-SETTINGS |= {"degrees_of_freedom", "nuclear_sensitivity", "weight_of_linear_statistics", "statistics_of_residuals"}
-SETTINGS |= {"whitened_field"}
+SETTINGS = {"clip", "steps", "step_size", "largest_step", "momentum", "radius", "smoothing", "sampling", "rows"}
+SETTINGS |= {"columns", "degrees_of_freedom", "nuclear_sensitivity", "weight_of_linear_statistics"}
+SETTINGS |= {"statistics_of_residuals", "whitened_field"}
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,10 @@ def root(x: Fraction) -> Range:
 @cache
 def exp(x: Fraction) -> Range:
     """Halve the exponent until a short series is enough, and square."""
+    if abs(x) > 4096:
+        if x > 0:
+            raise OverflowError("an exponential is too large")
+        return ZERO, Fraction(1, 2**4096)
     halvings = max(0, abs(x.numerator).bit_length() - x.denominator.bit_length() + 9)
     y, total, term = x / 2**halvings, ONE, ONE
     y = down(y)

@@ -4,6 +4,7 @@ An entry of an affine expression is a table from (coordinate, -1 for none, and a
 arrays are in column order.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
@@ -43,6 +44,7 @@ class Record:
             ordered = len(lower) == len(upper) > 0 and all(a <= b for a, b in zip(lower, upper, strict=True))
             require(ordered, f"field {name!r}: no box")
             square = sum((max(abs(a), abs(b)) ** 2 for a, b in zip(lower, upper, strict=True)), ZERO)
+        spend(len(lower))
         self.starts[name] = len(self.owner)
         self.lower, self.upper = self.lower + lower, self.upper + upper
         self.owner += [len(self.sizes)] * len(lower)
@@ -86,6 +88,7 @@ class Template:
         args = wholes(item.get("args", []), k - 1)  # those before
         node = Node(name, args, shape, item)
         require(len(shape) <= 4 and node.size <= MOST_ENTRIES, f"node {k}: a shape is too large")
+        spend(node.size)
         arguments = [self.nodes[a] for a in args]
         node.varies = name == "variable" or any(a.varies for a in arguments)
         node.private = name == "field" or any(a.private for a in arguments)
@@ -137,8 +140,8 @@ class Template:
             order = {(i, j): n for n, (i, j) in enumerate((i, j) for i in range(shape[0]) for j in range(i, shape[0]))}
             places = [(i, j) for j in range(shape[0]) for i in range(shape[0])]
             coordinates = [start + order[min(pair), max(pair)] for pair in places]
-        count = len(set(coordinates))
-        self.weights += [Fraction(coordinates.count(start + n)) for n in range(count)]
+        times = Counter(coordinates)
+        self.weights += [Fraction(times[c]) for c in sorted(times)]
         return [{(c, ()): ONE} for c in coordinates]
 
 

@@ -5,15 +5,11 @@ from typing import Any
 
 from dpconvex.checker.constants import Loss, difference, joint, log_det
 from dpconvex.checker.exact import ONE, ZERO, exp, normal_tail, root, up
-from dpconvex.checker.reading import Unreplayed, number, require
+from dpconvex.checker.reading import Unreplayed, require, value
 from dpconvex.checker.rows import Rows
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
-
-
-def value(found: Any, key: str) -> Fraction:
-    return number(found.get(key, 0) if isinstance(found, dict) else 0)
 
 
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, root, times
 from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, total
-from dpconvex.checker.reading import Unreplayed, part, require, whole
+from dpconvex.checker.reading import Unreplayed, part, require, value, wholes
 from dpconvex.checker.rows import Rows, Vector, is_semidefinite, monomial_range
 
 # Convex in affine arguments; growing in every argument besides; concave in affine ones; neither.
@@ -21,6 +21,18 @@ def constant(node: Node) -> Fraction:
     """Return the number that a public expression is, 0 if it is none."""
     entry = (node.entries or [{}])[0]
     return entry.get(CONSTANT, ZERO) if node.size == 1 and set(entry) <= {CONSTANT} else ZERO
+
+
+def is_whole(node: Node, inner: Node) -> bool:
+    """Whether an expression takes every entry of its argument, and once."""
+    taken = node.options.get("groups", [node.options.get("places", [*range(inner.size)])])
+    return sorted(j for group in taken for j in group) == [*range(inner.size)]
+
+
+def is_symmetric(matrix: Node) -> bool:
+    side, entries = matrix.shape[0], matrix.entries or []
+    square = matrix.shape == [side, side]
+    return square and all(entries[i * side + j] == entries[j * side + i] for i in range(side) for j in range(i))
 
 
 def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, bool]:
@@ -48,8 +60,11 @@ def curvature(template: Template, k: int) -> int:
         by, _ = factor(node, *(template.nodes[a] for a in node.args))
         found = sum(args) * (1 if by > 0 else -1) if by else None
     elif not any(args):
+        first, divisors = template.nodes[node.args[0]], [constant(template.nodes[a]) for a in node.args[1:]]
         plain = node.options.get("p", 2) in ((1, 2) if node.name == "norm" else (2,))
-        found = 1 if node.name in CONVEX and plain else -1 if node.name in CONCAVE else None
+        plain &= all(by > 0 for by in divisors) and value(node.options, "M", 1) > 0
+        plain &= node.name not in ("lambda_max", "lambda_min", "log_det") or is_symmetric(first)
+        found = (1 if node.name in CONVEX else -1 if node.name in CONCAVE else None) if plain else None
     if found is None:
         raise Unreplayed(f"node {k}: the curvature of {node.name}")
     return found
@@ -61,9 +76,11 @@ def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) ->
     if node.entries is not None or weight <= 0:
         return []
     args = [template.nodes[a] for a in node.args]
-    if node.name in ("add", "sum", "reshape") or (node.name == "broadcast" and node.size == 1):
+    if node.name != "add" and not is_whole(node, args[0]):
+        return []
+    if node.name in ("add", "sum", "reshape", "broadcast"):
         return [item for a in node.args for item in squares(template, feasible, a, weight)]
-    if node.name in ("multiply", "divide") and node.size == 1:
+    if node.name in ("multiply", "divide") and args[0].size == args[1].size == 1:
         by, first = factor(node, *args)
         return squares(template, feasible, node.args[0 if first else 1], weight * by)
     if node.name == "quad_over_lin" and constant(args[1]) > 0:
@@ -81,8 +98,8 @@ def is_modulus(
     template: Template, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
 ) -> bool:
     """Whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
-    if curvature(template, regularizer) < 0:
-        raise Unreplayed("the regularizer is concave")
+    if curvature(template, regularizer) < 0 or template.nodes[regularizer].size != 1:
+        raise Unreplayed("a regularizer that is concave, or no number")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for k, weight in enumerate(template.weights):
         matrix[k][k] = (added - mu) * weight
@@ -107,18 +124,14 @@ class Feasible:
     """What the constraints say of K: bounds of coordinates, of norms, and of sums of what is not negative."""
 
     def __init__(self, template: Template, constraints: Any) -> None:
-        self.template, self.bounds = (
-            template,
-            {True: dict[int, Fraction](), False: dict[int, Fraction]()},
-        )  # upper, lower
+        self.template = template
+        self.bounds = {True: dict[int, Fraction](), False: dict[int, Fraction]()}  # upper, lower
         self.balls: list[tuple[set[int], Fraction]] = []
         self.simplices: list[tuple[set[int], Fraction]] = []
         self.matrices: list[Node] = []
         self.unread = False  # whether there is more to know of K
-        given = [
-            (part(item, "kind", str), [whole(a, len(template.nodes) - 1) for a in part(item, "args")])
-            for item in constraints
-        ]
+        most = len(template.nodes) - 1
+        given = [(part(item, "kind", str), wholes(part(item, "args"), most)) for item in constraints]
         for kind, args in sorted(given, reverse=True):  # inequalities before equations
             curved = [curvature(template, a) for a in args]
             signs = {"equality": ((0,), (0,)), "inequality": ((0, 1), (0, -1)), "semidefinite": ((0,),)}.get(kind, ())
@@ -136,10 +149,12 @@ class Feasible:
         inner = node if node.entries is not None else self.template.nodes[node.args[0]]
         if other.entries is None or inner.entries is None:
             return
-        if node.name in ("norm", "norm_nuc") and node.size == 1:
-            places = [list(entry.items()) for entry in inner.entries]
-            if constant(other) > 0 and all(len(row) == 1 and row[0][0][0] >= 0 and row[0][1] == 1 for row in places):
-                self.balls.append(({row[0][0][0] for row in places}, constant(other)))
+        if node.name in ("norm", "norm_nuc") and is_whole(node, inner):
+            places = Counter(c for entry in inner.entries for (c, _), a in entry.items() if c >= 0 and a == 1)
+            single = all(len(entry) == 1 for entry in inner.entries) and places.total() == inner.size
+            # Both entries of a symmetric matrix that a coordinate is.
+            if constant(other) > 0 and single and all(self.template.weights[c] <= k for c, k in places.items()):
+                self.balls.append((set(places), constant(other)))
         elif node.entries is not None or node.name == "abs":
             for entry, limit in zip(inner.entries, other.entries, strict=True):
                 both = {key: entry.get(key, ZERO) - limit.get(key, ZERO) for key in {*entry, *limit}}

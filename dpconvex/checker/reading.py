@@ -69,6 +69,10 @@ def number(text: Any) -> Fraction:
     return Fraction(int(sign + head + tail, 16)) * Fraction(2) ** (int(exponent) - 4 * len(tail))
 
 
+def value(found: Any, key: str, missing: int = 0) -> Fraction:
+    return number(found.get(key, missing) if isinstance(found, dict) else missing)
+
+
 def numbers(texts: Any) -> list[Fraction]:
     require(isinstance(texts, list), f"no list of numbers: {texts!r:.50}")
     return [number(text) for text in texts]

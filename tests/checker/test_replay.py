@@ -6,6 +6,7 @@ import sys
 from functools import cache, reduce
 from pathlib import Path
 
+import cvxpy as cp
 import pytest
 
 import dpconvex as dp
@@ -118,6 +119,66 @@ def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism
             continue  # eigenvalues give the checker a larger one than the norm gives the calculus
         wrong = mutated(proof, path, factor)
         assert wrong is None or not follows(wrong), path
+
+
+def without_curvature(proof):
+    """A logistic loss becomes a hinge."""
+    for k, loss in enumerate(proof["losses"]):
+        (margin,) = proof["nodes"][loss]["args"]
+        zero = {"op": "constant", "shape": [], "value": [0]}
+        hinge = {"op": "maximum", "shape": [], "args": [margin, len(proof["nodes"])]}
+        proof["nodes"] += [zero, hinge]
+        proof["losses"][k] = len(proof["nodes"]) - 1
+
+
+def only_the_first_entry(name):
+    def edit(proof):
+        for node in proof["nodes"]:
+            if node["op"] == name:
+                node["groups"] = [[0]]
+
+    return edit
+
+
+def a_negative_divisor(proof):
+    (squares,) = (node for node in proof["nodes"] if node["op"] == "quad_over_lin")
+    proof["nodes"][squares["args"][1]]["value"] = [-1]
+
+
+def a_matrix_for_a_symmetric_one(proof):
+    proof["nodes"][0].pop("symmetric")
+    proof["cells"] = [0] * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("logistic_regression", without_curvature),
+        ("logistic_regression", only_the_first_entry("quad_over_lin")),
+        ("logistic_regression", a_negative_divisor),
+        ("ridge_regression", only_the_first_entry("norm")),
+        ("gaussian_precision", a_matrix_for_a_symmetric_one),
+    ],
+)
+def test_false_proofs_do_not_follow(name, edit):
+    assert follows(proof_of(name, "pure"))
+    wrong = json.loads(proof_of(name, "pure"))
+    edit(wrong)
+    assert not follows(json.dumps(wrong).encode())
+
+
+def test_half_of_a_symmetric_matrix_bounds_no_norm():
+    """Off the diagonal an entry stands for two."""
+    record, X = dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)), cp.Variable((2, 2), symmetric=True, name="X")
+    short = (cp.norm(cp.hstack([X[0, 0], X[0, 1], X[1, 1]])) <= 1, cp.norm(X, "fro") <= 1)
+    proofs = []
+    for constraint in short:
+        loss, regularizer = (lambda x, y: cp.square(2 * x[0] * X[0, 1] - y) / 2), cp.sum_squares(X)
+        template = dp.Template(record, loss, regularizer, [constraint])
+        proofs.append(dp.verify(template, dp.Privacy(1.0), SIZE, dp.OutputPerturbation()).proof)
+    half, whole = map(json.loads, proofs)
+    assert follows(proofs[1])
+    assert not follows(json.dumps(half | {"claim": whole["claim"]}).encode())
 
 
 def test_neighbours_that_are_farther_apart_are_rejected():
