@@ -16,13 +16,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
-from dpconvex.language.columns import array_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of
@@ -193,14 +192,8 @@ class Private(BaseEstimator):
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return arrays, whose values are looked at when they are paid for."""
         plain("fit", "y", y, is_classifier(self), cells=False)
-        plain("fit", "X", X, cells=False)
         target = None if y is None else "no_validation"  # scikit-learn says that there is none
-        if not sp.issparse(X) and array_of("fit: X", X).dtype.kind == "O":
-            validate_data(self, X, target, skip_check_array=True)
-            rows = check_array(X, dtype=object, ensure_min_samples=0, ensure_all_finite=False)
-        else:
-            rows = checked(self, "fit", X, target, ensure_min_samples=0, ensure_all_finite=False)
-        return rows, column_or_1d(y, warn=True)
+        return checked(self, "fit", X, target, later=True), column_or_1d(y, warn=True)
 
     def _check_labels(self, labels: Any) -> None:
         """Refuse labels of a schema that were not declared."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
 from dpconvex.language.columns import FileRows, Stored, records_of
@@ -32,9 +32,17 @@ SHARED = ("budget", "mechanism", "backend", "learner")
 DEPTH = 14
 
 
-def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """Return features as scikit-learn reads them; what it says of missing values and of texts gets a place and a remedy."""
-    plain(caller, "X", X)
+def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
+    """Return features as scikit-learn reads them; what it says of missing values and of texts gets a place and a remedy.
+
+    Values that are looked at `later`, when they are paid for, may be anything.
+    """
+    kind = plain(caller, "X", X, cells=not later)
+    if later:
+        options |= {"ensure_min_samples": 0, "ensure_all_finite": False}
+    if later and kind == "O":
+        validate_data(estimator, X, y, skip_check_array=True)
+        return check_array(X, dtype=object, **options)
     try:
         return validate_data(estimator, X, y, accept_sparse="csr", dtype=np.float64, **options)
     except OverflowError as error:
@@ -47,24 +55,25 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", **opt
         raise DomainError(f"{caller}: {text}; {remedy}.") from error
 
 
-def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> None:
+def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> str:
     """Refuse masked entries, dates, durations and, except as labels, texts: scikit-learn would make numbers of them.
 
-    Without `cells`, those in arrays of objects are left to whoever looks at values.
+    Without `cells`, those in arrays of objects are left to whoever looks at values.  Returns NumPy's kind of an array.
     """
     if has_masked(values):
         raise DomainError(f"{caller}: entries of {name} are masked; leave such records out, or fill them in.")
     if values is None or sp.issparse(values):
-        return
+        return ""
     try:
         array = np.asarray(values)
     except Exception:  # what is no array, scikit-learn refuses with its own words
-        return
+        return ""
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
     odd = cells and kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
     if odd or kind in "Mm" or (kind in "US" and not texts):
         what = f"{'' if texts else 'texts, '}dates or durations for numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")
+    return kind
 
 
 # Partitions
