@@ -4,6 +4,8 @@ from fractions import Fraction
 from functools import cache
 from math import isqrt
 
+from dpconvex.checker.reading import require
+
 Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
@@ -53,10 +55,9 @@ def root(x: Fraction) -> Range:
 @cache
 def exp(x: Fraction) -> Range:
     """Halve the exponent until a short series is enough, and square."""
-    if abs(x) > 4096:
-        if x > 0:
-            raise OverflowError("an exponential is too large")
+    if x < -4096:
         return ZERO, Fraction(1, 2**4096)
+    require(x < 4096, "an exponential is too large")
     halvings = max(0, abs(x.numerator).bit_length() - x.denominator.bit_length() + 9)
     y, total, term = x / 2**halvings, ONE, ONE
     y = down(y)

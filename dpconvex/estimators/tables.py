@@ -33,10 +33,7 @@ DEPTH = 14
 
 
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
-    """Return features as scikit-learn reads them; what it says of missing values and of texts gets a place and a remedy.
-
-    Values that are looked at `later`, when they are paid for, may be anything.
-    """
+    """Return features as scikit-learn reads them; what it says of texts and, unless `later`, of values gets a remedy."""
     kind = plain(caller, "X", X, cells=not later)
     if later:
         options |= {"ensure_min_samples": 0, "ensure_all_finite": False}
@@ -56,10 +53,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
 
 
 def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> str:
-    """Refuse masked entries, dates, durations and, except as labels, texts: scikit-learn would make numbers of them.
-
-    Without `cells`, those in arrays of objects are left to whoever looks at values.  Returns NumPy's kind of an array.
-    """
+    """Refuse masked entries, dates, durations and, except as labels, texts, in objects if `cells`; return NumPy's kind."""
     if has_masked(values):
         raise DomainError(f"{caller}: entries of {name} are masked; leave such records out, or fill them in.")
     if values is None or sp.issparse(values):

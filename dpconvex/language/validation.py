@@ -227,8 +227,8 @@ class Gate:
             for k in np.flatnonzero(~np.isfinite(found.data))[:1].tolist():
                 where = f"row {first + found.row[k]}, column {found.col[k]}"
                 value = str(found.data[k]).replace("nan", "NaN")
-                remedy = "fill it in with a public value, such as that of a Schema"
-                raise DomainError(f"field {self.name!r}: {where} is {value}; {remedy}.")
+                said = f"{where} is {value}; fill it in with a public value, such as that of a Schema"
+                raise DomainError(f"field {self.name!r}: {said}.")
         allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
         if not largest <= allowed:
             count = len(excess) - int((excess <= allowed).sum())

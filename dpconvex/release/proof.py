@@ -18,6 +18,9 @@ from dpconvex.calculus.curvature import hull, widest
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import HingeJoint, SoftmaxJoint
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.checker.expansion import REARRANGED
+from dpconvex.checker.files import PROSE
+from dpconvex.checker.reading import MOST_BYTES
 from dpconvex.core.abstract_values import Piece
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import places
@@ -31,11 +34,8 @@ from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 
 FORMAT = "dpconvex proof 1"
-# What a certificate says in words, or predicts.
-PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "writer")
-REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
-# Numbers of all constants of a template, and bytes of a proof.
-MOST_NUMBERS, MOST_BYTES = 200_000, 2**23
+LEFT_OUT = (*PROSE, "writer")
+MOST_NUMBERS = 200_000  # of all constants of a template
 TOO_LONG, SHORTER = "the template is too large for a proof", "write it with fewer or smaller constants"
 # Weights of rows in a centre are rounded to this; lengths that agree to the other fraction are one.
 GRID, NEAR = 2.0**40, 1e-6
@@ -50,7 +50,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     centres, lengths = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
     proof = {
         "format": FORMAT,
-        "claim": {key: value for key, value in plain(certificate).items() if key not in PROSE},
+        "claim": plain(certificate),
         "nodes": nodes,
         "record": {name: domain_of(domain) for name, domain in template.record.continuous.items()},
         "cells": cells(analysis.gram, form.space.dim),
@@ -82,7 +82,7 @@ def exacts(values: Any) -> list[int | str]:
 def plain(value: Any) -> Any:
     """Return public numbers as JSON, exactly; what is infinite or missing is left out."""
     if is_dataclass(value):
-        value = {item.name: getattr(value, item.name) for item in fields(value) if item.name not in PROSE}
+        value = {item.name: getattr(value, item.name) for item in fields(value) if item.name not in LEFT_OUT}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None and item not in (inf, -inf)}
     return exact(value) if isinstance(value, float) else value
