@@ -185,10 +185,8 @@ class Rules:
     def walk(self, k: int) -> list[Scalar]:
         if k not in self.known:
             node = self.template.nodes[k]
-            if self.is_leaf(k):
-                self.known[k] = [self.leaf(k, j, entry) for j, entry in enumerate(node.entries or [])]
-            else:
-                self.known[k] = self.apply(k, node)
+            entries = enumerate(node.entries or [])
+            self.known[k] = [self.leaf(k, *item) for item in entries] if self.is_leaf(k) else self.apply(k, node)
         return self.known[k]
 
     def apply(self, k: int, node: Node) -> list[Scalar]:
