@@ -98,7 +98,7 @@ def bounded(
     require(len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or one is no number")
     rules = Rules(template, rows, feasible, roots)
     least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
-    require(least <= p, "the noise has fewer dimensions than what it hides")
+    require(least <= p <= len(template.weights), "the noise has other dimensions than what it hides")
     apart, clip = value(claim, "sensitivity"), value(settings, "clip") * (2 if adjacency == "replace-one" else 1)
     if kind == "gradients" and 0 < clip <= apart:
         return [], None
@@ -110,8 +110,7 @@ def bounded(
     require(longest <= value(claim, "gradient_bound"), "a gradient is longer than claimed")
     require(sensitivity(losses, rows, adjacency, apart) <= apart, "gradients differ by more than claimed")
     if claim.get("noise") == "matrix":
-        if not part(proof, "layout"):
-            raise Unreplayed("in which layout gradients are matrices of rank one")
         sides = [whole(value(settings, key).numerator, 10**6) for key in ("rows", "columns")]
-        require(rules.is_rank_one(proof["layout"], *sides), "gradients are no matrices of rank one in this layout")
+        if not part(proof, "layout") or not rules.is_rank_one(proof["layout"], *sides):
+            raise Unreplayed("in which layout gradients are matrices of rank one")
     return losses, rows

@@ -17,6 +17,20 @@ Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH = 300_000, 100_000, 20_000
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
+ENTRYWISE = (
+    "add",
+    "negate",
+    "multiply",
+    "divide",
+    "abs",
+    "power",
+    "huber",
+    "logistic",
+    "maximum",
+    "declared",
+    "exp",
+    "log",
+)
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -90,10 +104,13 @@ class Template:
         require(len(shape) <= 4 and node.size <= MOST_ENTRIES, f"node {k}: a shape is too large")
         spend(node.size)
         arguments = [self.nodes[a] for a in args]
+        entrywise = name in ENTRYWISE and not all(a.shape == shape for a in arguments)
+        require(not entrywise, f"node {k}: the arguments of {name} have other shapes")
         node.varies = name == "variable" or any(a.varies for a in arguments)
         node.private = name == "field" or any(a.private for a in arguments)
         if all(a.entries is not None for a in arguments):
             node.entries = self.entries(k, node, [a.entries or [] for a in arguments], arguments)
+            require(bool(args) or node.entries is not None, f"node {k}: {name} is made of nothing")
             if node.entries is not None:
                 require(len(node.entries) == node.size, f"node {k}: {name} does not have its shape")
                 require(sum(map(len, node.entries)) <= MOST_TERMS, f"node {k}: {name} has too many terms")

@@ -13,7 +13,7 @@ from dpconvex.checker.rows import Rows, Vector, is_semidefinite, monomial_range
 
 # Convex in affine arguments; growing in every argument besides; concave in affine ones; neither.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max")
-GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp", "sum_largest")
+GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp")
 CONCAVE, LINEAR = ("log_det", "log", "lambda_min"), (*REARRANGED, "add", "sum")
 
 
