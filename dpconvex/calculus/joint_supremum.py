@@ -15,6 +15,7 @@ from dpconvex.calculus.curvature import hull, rank_bound, trace_bound
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term, covariance_of_gradient
+from dpconvex.core.arrays import Array
 
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
@@ -31,6 +32,7 @@ class LogisticJoint:
     """
 
     shape: ClassVar[str] = "logistic"
+    row: Array
     radius: float
     scale: float
     low: float
@@ -156,7 +158,7 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     if name == "logistic":
         scale, row, low, high = known
         radius = math.sqrt(gram.squared_norms(row[None, :])[0]) + float(gram.slack(np.abs(row)))
-        return LogisticJoint(radius, scale, low, high)
+        return LogisticJoint(row, radius, scale, low, high)
     if name == "hinge" and len(scalar.pieces) == 1:
         piece = scalar.pieces[0]
         covariance = Piece(piece.terms, 0.0, 1.0)

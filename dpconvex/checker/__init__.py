@@ -102,8 +102,8 @@ def bounded(
     apart, clip = value(claim, "sensitivity"), value(settings, "clip") * (2 if adjacency == "replace-one" else 1)
     if kind == "gradients" and 0 < clip <= apart:
         return [], None
-    rows.lengths = numbers(part(proof, "lengths"))
-    require(all(length > 0 for length in rows.lengths), "a length is not positive")
+    rows.tangents = [(m, t, u) for m, t, u in map(numbers, part(proof, "tangents"))]
+    require(all(m > 0 and t >= 0 and u >= 0 for m, t, u in rows.tangents), "a tangent is at a negative place")
     rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
     losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
     longest = max(loss.length for loss in losses)

@@ -1,29 +1,29 @@
 """What one record can do: lengths of gradients and of their differences, curvature, and both together."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import prod
 
-from dpconvex.checker.exact import ONE, ZERO, Range, down, log, outward, plus, root, times, up
-from dpconvex.checker.reading import require, spend
-from dpconvex.checker.rows import Rows, Vector, added
+from dpconvex.checker.exact import ONE, ZERO, log, pivots, root, up
+from dpconvex.checker.reading import require
+from dpconvex.checker.rows import Rows, Vector, added, multiple
 from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, sums
 
 MOST_PAIRS = 300_000
-Function = Callable[[Fraction], Range]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The constants of one loss: G, and of Hessians trace and rank, whole and in parts."""
+    """The constants of one loss: the length of its gradients, and pieces of its Hessian with their traces and ranks."""
 
     scalar: Scalar
     vertices: Hull | None
     length: Fraction
-    parts: tuple[tuple[tuple[Fraction, int], ...], ...]
-    squares: list[list[Fraction]]  # Of a sum of squares of fixed rows, a matrix above their weighted inner products
+    pieces: list[Piece]
+    traces: list[tuple[Fraction, int]]
+    gram: list[list[Fraction]]  # above the inner products of fixed rows whose squares make up the curvature
+    most: int
 
 
 def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
@@ -31,15 +31,27 @@ def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
     sets = scalar.hulls if vertices is None else (vertices,)
     length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), ZERO)
     require(length < 2**300, "nothing bounds a gradient")
-    pieces = [piece for piece in scalar.pieces if piece.outer or piece.spread]
-    traces = [trace(piece, rows) for piece in pieces]
-    ranks = [min(len(p.hull) - 1 + bool(p.outer) if p.spread else 1, dimension) for p in pieces]
-    whole = ((sum(traces, ZERO), min(sum(ranks), dimension)),)
-    squares: list[list[Fraction]] = []
-    if len(pieces) > 1 and all(len(piece.hull) == 1 and not piece.spread for piece in pieces):
-        inner = rows.dominant([piece.hull[0] for piece in pieces])
-        squares = [[piece.outer * value for value in line] for piece, line in zip(pieces, inner, strict=True)]
-    return Loss(scalar, vertices, length, (whole, tuple(zip(traces, ranks, strict=True))), squares)
+    pieces = merged(scalar.pieces)
+    traces = [(trace(piece, rows), min(piece.rank, dimension)) for piece in pieces]
+    squares = len(pieces) > 1 and all(len(piece.hull) == 1 for piece in pieces)
+    gram = rows.dominant([piece.hull[0] for piece in pieces]) if squares else []
+    return Loss(scalar, vertices, length, pieces, traces, gram, dimension)
+
+
+def merged(pieces: tuple[Piece, ...]) -> list[Piece]:
+    """Collect squares of multiples of one row; the covariance of two points is a quarter of their difference's square at most."""
+    found, squares = [], dict[Vector, Fraction]()
+    for piece in pieces:
+        row, outer = piece.hull[0], piece.outer
+        if len(piece.hull) == 2 and not outer:
+            row, outer = added(piece.hull[1], row, -ONE), piece.spread / 4
+        elif len(piece.hull) > 1:
+            found.append(piece)
+            continue
+        if row:
+            line, lead = multiple(row, 1 / row[0][1]), row[0][1]
+            squares[line] = squares.get(line, ZERO) + outer * lead**2
+    return found + [Piece((line,), outer) for line, outer in squares.items()]
 
 
 def trace(piece: Piece, rows: Rows) -> Fraction:
@@ -69,86 +81,38 @@ def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:
-    """Bound ``log det(I + H/mu)`` by traces and ranks."""
-    found = []
-    for parts in loss.parts:
-        found.append(sum((r * log(1 + up(t / (max(r, 1) * mu)))[1] for t, r in parts if t), ZERO))
-    if loss.squares:
-        side = range(len(loss.squares))
-        found.append(log(determinant([[(i == j) + loss.squares[i][j] / mu for j in side] for i in side]))[1])
+    """Bound ``log det(I + H/mu)`` by traces and ranks, of all pieces together and of each, and by a determinant of fixed rows."""
+    whole = sum((t for t, _ in loss.traces), ZERO), min(sum(r for _, r in loss.traces), loss.most)
+    found = [spread_out(*whole, mu), sum((spread_out(t, r, mu) for t, r in loss.traces), ZERO)]
+    if loss.gram:
+        weights = [mu / piece.outer for piece in loss.pieces]
+        sums = [
+            [value + w * (i == j) for j, value in enumerate(line)]
+            for i, (w, line) in enumerate(zip(weights, loss.gram, strict=True))
+        ]
+        found.append(log(prod(pivots(sums) or [], start=1 / prod(weights))))
     return min(found)
 
 
-def determinant(matrix: list[list[Fraction]]) -> Fraction:
-    """Of a positive definite matrix times a diagonal one, by elimination."""
-    spend(len(matrix) ** 3 // 3)
-    rows, found = [list(map(Fraction, row)) for row in matrix], ONE
-    for k, row in enumerate(rows):
-        found *= row[k]
-        for other in rows[k + 1 :]:
-            factor = other[k] / row[k]
-            for j in range(k, len(rows)):
-                other[j] -= factor * row[j]
-    return found
+def spread_out(trace: Fraction, rank: int, mu: Fraction) -> Fraction:
+    return rank * log(1 + up(trace / (rank * mu))) if trace and rank else ZERO
 
 
 def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction) -> Fraction:
-    """Bound ``beta ||g|| + log det(I + H/mu)``, as far down as the target if possible."""
+    """Bound ``beta ||g|| + log det(I + H/mu)`` over one record, as far down as the target if possible.
+
+    Where gradients are `lead` times the mean a of the points of a covariance, all terms are below tangents that are linear in
+    the weights: ``||a|| <= m/2 + ||a||^2/(2m)``, and ``log(1 + x) <= log(1 + t) + (x - t)/(1 + t)``.
+    """
     scalar, apart = loss.scalar, beta * loss.length + log_det(loss, mu)
-    if apart <= target or scalar.kink:
+    if scalar.lead is None or scalar.kink:
         return apart
-    if scalar.logistic is not None:
-        scale, row, ends = scalar.logistic
-        radius = root(rows.square(row))[1]
-        a, q = beta * scale * radius, up(scale * radius**2 / mu)
-        return min(apart, logistic(a, q, ends))
-    own = scalar.covariance()
-    if own is not None:
-        scale = 1 / own.spread
-        longest = root(max(map(rows.square, own.hull)))[1] * own.spread
-        for m in (longest, *rows.lengths):
-            points = Piece(own.hull, beta * scale / (2 * m) * own.spread**2, scale / mu * own.spread**2)
-            apart = min(apart, beta * scale * m / 2 + trace(points, rows))
-        return apart
-    if scalar.slope is not None and len(scalar.pieces) == 1:
-        return min(apart, hinge(loss, rows, beta, mu))
+    (piece,) = scalar.pieces
+    rank = min(len(piece.hull) - 1, loss.most)
+    for m, t, u in rows.tangents:
+        if apart <= target:
+            break
+        outer = beta * scalar.lead / (2 * m) + piece.outer / (mu * (1 + u))
+        left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
+        apart = min(apart, left + trace(Piece(piece.hull, outer, piece.spread / (mu * (1 + t))), rows))
     return apart
-
-
-def largest(value: Function, slope: Function, low: Fraction, high: Fraction) -> Fraction:
-    """Bound a concave function from above by its tangent where its slope is about 0."""
-    left, right = low, high
-    for _ in range(80):
-        middle = down((left + right) / 2)
-        left, right = (middle, right) if slope(middle)[0] > 0 else (left, middle)
-    falls, rises = slope(left)
-    return up(value(left)[1] + max(rises * (high - left), falls * (low - left), ZERO))
-
-
-def logistic(a: Fraction, q: Fraction, ends: Range) -> Fraction:
-    """Bound ``a s + log(1 + q s (1 - s))`` over the slopes s."""
-
-    def slope(s: Fraction) -> Range:
-        found = a + q * (1 - 2 * s) / (1 + q * s * (1 - s))
-        return outward(found, found)
-
-    return largest(lambda s: plus((a * s, a * s), log(1 + q * s * (1 - s))), slope, *ends)
-
-
-def hinge(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction) -> Fraction:
-    """Where the points of a covariance of trace v spread, their mean is short: all three terms are concave in v."""
-    (piece,), lead = loss.scalar.pieces, beta * (loss.scalar.slope or ZERO)
-    square, r = max(map(rows.square, piece.hull)), len(piece.hull) - 1
-    a, b = up(piece.spread / mu), up(piece.outer / mu)
-
-    def value(v: Fraction) -> Range:
-        length = times((lead, lead), root(square - v))
-        spread = times((Fraction(r), Fraction(r)), log(1 + a * v / r))
-        return plus(plus(length, spread), log(1 + b * (square - v)))
-
-    def slope(v: Fraction) -> Range:
-        bend = outward(*(a / (1 + a * v / r) - b / (1 + b * (square - v)),) * 2)
-        steep = [lead / (2 * end) for end in root(square - v)]
-        return bend[0] - steep[0], bend[1] - steep[1]
-
-    return largest(value, slope, ZERO, min(trace(Piece(piece.hull, ZERO, ONE), rows), square))

@@ -1,10 +1,11 @@
 """Exact numbers, and bounds from below and above of the few functions that proofs need; no floating point anywhere."""
 
+import math
 from fractions import Fraction
 from functools import cache
 from math import isqrt
 
-from dpconvex.checker.reading import require
+from dpconvex.checker.reading import require, spend
 
 Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
@@ -72,21 +73,11 @@ def exp(x: Fraction) -> Range:
 
 
 @cache
-def log(x: Fraction) -> Range:
-    """With ``x = m 2^k``: k log 2 plus twice the series of the inverse hyperbolic tangent."""
-    k = x.numerator.bit_length() - x.denominator.bit_length()
-    own = series((x / Fraction(2) ** k - 1) / (x / Fraction(2) ** k + 1))
-    return plus(own, times((Fraction(k), Fraction(k)), series(Fraction(1, 3))))
-
-
-def series(t: Fraction) -> Range:
-    """Bound ``2 artanh(t)`` for t between -1/2 and 1/2."""
-    t = down(t)
-    square, term, total, k = up(t * t), t, ZERO, 1
-    while abs(term) > Fraction(1, 2**BITS):
-        total, term, k = total + term / k, down(term * square), k + 2
-    rest = Fraction(2 * k, 2 ** (BITS - 4))
-    return outward(2 * total - rest, 2 * total + rest)
+def log(x: Fraction) -> Fraction:
+    """Bound a logarithm from above: that of ``x exp(-y)``, where y is about log x, is at most that number less 1."""
+    x = up(x)
+    guess = Fraction(math.log(x.numerator) - math.log(x.denominator))
+    return up(guess + x * exp(-guess)[1] - 1)
 
 
 def normal_tail(t: Fraction) -> Range:
@@ -104,3 +95,20 @@ def normal_tail(t: Fraction) -> Range:
     room = (total + 1) / 2 ** (BITS - 8)
     inside = times(density, (total - room, total + room + 2 * term))
     return max(Fraction(1, 2) - inside[1], ZERO), Fraction(1, 2) - inside[0]
+
+
+def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
+    """Eliminate a symmetric matrix, exactly: its determinant is the product of the pivots; None if it is not semidefinite."""
+    spend(len(matrix) ** 3 // 6)
+    rows, found = [list(row) for row in matrix], []
+    while rows:
+        first, *rest = rows
+        if first[0] < 0 or (first[0] == 0 and any(first)):
+            return None
+        found.append(first[0])
+        factors = [row[0] / first[0] if row[0] else ZERO for row in rest]
+        rows = [
+            [a - f * b for a, b in zip(row[1:], first[1:], strict=True)] if f else row[1:]
+            for f, row in zip(factors, rest, strict=True)
+        ]
+    return found

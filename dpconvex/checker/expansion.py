@@ -5,19 +5,21 @@ arrays are in column order.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from dpconvex.checker.exact import ONE, ZERO
 from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require, spend, whole, wholes
 
+T = TypeVar("T")
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH = 300_000, 100_000, 20_000
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
-ENTRYWISE = (
+ENTRYWISE = {
     "add",
     "negate",
     "multiply",
@@ -30,7 +32,7 @@ ENTRYWISE = (
     "declared",
     "exp",
     "log",
-)
+}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -120,32 +122,16 @@ class Template:
 
     def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:
         """Return the entries of a node of affine arguments, None if it is not affine."""
-        name, options = node.name, node.options
-        if name == "constant":
-            return [{(-1, ()): value} if value else {} for value in numbers(options.get("value"))]
-        if name == "field":
+        options = node.options
+        if node.name == "constant":
+            return [{CONSTANT: value} if value else {} for value in numbers(options.get("value"))]
+        if node.name == "field":
             start = self.record.starts.get(options.get("field", ""), -1)
             require(start >= 0 and node.size == self.record.sizes[self.record.owner[start]], f"node {k}: no such field")
             return [{(-1, (start + j,)): ONE} for j in range(node.size)]
-        if name == "variable":
+        if node.name == "variable":
             return self.variable(k, node)
-        if name in REARRANGED:
-            flat = [entry for entries in given for entry in entries]
-            return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
-        if name == "add":
-            return [total(group) for group in zip(*given, strict=True)]
-        if name == "negate":
-            return [scaled(entry, -ONE) for entry in given[0]]
-        if name == "sum":
-            return [total([given[0][j] for j in wholes(group, len(given[0]) - 1)]) for group in part(options, "groups")]
-        if name == "divide":
-            by = [entry.get((-1, ()), ZERO) if set(entry) <= {(-1, ())} else ZERO for entry in given[1]]
-            return [scaled(entry, 1 / d) for entry, d in zip(given[0], by, strict=True)] if all(by) else None
-        if name in ("multiply", "matmul") and not (args[0].varies and args[1].varies):
-            pairs = [[(j, j)] for j in range(node.size)] if name == "multiply" else contracted(args)
-            one, two = given
-            return [total([product(one[i], two[j]) for i, j in group]) for group in pairs]
-        return None
+        return linear(node, args, given, total, product, scaled)
 
     def variable(self, k: int, node: Node) -> list[Entry]:
         name, start, shape = part(node.options, "name", str), len(self.weights), node.shape
@@ -162,15 +148,46 @@ class Template:
         return [{(c, ()): ONE} for c in coordinates]
 
 
-def contracted(args: list[Node]) -> list[list[tuple[int, int]]]:
-    """Return the pairs of entries whose products make each entry of a matrix product."""
-    one, two = args[0].shape, args[1].shape
-    require(1 <= len(one) <= 2 and 1 <= len(two) <= 2 and one[-1] == two[0], "two factors do not fit")
-    rows, inner, columns = (one[0] if len(one) == 2 else 1), two[0], (two[1] if len(two) == 2 else 1)
-    return [[(j * rows + i, c * inner + j) for j in range(inner)] for c in range(columns) for i in range(rows)]
+def number_of(entry: Entry) -> Fraction:
+    """Return the number that an entry is, 0 if it is none."""
+    return entry.get(CONSTANT, ZERO) if set(entry) <= {CONSTANT} else ZERO
 
 
-def total(terms: Any) -> Entry:
+def linear(
+    node: Node,
+    args: list[Node],
+    given: list[list[T]],
+    add: Callable[[list[T]], T],
+    multiply: Callable[[T, T], T],
+    scale: Callable[[T, Fraction], T],
+) -> list[T] | None:
+    """Apply an operation that is linear in each argument, to entries or to what is known of them; None if it is none."""
+    name, options = node.name, node.options
+    if name in REARRANGED:
+        flat = [item for items in given for item in items]
+        return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
+    if name == "add":
+        return [add(list(group)) for group in zip(*given, strict=True)]
+    if name == "negate":
+        return [scale(item, -ONE) for item in given[0]]
+    if name == "sum":
+        return [add([given[0][j] for j in wholes(group, len(given[0]) - 1)]) for group in part(options, "groups")]
+    if name == "divide":
+        by = [number_of(entry) for entry in args[1].entries or []]
+        return [scale(item, 1 / d) for item, d in zip(given[0], by, strict=True)] if by and all(by) else None
+    if name not in ("multiply", "matmul") or (args[0].varies and args[1].varies):
+        return None
+    one, two = given
+    if name == "multiply":
+        return [multiply(a, b) for a, b in zip(one, two, strict=True)]
+    left, right = args[0].shape, args[1].shape
+    require(1 <= len(left) <= 2 and 1 <= len(right) <= 2 and left[-1] == right[0], "two factors do not fit")
+    rows, inner, columns = (left[0] if len(left) == 2 else 1), right[0], (right[1] if len(right) == 2 else 1)
+    groups = [[(j * rows + i, c * inner + j) for j in range(inner)] for c in range(columns) for i in range(rows)]
+    return [add([multiply(one[i], two[j]) for i, j in group]) for group in groups]
+
+
+def total(terms: Iterable[Entry]) -> Entry:
     found: Entry = {}
     for term in terms:
         spend(len(term))

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, root, times
+from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
 from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, total
 from dpconvex.checker.reading import Unreplayed, part, require, value, wholes
-from dpconvex.checker.rows import Rows, Vector, is_semidefinite, monomial_range
+from dpconvex.checker.rows import Rows, Vector, monomial_range
 
 # Convex in affine arguments; growing in every argument besides; concave in affine ones; neither.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max")
@@ -116,7 +116,7 @@ def is_modulus(
             group.add(c)
             waiting += [d for d, value in matrix[c].items() if value and d not in group]
         left -= group
-        proved = proved and is_semidefinite([[matrix[c][d] for d in sorted(group)] for c in sorted(group)])
+        proved = proved and pivots([[matrix[c][d] for d in sorted(group)] for c in sorted(group)]) is not None
     return proved
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import product
 from math import comb, factorial, prod
 
-from dpconvex.checker.exact import ONE, ZERO, Range, down, outward, plus, power, root, times, up
+from dpconvex.checker.exact import ONE, ZERO, Range, down, outward, pivots, plus, power, root, times, up
 from dpconvex.checker.expansion import Entry, Monomial, Record, Template
 from dpconvex.checker.reading import require, spend
 
@@ -28,20 +28,22 @@ def added(first: Vector, second: Vector, factor: Fraction = ONE) -> Vector:
     return vector(found)
 
 
+def multiple(v: Vector, factor: Fraction) -> Vector:
+    return tuple((key, value * factor) for key, value in v) if factor else ()
+
+
 class Rows:
     """Rows as multiples of generators: of the parts that rows have in each cell of the coordinates, up to a factor."""
 
     def __init__(self, template: Template, cells: list[int], parts: list[int]) -> None:
         require(len(cells) == len(template.weights), "there is not one cell for every coordinate")
-        self.record, self.weights, self.cells = template.record, template.weights, cells
+        self.record, self.weights, self.cells, self.parts = template.record, template.weights, cells, parts
         self.generators: dict[tuple[tuple[tuple[int, Monomial], Fraction], ...], int] = {}
-        self.forms: list[tuple[Range, Range]] = []
+        self.forms: list[Form] = []
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
-        self.parts = parts
-        self.shared: list[Fraction] = []
-        self.centres: list[Vector] = []
-        self.lengths: list[Fraction] = []
+        self.shared: dict[int, Fraction] = {}
         self.squares: dict[Vector, Fraction] = {}
+        self.centres, self.tangents = list[Vector](), list[tuple[Fraction, Fraction, Fraction]]()
 
     def row(self, entry: Entry) -> Vector:
         """Return the linear part of an entry, in generators."""
@@ -67,20 +69,17 @@ class Rows:
         products: dict[tuple[int, int], Block] = defaultdict(lambda: defaultdict(Fraction))
         for coordinate, terms_here in by_place.items():
             spend(len(terms_here) ** 2)
-            for g, one, a in terms_here:
-                for h, two, b in terms_here:
-                    products[g, h][one, two] += a * b / self.weights[coordinate]
-        known: dict[tuple[tuple[tuple[Monomial, Monomial], Fraction], ...], int] = {}
-        for pair, block in products.items():
-            kept = sorted((key, value) for key, value in block.items() if value)
-            if not kept:
-                continue
-            shape = tuple((key, value / kept[0][1]) for key, value in kept)
-            if shape not in known:
-                known[shape] = len(self.forms)
-                form = dict(shape)
-                self.forms.append((form_range(form, self.record, True), form_range(form, self.record, False)))
-            self.pairs[pair[0]][pair[1]].append((known[shape], kept[0][1]))
+            for (g, one, a), (h, two, b) in product(terms_here, terms_here):
+                products[g, h][one, two] += a * b / self.weights[coordinate]
+        known: dict[tuple[tuple[Kind, Kind], tuple[tuple[tuple[Monomial, Monomial], Fraction], ...]], int] = {}
+        for (g, h), whole in products.items():
+            for kinds, block in by_kinds(whole, self.record).items():
+                kept = sorted(block.items())
+                shape = kinds, tuple((key, value / kept[0][1]) for key, value in kept)
+                if shape not in known:
+                    known[shape] = len(known)
+                    self.forms.append(Form(*kinds, dict(shape[1]), self.record))
+                self.pairs[g][h].append((known[shape], kept[0][1]))
         self.share(products)
 
     def share(self, products: Mapping[tuple[int, int], Block]) -> None:
@@ -88,37 +87,37 @@ class Rows:
         members: dict[int, list[int]] = defaultdict(list)
         for terms, g in self.generators.items():
             members[self.cells[terms[0][0][0]]].append(g)
-        self.shared = [ZERO] * len(self.generators)
         for group in members.values():
             squares = {g: self.product(((g, ONE),), ((g, ONE),))[1] for g in group}
-            squares = {g: square for g, square in squares.items() if square > 0}
             whole: Block = defaultdict(Fraction)
-            for g, square in squares.items():
+            for g in (g for g in group if squares[g] > 0):
                 for key, value in products[g, g].items():
-                    whole[key] += value / square
-            most = form_range(whole, self.record, True)[1]
-            for g, square in squares.items():
-                self.shared[g] = most * square
+                    whole[key] += value / squares[g]
+            forms = [Form(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
+            most = sum((form.same[1] for form in forms), ZERO)
+            self.shared |= {g: most * max(square, ZERO) for g, square in squares.items()}
+
+    def forms_of(self, u: Vector, v: Vector) -> dict[int, Fraction]:
+        """Return the multiples of the forms that make up the inner product of two rows."""
+        sums, second = dict[int, Fraction](), dict(v)
+        for g, a in u:
+            near = self.pairs[g] if len(self.pairs[g]) < len(v) else second
+            spend(1 + len(near))
+            for h in near:
+                for form, weight in self.pairs[g].get(h, ()) if h in second else ():
+                    sums[form] = sums.get(form, ZERO) + a * second[h] * weight
+        return sums
 
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
-        sums = self.forms_of(u, dict(v))
-        low = high = ZERO
-        for form, value in sums.items():
-            ends = sorted(value * end for end in self.forms[form][cross])
-            low, high = low + ends[0], high + ends[1]
-        return outward(low, high)
-
-    def forms_of(self, u: Vector, v: Mapping[int, Fraction]) -> dict[int, Fraction]:
-        """Return the multiples of the forms that make up the inner product of two rows."""
-        sums: dict[int, Fraction] = defaultdict(Fraction)
-        for g, a in u:
-            near = self.pairs[g] if len(self.pairs[g]) < len(v) else v
-            spend(1 + len(near))
-            for h in near:
-                for form, weight in self.pairs[g].get(h, ()) if h in v else ():
-                    sums[form] += a * v[h] * weight
-        return sums
+        total, alike = (ZERO, ZERO), dict[Kind, Fraction]()
+        for k, value in self.forms_of(u, v).items():
+            form = self.forms[k]
+            if form.is_identity:
+                alike[form.kind] = value * form.factor
+            else:
+                total = plus(total, times((value, value), form.cross if cross else form.same))
+        return plus(total, polynomial_range(alike, self.record, not cross))
 
     def square(self, u: Vector) -> Fraction:
         """Bound ``||A_z' u||^2`` from above."""
@@ -129,38 +128,43 @@ class Rows:
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""
-        parts: dict[int, dict[tuple[int, int], Fraction]] = defaultdict(lambda: defaultdict(Fraction))
-        for i, u in enumerate(vectors):
-            for j, v in enumerate(vectors):
-                for form, value in self.forms_of(u, dict(v)).items():
-                    parts[form][i, j] = value
         side = range(len(vectors))
         found = [[ZERO] * len(vectors) for _ in side]
-        for form, entries in parts.items():
-            low, high = self.forms[form][0]
-            whole = [[entries.get((i, j), ZERO) for j in side] for i in side]
-            if not is_semidefinite(whole):  # else multiples of it are in order
+        parts = {(i, j): self.forms_of(vectors[i], vectors[j]) for i, j in product(side, side)}
+        for k in {k for sums in parts.values() for k in sums}:
+            low, high = self.forms[k].same
+            whole = [[parts[i, j].get(k, ZERO) for j in side] for i in side]
+            if pivots(whole) is None:  # else multiples of it are in order
                 sums, high = [sum(map(abs, line), ZERO) for line in whole], max(-low, high)
                 whole = [[sums[i] if i == j else ZERO for j in side] for i in side]
-            for i, j in product(side, side):
-                found[i][j] += high * whole[i][j]
+            found = [[found[i][j] + high * whole[i][j] for j in side] for i in side]
         return found
 
 
-def form_range(form: Block, record: Record, same: bool) -> Range:
-    """Bound ``sum c m(z) m'(z')`` over a record, or over two: block by block of the monomials' kinds, and as a polynomial."""
-    spend(4 * len(form))
-    blocks: dict[tuple[Kind, Kind], Block] = defaultdict(dict)
-    for (one, two), value in form.items():
-        blocks[kind_of(one, record), kind_of(two, record)][one, two] = value
-    total = (ZERO, ZERO)
-    for (first, second), block in blocks.items():
-        total = plus(total, block_range(first, second, block, record, same))
-    isotropic = coefficients(blocks, record)
-    if isotropic is not None:
-        other = polynomial_range(isotropic, record, same)
-        total = max(total[0], other[0]), min(total[1], other[1])
-    return total
+class Form:
+    """A bilinear form ``sum c m(z) m'(z')`` in monomials of two kinds: its ranges over one record and over two.
+
+    A multiple of the inner product of two tensor powers of the record's fields is an identity.
+    """
+
+    def __init__(self, kind: Kind, other: Kind, block: Block, record: Record) -> None:
+        spend(4 * len(block))
+        self.kind, self.same, self.cross = (
+            kind,
+            *(block_range(kind, other, block, record, same) for same in (True, False)),
+        )
+        values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}
+        count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(kind).items())
+        self.is_identity = kind == other and len(values) == 1 and len(block) == count
+        self.factor = min(values)
+
+
+def by_kinds(block: Block, record: Record) -> dict[tuple[Kind, Kind], Block]:
+    found: dict[tuple[Kind, Kind], Block] = defaultdict(dict)
+    for (one, two), value in block.items():
+        if value:
+            found[kind_of(one, record), kind_of(two, record)][one, two] = value
+    return found
 
 
 def kind_of(monomial: Monomial, record: Record) -> Kind:
@@ -202,34 +206,6 @@ def monomial_range(monomial: Monomial, record: Record) -> Range:
     return found
 
 
-def is_semidefinite(matrix: list[list[Fraction]]) -> bool:
-    """Eliminate, exactly: a symmetric matrix is semidefinite if no pivot is negative, and rows of pivots 0 vanish."""
-    spend(len(matrix) ** 3 // 6)
-    rows = [list(row) for row in matrix]
-    for k, row in enumerate(rows):
-        if row[k] < 0 or (row[k] == 0 and any(row[k:])):
-            return False
-        for i in range(k + 1, len(rows)):
-            if row[i]:
-                factor = row[i] / row[k]
-                for j in range(i, len(rows)):
-                    rows[i][j] -= factor * row[j]
-                    rows[j][i] = rows[i][j]
-    return True
-
-
-def coefficients(blocks: Mapping[tuple[Kind, Kind], Block], record: Record) -> dict[Kind, Fraction] | None:
-    """Return the multiple of the identity that a form is on each tensor power, None if it is something else."""
-    found = {}
-    for (first, second), block in blocks.items():
-        values = {value / multiplicity(one, first) for (one, two), value in block.items() if one == two}
-        count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(first).items())
-        if first != second or len(values) != 1 or len(block) != count or any(one != two for one, two in block):
-            return None
-        (found[first],) = values
-    return found
-
-
 def polynomial_range(terms: dict[Kind, Fraction], record: Record, same: bool) -> Range:
     """Bound a polynomial in the inner products of bases: term by term, and one of one variable also where its slope is 0."""
     ranges = {base: inner_range(base, record, same) for kind in terms for base in kind}
@@ -239,12 +215,12 @@ def polynomial_range(terms: dict[Kind, Fraction], record: Record, same: bool) ->
         for base, count in Counter(kind).items():
             term = times(term, power(ranges[base], count))
         total = plus(total, term)
-    poly = [sum((v for kind, v in terms.items() if len(kind) == k), ZERO) for k in range(max(map(len, terms)) + 1)]
-    if len(ranges) != 1 or len(poly) > 3:
+    poly = [sum((v for kind, v in terms.items() if len(kind) == k), ZERO) for k in range(3)]
+    if len(ranges) != 1 or max(map(len, terms)) > 2:
         return total
     ((low, high),) = ranges.values()
     points = [low, high]
-    if len(poly) == 3 and poly[2] and low < (top := -poly[1] / (2 * poly[2])) < high:
+    if poly[2] and low < (top := -poly[1] / (2 * poly[2])) < high:
         points.append(top)
     values = [sum((c * t**k for k, c in enumerate(poly)), ZERO) for t in points]
     return max(total[0], down(min(values))), min(total[1], up(max(values)))

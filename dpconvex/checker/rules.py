@@ -10,11 +10,11 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, down, exp, log, outward, plus, power, root, times, up
-from dpconvex.checker.expansion import REARRANGED, Entry, Monomial, Node, Record, Template, contracted, product
+from dpconvex.checker.exact import ONE, ZERO, Range, log, plus, power, times
+from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
-from dpconvex.checker.reading import Unreplayed, number, require, wholes
-from dpconvex.checker.rows import Rows, Vector, added, monomial_range, vector
+from dpconvex.checker.reading import Unreplayed, number, part, require, wholes
+from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple, vector
 
 Hull = tuple[Vector, ...]
 MOST_VERTICES = 4096
@@ -29,37 +29,48 @@ class Piece:
     outer: Fraction
     spread: Fraction = ZERO
 
+    @property
+    def rank(self) -> int:
+        return max(len(self.hull) - 1, 0) + (1 if self.outer else 0)
+
 
 @dataclass(frozen=True)
 class Scalar:
-    """A scalar subexpression: its range, its gradients in a sum of hulls, and Hessians below a sum of pieces."""
+    """A scalar subexpression: its range, its gradients in a sum of hulls, and Hessians below a sum of pieces.
+
+    `behind` is the m of max(m, 0).  With a `lead`, gradients are no longer than that times the mean g of the only piece's points
+    (and equal to it if the piece has a covariance alone).
+    """
 
     value: Range
     hulls: tuple[Hull, ...] = ()
     pieces: tuple[Piece, ...] = ()
     kink: bool = False
-    behind: Scalar | None = None  # the m of max(m, 0)
-    # s log(1 + exp(m)): s, the row of m, and slopes; or, of a function of a log-sum-exp, its largest slope
-    logistic: tuple[Fraction, Vector, Range] | None = None
-    slope: Fraction | None = None
+    behind: Scalar | None = None
+    lead: Fraction | None = None
 
     @property
     def is_affine(self) -> bool:
         return not self.pieces and not self.kink
 
     def plus(self, other: Scalar) -> Scalar:
-        value = plus(self.value, other.value)
-        lone = self if not other.hulls else other if not self.hulls else Scalar(value)
-        hulls, pieces = self.hulls + other.hulls, self.pieces + other.pieces
-        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lone.logistic, lone.slope)
+        first, second = (other, self) if self.is_affine else (self, other)
+        pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
+        if lead is not None and second.hulls:
+            (piece,), moved = pieces, sums(second.hulls)
+            if piece.outer or len(moved) > 1:
+                lead = None
+            else:  # a covariance moves with its points
+                pieces = (Piece(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
+        value, hulls = plus(self.value, other.value), self.hulls + other.hulls
+        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lead)
 
     def times(self, factor: Range) -> Scalar:
         low, high = factor
         require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
         pieces = tuple(Piece(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
-        shape = (self.logistic[0] * high, *self.logistic[1:]) if self.logistic and low == high else None
-        slope = self.slope * high if self.slope else None
-        return Scalar(times(self.value, factor), self.stretched(factor), pieces, self.kink, None, shape, slope)
+        lead = self.lead * high if self.lead and low == high > 0 else None
+        return Scalar(times(self.value, factor), self.stretched(factor), pieces, self.kink, None, lead)
 
     def stretched(self, factor: Range) -> tuple[Hull, ...]:
         ends = sorted(set(factor))
@@ -70,27 +81,12 @@ class Scalar:
         """A convex function of one variable: gradients scale by its slope, its curvature adds a square."""
         require(self.is_affine or slope[0] >= 0, "a curved term goes through a function that falls")
         pieces = [Piece(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
-        own = self.covariance() if curvature else None
-        if own is not None:
-            pieces = [Piece(own.hull, curvature, slope[1] * own.spread)]
+        lead = self.lead * slope[1] if self.lead and curvature and pieces and not pieces[0].outer else None
+        if lead is not None and self.lead is not None:
+            pieces = [replace(pieces[0], outer=curvature * self.lead**2)]
         elif curvature:
             pieces.append(Piece(sums(self.hulls), curvature))
-        steepest = slope[1] if own is not None else None
-        return Scalar(value, self.stretched(slope), tuple(pieces), self.kink or kink, None, None, steepest)
-
-    def covariance(self) -> Piece | None:
-        """If the Hessian is the covariance of points, divided by a scale, whose mean is the gradient: that piece."""
-        moving = [hull for hull in self.hulls if len(hull) > 1]
-        if len(self.pieces) != 1 or len(moving) != 1 or self.pieces[0].outer or not self.pieces[0].spread:
-            return None
-        scale, hull = self.pieces[0].spread, self.pieces[0].hull
-        if {multiple(v, scale) for v in hull} != set(moving[0]):
-            return None
-        return Piece(sums(self.hulls), ZERO, 1 / scale)
-
-
-def multiple(v: Vector, factor: Fraction) -> Vector:
-    return tuple((key, value * factor) for key, value in v) if factor else ()
+        return Scalar(value, self.stretched(slope), tuple(pieces), self.kink or kink, None, lead)
 
 
 def sums(hulls: tuple[Hull, ...]) -> Hull:
@@ -190,51 +186,34 @@ class Rules:
         return self.known[k]
 
     def apply(self, k: int, node: Node) -> list[Scalar]:
-        args, options, name = [self.walk(a) for a in node.args], node.options, node.name
-        flat = [scalar for entries in args for scalar in entries]
-        if name in REARRANGED:
-            return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
-        if name == "add":
-            return [reduce(Scalar.plus, group) for group in zip(*args, strict=True)]
-        if name in ("multiply", "divide", "matmul"):
-            return self.products(node, args)
-        if name in ("sum", "log_sum_exp"):
-            lines = [[args[0][j] for j in wholes(line, len(args[0]) - 1)] for line in options["groups"]]
-            return [reduce(Scalar.plus, line) if name == "sum" else log_sum_exp(line) for line in lines]
-        if name == "maximum":
+        args, options = [self.walk(a) for a in node.args], node.options
+        if node.name == "log_sum_exp":
+            return [
+                log_sum_exp([args[0][j] for j in wholes(line, len(args[0]) - 1)]) for line in part(options, "groups")
+            ]
+        if node.name == "maximum":
             return [maximum(list(group)) for group in zip(*args, strict=True)]
-        if name in ENTRYWISE:
-            return [ENTRYWISE[name](scalar, options) for scalar in args[0]]
-        raise Unreplayed(f"node {k}: a rule for {name}")
-
-    def products(self, node: Node, args: list[list[Scalar]]) -> list[Scalar]:
-        if node.name == "divide":
-            by = [scalar.value for scalar in args[1]]
-            require(all(low == high != 0 for low, high in by), "a curved term is divided by what is no number but 0")
-            return [a.times((1 / d, 1 / d)) for a, (d, _) in zip(args[0], by, strict=True)]
-        first, second = (self.template.nodes[a] for a in node.args)
-        require(not (first.varies and second.varies), "two factors have parameters")
-        pairs = [[(j, j)] for j in range(node.size)] if node.name == "multiply" else contracted([first, second])
-        if first.varies:
-            return [reduce(Scalar.plus, [args[0][i].times(args[1][j].value) for i, j in group]) for group in pairs]
-        return [reduce(Scalar.plus, [args[1][j].times(args[0][i].value) for i, j in group]) for group in pairs]
+        if node.name in CURVES:
+            return [CURVES[node.name](scalar, options) for scalar in args[0]]
+        nodes = [self.template.nodes[a] for a in node.args]
+        first = bool(nodes) and nodes[0].varies
+        found = linear(
+            node,
+            nodes,
+            args,
+            lambda group: reduce(Scalar.plus, group),
+            lambda a, b: a.times(b.value) if first else b.times(a.value),
+            lambda a, factor: a.times((factor, factor)),
+        )
+        if found is None:
+            raise Unreplayed(f"node {k}: a rule for {node.name}")
+        return found
 
 
 def record_range(entry: Entry, record: Record) -> Range:
-    """Bound a polynomial of the record term by term, and its terms of degree one by Cauchy-Schwarz."""
-    found = rest = (ZERO, ZERO)
-    squares: dict[int, Fraction] = defaultdict(Fraction)
-    for (_, monomial), value in entry.items():
-        term = times((value, value), monomial_range(monomial, record))
-        found = plus(found, term)
-        if len(monomial) == 1:
-            squares[record.owner[monomial[0]]] += value**2
-        else:
-            rest = plus(rest, term)
-    for base, square in squares.items():
-        size = root(square * record.squares[base])[1]
-        rest = plus(rest, (-size, size))
-    return max(found[0], rest[0]), min(found[1], rest[1])
+    """Bound a polynomial of the record, term by term."""
+    terms = (times((value, value), monomial_range(monomial, record)) for (_, monomial), value in entry.items())
+    return reduce(plus, terms, (ZERO, ZERO))
 
 
 def maximum(group: list[Scalar]) -> Scalar:
@@ -251,36 +230,15 @@ def maximum(group: list[Scalar]) -> Scalar:
     return Scalar((floor, top), (hull,), tuple(p for s in alive for p in s.pieces), True)
 
 
-def logistic(s: Scalar, options: object = None) -> Scalar:
-    """Slope p = 1/(1 + exp(-m)), second derivative p(1 - p), largest where m is nearest to 0."""
-    low, high = s.value
-    slope, nearest = (sigmoid(low)[0], sigmoid(high)[1]), sigmoid(min(max(low, ZERO), high))
-    values = max(low, ZERO), max(high, ZERO) + Fraction(7, 10)  # log 2 above its asymptotes at most
-    found = s.through(values, slope, up(max(p * (1 - p) for p in nearest) if nearest[0] != ONE / 2 else ONE / 4))
-    one = s.is_affine and len(s.hulls) == 1 and len(s.hulls[0]) == 1
-    return replace(found, logistic=(ONE, s.hulls[0][0], slope) if one else None)
-
-
-def sigmoid(x: Fraction) -> Range:
-    if x == 0:
-        return ONE / 2, ONE / 2
-    if abs(x) > 300:
-        return (down(1 - Fraction(1, 2**400)), ONE) if x > 0 else (ZERO, Fraction(1, 2**400))
-    low, high = exp(-x)
-    return outward(1 / (1 + high), 1 / (1 + low))
-
-
 def log_sum_exp(group: list[Scalar]) -> Scalar:
-    """Gradients are means of points under softmax weights, and Hessians their covariance; of c and m: c + logistic(m - c)."""
-    if len(group) == 2:
-        for base, other in (group, group[::-1]):
-            if not base.hulls and base.is_affine:
-                return base.plus(logistic(other.plus(base.times((-ONE, -ONE)))))
+    """Gradients are means of points under softmax weights, and Hessians their covariance."""
     hull = tuple(dict.fromkeys(v for s in group for v in sums(s.hulls)))
-    low, high = max(s.value[0] for s in group), max(s.value[1] for s in group)
+    value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
     spread = (Piece(hull, ZERO, ONE),) if len(hull) > 1 else ()
-    value = low, high + log(Fraction(len(group)))[1]
-    return Scalar(value, (hull,), spread + tuple(p for s in group for p in s.pieces), any(s.kink for s in group))
+    lead = ONE if spread and all(s.is_affine and len(sums(s.hulls)) == 1 for s in group) else None
+    return Scalar(
+        value, (hull,), spread + tuple(p for s in group for p in s.pieces), any(s.kink for s in group), None, lead
+    )
 
 
 def huber(s: Scalar, options: dict[str, object]) -> Scalar:
@@ -308,11 +266,10 @@ def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
     return s.through((-FAR, FAR), (low, high), curvature)
 
 
-ENTRYWISE: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
+CURVES: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
     "abs": lambda s, _: s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True),
     "declared": declared,
     "huber": huber,
-    "logistic": logistic,
-    "negate": lambda s, _: s.times((-ONE, -ONE)),
+    "logistic": lambda s, _: log_sum_exp([Scalar((ZERO, ZERO)), s]),
     "power": square,
 }

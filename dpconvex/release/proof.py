@@ -4,24 +4,25 @@ The format is declared in docs/checking.md.  Nothing that is written here is tru
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.optimize import minimize_scalar
 from scipy.sparse.csgraph import connected_components
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.curvature import hull, widest
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.joint_supremum import HingeJoint, SoftmaxJoint
+from dpconvex.calculus.joint_supremum import HingeJoint, LogisticJoint, NormJoint, SoftmaxJoint
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.checker.expansion import REARRANGED
 from dpconvex.checker.files import PROSE
 from dpconvex.checker.reading import MOST_BYTES
-from dpconvex.core.abstract_values import Piece
+from dpconvex.core.abstract_values import Piece, Term
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import places
 from dpconvex.core.atoms.rules import lines
@@ -47,7 +48,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     attributes = [constraint for variable in template.variables for _, constraint in attribute_constraints(variable)]
     constraints = [*form.constraints, *attributes]
     nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
-    centres, lengths = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
+    centres, tangents = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
     proof = {
         "format": FORMAT,
         "claim": plain(certificate),
@@ -56,7 +57,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "cells": cells(analysis.gram, form.space.dim),
         "parts": parts(analysis.gram, form.bases.count),
         "centres": centres,
-        "lengths": lengths,
+        "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
         "moments": moments(form, certificate) if sums else [],
         "layout": best_structure(analysis).layout.tolist() if certificate.noise == "matrix" else [],
@@ -174,23 +175,22 @@ def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
 
 def witnesses(
     analysis: Analysis, certificate: Certificate, number: Mapping[Expression, int]
-) -> tuple[list[list[Any]], list[int | str]]:
-    """Return the points that covariances are bounded about, in weighted rows of leaves, and lengths m of softmax bounds."""
-    gram, points, lengths = analysis.gram, list[Array](), list[float]()
+) -> tuple[list[list[Any]], list[list[int | str]]]:
+    """Return the points that covariances are bounded about, in weighted rows of leaves, and where tangents touch."""
+    gram, points, touching = analysis.gram, list[Array](), list[list[float]]()
     beta, mu = 1 / certificate.noise_scale, certificate.strong_convexity
     for loss in analysis.losses:
-        pieces = [(piece, 1.0) for piece in loss.scalar.pieces]
-        if isinstance(loss.joint, HingeJoint):
-            pieces += [(Piece(piece.terms, 0.0, 1.0), 1.0) for piece, _ in pieces]
-        if isinstance(loss.joint, SoftmaxJoint) and not certificate.is_gaussian:
-            m = loss.joint.shortest(beta, mu)[0]
-            m = next((known for known in lengths if abs(known - m) <= NEAR * m), m)
-            lengths += [] if m in lengths else [m]
-            pieces.append((loss.joint.piece(beta, mu, m), loss.joint.scale))
-        for piece, scale in pieces:
+        pieces = list(loss.scalar.pieces)
+        if loss.joint is not None and not isinstance(loss.joint, NormJoint) and not certificate.is_gaussian:
+            base, lead, tangent = tangent_of(loss.joint, pieces, beta, mu)
+            m, t, u = touch = next((known for known in touching if np.allclose(tangent, known, rtol=NEAR)), tangent)
+            touching += [] if touch is not tangent else [touch]
+            outer = beta * lead / (2 * m) + base.outer / (mu * (1 + u))
+            pieces += [Piece(base.terms, 0.0, 1.0), Piece(base.terms, outer, base.spread / (mu * (1 + t)))]
+        for piece in pieces:
             rows = hull(piece)
             if rows is not None and piece.spread > piece.outer:
-                points.append(scale * widest(piece, rows, gram)[1] @ rows)
+                points.append(widest(piece, rows, gram)[1] @ rows)
     places = [(number[leaf], j) for leaf, rows in analysis.rows.items() for j in range(len(rows))]
     table = np.concatenate(list(analysis.rows.values()))
     weights = np.linalg.lstsq(table.T, np.reshape(points, (len(points), -1)).T)[0].T if points else []
@@ -199,4 +199,31 @@ def witnesses(
         rounded = zip(places, np.rint(row * GRID) / GRID, strict=True)
         centre = [[*place, exact(weight)] for place, weight in rounded if weight]
         found.setdefault(json.dumps(centre), centre)
-    return list(found.values()), [exact(m) for m in lengths]
+    return list(found.values()), [exacts(tangent) for tangent in touching]
+
+
+def tangent_of(
+    joint: LogisticJoint | SoftmaxJoint | HingeJoint, pieces: list[Piece], beta: float, mu: float
+) -> tuple[Piece, float, list[float]]:
+    """Return the points of gradient and curvature, the gradient's factor, and where tangents of norm and logarithms touch."""
+    if isinstance(joint, SoftmaxJoint):
+        return Piece((joint.term,), 0.0, joint.scale), joint.scale, [joint.shortest(beta, mu)[0], 0.0, 0.0]
+    if isinstance(joint, LogisticJoint):
+        a, q = beta * joint.scale * joint.radius, joint.scale * joint.radius**2 / mu
+        slope = highest(lambda s: a * s + np.log1p(q * s * (1 - s)), joint.low, joint.high)
+        points = Term(np.vstack([0 * joint.row, joint.row]))
+        return Piece((points,), 0.0, joint.scale), joint.scale, [slope * joint.radius, q * slope * (1 - slope), 0.0]
+    square, r = joint.longest**2, joint.rank
+
+    def value(v: float) -> float:
+        bent = r * np.log1p(joint.spread * v / (r * mu)) + np.log1p(joint.outer * (square - v) / mu)
+        return float(beta * joint.lead * np.sqrt(square - v) + bent)
+
+    v = highest(value, 0.0, min(joint.variance, square))
+    return pieces[0], joint.lead, [np.sqrt(square - v), joint.spread * v / (r * mu), joint.outer * (square - v) / mu]
+
+
+def highest(value: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a concave function of one variable is largest."""
+    found = minimize_scalar(lambda x: -value(x), bounds=(low, high), method="bounded", options={"xatol": 1e-12})
+    return max((low, float(found.x), high), key=value)
