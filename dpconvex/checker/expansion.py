@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import prod
 from typing import Any, TypeVar
 
-from dpconvex.checker.exact import ONE, ZERO
+from dpconvex.checker.exact import ONE, ZERO, Range, power, times
 from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require, spend, whole, wholes
 
 T = TypeVar("T")
@@ -38,12 +38,16 @@ REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatena
 
 @dataclass
 class Record:
-    """One record's scalars: their bounds, and for each field (a base) its scalars and a bound on its squared Euclidean norm."""
+    """One record's scalars, with their bounds, field by field; of each field, a bound on its squared Euclidean norm.
+
+    `inner` are ranges of the inner product of two values of a field: of two records, and of one value with itself.
+    """
 
     lower: list[Fraction] = field(default_factory=list)
     upper: list[Fraction] = field(default_factory=list)
     owner: list[int] = field(default_factory=list)
     squares: list[Fraction] = field(default_factory=list)
+    inner: list[tuple[Range, Range]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
 
@@ -54,13 +58,16 @@ class Record:
             size, radius = whole(domain.get("dim"), 10**6, 1), number(domain["radius"])
             require(radius > 0 and domain.get("norm") in (1, 2, "inf"), f"field {name!r}: no ball")
             lower, upper = [-radius] * size, [radius] * size
-            square = radius**2 * (size if domain["norm"] == "inf" else 1)
         else:
             lower, upper = numbers(domain.get("lower")), numbers(domain.get("upper"))
-            ordered = len(lower) == len(upper) > 0 and all(a <= b for a, b in zip(lower, upper, strict=True))
-            require(ordered, f"field {name!r}: no box")
-            square = sum((max(abs(a), abs(b)) ** 2 for a, b in zip(lower, upper, strict=True)), ZERO)
-        spend(len(lower))
+        ends = list(zip(lower, upper, strict=True))
+        require(len(ends) > 0 and all(a <= b for a, b in ends), f"field {name!r}: no box")
+        spend(len(ends))
+        square = sum((power(end, 2)[1] for end in ends), ZERO)
+        if domain.get("norm") in (1, 2):
+            square = radius**2
+        apart = max(sum((times(end, end)[0] for end in ends), ZERO), -square)
+        self.inner.append(((apart, square), (sum((power(end, 2)[0] for end in ends), ZERO), square)))
         self.starts[name] = len(self.owner)
         self.lower, self.upper = self.lower + lower, self.upper + upper
         self.owner += [len(self.sizes)] * len(lower)

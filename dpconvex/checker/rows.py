@@ -3,10 +3,11 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import reduce
 from itertools import product
 from math import comb, factorial, prod
 
-from dpconvex.checker.exact import ONE, ZERO, Range, down, outward, pivots, plus, power, root, times, up
+from dpconvex.checker.exact import ONE, ZERO, Range, outward, pivots, plus, power, root, times, up
 from dpconvex.checker.expansion import Entry, Monomial, Record, Template
 from dpconvex.checker.reading import require, spend
 
@@ -207,29 +208,18 @@ def monomial_range(monomial: Monomial, record: Record) -> Range:
 
 
 def polynomial_range(terms: dict[Kind, Fraction], record: Record, same: bool) -> Range:
-    """Bound a polynomial in the inner products of bases: term by term, and one of one variable also where its slope is 0."""
-    ranges = {base: inner_range(base, record, same) for kind in terms for base in kind}
+    """Bound a polynomial in the inner products of fields: quadratic ones of one field at its ends and where its slope is 0."""
+    fields = {base for kind in terms for base in kind}
     total = (ZERO, ZERO)
-    for kind, value in terms.items():
-        term = value, value
-        for base, count in Counter(kind).items():
-            term = times(term, power(ranges[base], count))
-        total = plus(total, term)
-    poly = [sum((v for kind, v in terms.items() if len(kind) == k), ZERO) for k in range(3)]
-    if len(ranges) != 1 or max(map(len, terms)) > 2:
-        return total
-    ((low, high),) = ranges.values()
-    points = [low, high]
-    if poly[2] and low < (top := -poly[1] / (2 * poly[2])) < high:
-        points.append(top)
-    values = [sum((c * t**k for k, c in enumerate(poly)), ZERO) for t in points]
-    return max(total[0], down(min(values))), min(total[1], up(max(values)))
-
-
-def inner_range(base: int, record: Record, same: bool) -> Range:
-    """Bound ``<x, x>`` or ``<x, x'>`` for two values of a field."""
-    places = [k for k, owner in enumerate(record.owner) if owner == base]
-    ends = [(record.lower[k], record.upper[k]) for k in places]
-    low = sum((power(e, 2)[0] if same else times(e, e)[0] for e in ends), ZERO)
-    high = sum((max(map(abs, e)) ** 2 for e in ends), ZERO)
-    return max(low, ZERO if same else -record.squares[base]), min(high, record.squares[base])
+    if len(fields) > 1 or any(len(kind) > 2 for kind in terms):
+        for kind, value in terms.items():
+            powers = (power(record.inner[base][same], count) for base, count in Counter(kind).items())
+            total = plus(total, reduce(times, powers, (value, value)))
+    elif fields:
+        (base,) = fields
+        constant, slope, square = (terms.get((base,) * k, ZERO) for k in range(3))
+        low, high = record.inner[base][same]
+        top = -slope / (2 * square) if square else low
+        values = [constant + t * (slope + t * square) for t in (low, high, min(max(top, low), high))]
+        total = outward(min(values), max(values))
+    return total if fields else (terms.get((), ZERO),) * 2

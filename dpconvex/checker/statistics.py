@@ -10,7 +10,6 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, root
 from dpconvex.checker.expansion import Record
 from dpconvex.checker.reading import number, numbers, part, require, spend, whole, wholes
-from dpconvex.checker.rows import inner_range
 
 MOST_POINTS = 20_000
 
@@ -59,7 +58,7 @@ def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record
             twice = [2 * e for e in exponents]
             powers += [[twice, none, exponents], [none, twice, exponents]]
         else:
-            low, high = inner_range(b, record, False)
+            low, high = record.inner[b][False]
             ranges.append((low / square, high / square))
             powers.append([none, none, exponents])
     if any(weights for _, weights, *_ in kinds):

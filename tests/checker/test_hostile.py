@@ -27,8 +27,8 @@ def with_nodes(*nodes):
 FILES = {
     "deep objects": b'{"a":' * 10**6,
     "deep and closed": b'{"format": "dpconvex proof 1", "claim": ' + b"[" * 10**5 + b"]" * 10**5 + b"}",
-    "a long number": b'{"format": "dpconvex proof 1", "lengths": [' + b"9" * 10**6 + b"]}",
-    "infinite": PROOF.replace(b'"centres":[]', b'"centres":[-Infinity]'),
+    "a long number": b'{"format": "dpconvex proof 1", "tangents": [' + b"9" * 10**6 + b"]}",
+    "infinite": PROOF[:-1] + b',"more":-Infinity}',
     "cut off": PROOF[: len(PROOF) // 2],
     "a number of many digits": claiming(noise_scale="0x1." + "f" * 10**6 + "p+0"),
     "no noise": claiming(noise_scale=0),
@@ -55,7 +55,7 @@ FILES = {
     "no groups": with_nodes({"op": "sum", "shape": [], "args": [0]}),
     "no arguments": with_nodes({"op": "add", "shape": []}),
     "a centre that is none": changed(centres=[[["a", "b", "c"]]]),
-    "a length of 0": changed(lengths=[0]),
+    "a tangent at 0": changed(tangents=[[0, 0, 0]]),
     "no settings": claiming(settings=None),
     "no cover": claiming(cover=None),
 }
