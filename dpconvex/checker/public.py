@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
-from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, total
+from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, number_of, scaled, total
 from dpconvex.checker.reading import Unreplayed, part, require, value, wholes
 from dpconvex.checker.rows import Rows, Vector, monomial_range
 
-# Convex in affine arguments; growing in every argument besides; concave in affine ones; neither.
+# Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max")
 GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp")
 CONCAVE, LINEAR = ("log_det", "log", "lambda_min"), (*REARRANGED, "add", "sum")
@@ -19,8 +19,7 @@ CONCAVE, LINEAR = ("log_det", "log", "lambda_min"), (*REARRANGED, "add", "sum")
 
 def constant(node: Node) -> Fraction:
     """Return the number that a public expression is, 0 if it is none."""
-    entry = (node.entries or [{}])[0]
-    return entry.get(CONSTANT, ZERO) if node.size == 1 and set(entry) <= {CONSTANT} else ZERO
+    return number_of(node.entries[0]) if node.entries is not None and node.size == 1 else ZERO
 
 
 def is_whole(node: Node, inner: Node) -> bool:
@@ -30,76 +29,61 @@ def is_whole(node: Node, inner: Node) -> bool:
 
 
 def is_symmetric(matrix: Node) -> bool:
-    side, entries = matrix.shape[0], matrix.entries or []
-    square = matrix.shape == [side, side]
+    side, entries = matrix.shape[0] if matrix.shape else 0, matrix.entries or []
+    square = matrix.shape == [side, side] and len(entries) == side**2
     return square and all(entries[i * side + j] == entries[j * side + i] for i in range(side) for j in range(i))
 
 
-def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, bool]:
-    """Return what multiplies the varying argument, 0 if it is no number, and whether that argument is the first."""
-    first = one.varies
-    entries = (two if first else one).entries or [{}]
-    values = {entry.get(CONSTANT, ZERO) if set(entry) <= {CONSTANT} else ZERO for entry in entries}
+def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, int]:
+    """Return what multiplies the varying argument, 0 if it is no number, and which argument that is."""
+    values = {number_of(entry) for entry in (two if one.varies else one).entries or [{}]}
     by = values.pop() if len(values) == 1 else ZERO
-    return (by if node.name == "multiply" or not by else 1 / by if first else ZERO), first
-
-
-def curvature(template: Template, k: int) -> int:
-    """Return 0 for what is affine in the parameters, 1 for convex, -1 for concave; what no rule knows is not replayed."""
-    node = template.nodes[k]
-    require(not node.private, "the regularizer or a constraint reads the record")
-    if node.entries is not None or not node.varies:
-        return 0
-    args, found = [curvature(template, a) for a in node.args], None
-    if node.name in LINEAR or node.name in GROWING:
-        kinds = set(args) - {0} | ({1} if node.name in GROWING else set())
-        found = kinds.pop() if len(kinds) == 1 else None
-    elif node.name == "negate":
-        found = -args[0]
-    elif node.name in ("multiply", "divide"):
-        by, _ = factor(node, *(template.nodes[a] for a in node.args))
-        found = sum(args) * (1 if by > 0 else -1) if by else None
-    elif not any(args):
-        first, divisors = template.nodes[node.args[0]], [constant(template.nodes[a]) for a in node.args[1:]]
-        plain = node.options.get("p", 2) in ((1, 2) if node.name == "norm" else (2,))
-        plain &= all(by > 0 for by in divisors) and value(node.options, "M", 1) > 0
-        plain &= node.name not in ("lambda_max", "lambda_min", "log_det") or is_symmetric(first)
-        found = (1 if node.name in CONVEX else -1 if node.name in CONCAVE else None) if plain else None
-    if found is None:
-        raise Unreplayed(f"node {k}: the curvature of {node.name}")
-    return found
+    return (by if node.name == "multiply" or not by else 1 / by if one.varies else ZERO), 0 if one.varies else 1
 
 
 def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) -> list[tuple[Entry, Fraction]]:
-    """Return rows a and weights w such that the convex expression less ``sum w <a, theta>^2 / 2`` is convex."""
+    """Prove that an expression times a weight is convex; what no rule knows is not replayed.
+
+    Returns rows a and weights w: the sum of its entries stays convex without ``sum w <a, theta>^2 / 2``.
+    """
     node = template.nodes[k]
-    if node.entries is not None or weight <= 0:
+    require(not node.private, "the regularizer reads the record")
+    if node.entries is not None or not node.varies:
         return []
     args = [template.nodes[a] for a in node.args]
-    if node.name != "add" and not is_whole(node, args[0]):
+    first, affine = args[0], all(a.entries is not None for a in args)
+    if node.name in LINEAR or node.name == "negate":
+        by = -weight if node.name == "negate" else weight
+        found = [item for a in node.args for item in squares(template, feasible, a, by)]
+        return found if node.name == "add" or is_whole(node, first) else []
+    if node.name in ("multiply", "divide"):
+        by, moving = factor(node, *args)
+        if by:
+            return squares(template, feasible, node.args[moving], weight * by)
+    elif node.name in GROWING and weight > 0:
+        for a in node.args:
+            squares(template, feasible, a, ONE)
         return []
-    if node.name in ("add", "sum", "reshape", "broadcast"):
-        return [item for a in node.args for item in squares(template, feasible, a, weight)]
-    if node.name in ("multiply", "divide") and args[0].size == args[1].size == 1:
-        by, first = factor(node, *args)
-        return squares(template, feasible, node.args[0 if first else 1], weight * by)
-    if node.name == "quad_over_lin" and constant(args[1]) > 0:
-        return [(entry, 2 * weight / constant(args[1])) for entry in args[0].entries or []]
-    if node.name == "power" and node.options.get("p") == 2:
-        return [(entry, 2 * weight) for entry in args[0].entries or []]
-    if node.name == "negate" and args[0].name == "log_det":  # curved by 1/u^2 where eigenvalues are at most u
-        matrix = template.nodes[args[0].args[0]]
-        most = feasible.largest_eigenvalue(matrix)
-        return [(entry, weight / most**2) for entry in matrix.entries or []] if most else []
-    return []
+    elif affine and node.name in CONVEX and weight > 0:
+        exponent, by = node.options.get("p", 0 if node.name == "power" else 2), [constant(a) for a in args[1:]]
+        plain = exponent == 2 or (exponent == 1 and node.name == "norm")
+        plain &= min(by, default=ONE) > 0 and value(node.options, "M", 1) > 0
+        if plain and (node.name != "lambda_max" or is_symmetric(first)):
+            bend = 2 * weight / by[0] if node.name == "quad_over_lin" else 2 * weight
+            curved = node.name in ("quad_over_lin", "power") and is_whole(node, first)
+            return [(entry, bend) for entry in first.entries or [] if curved]
+    elif affine and node.name in CONCAVE and weight < 0 and (node.name == "log" or is_symmetric(first)):
+        most = feasible.largest_eigenvalue(first) if node.name == "log_det" else None
+        return [(entry, -weight / most**2) for entry in first.entries or [] if most]  # minus log det is curved by 1/u^2
+    raise Unreplayed(f"node {k}: the curvature of {node.name}")
 
 
 def is_modulus(
     template: Template, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
 ) -> bool:
     """Whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
-    if curvature(template, regularizer) < 0 or template.nodes[regularizer].size != 1:
-        raise Unreplayed("a regularizer that is concave, or no number")
+    if template.nodes[regularizer].size != 1:
+        raise Unreplayed("a regularizer that is no number")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for k, weight in enumerate(template.weights):
         matrix[k][k] = (added - mu) * weight
@@ -133,15 +117,17 @@ class Feasible:
         most = len(template.nodes) - 1
         given = [(part(item, "kind", str), wholes(part(item, "args"), most)) for item in constraints]
         for kind, args in sorted(given, reverse=True):  # inequalities before equations
-            curved = [curvature(template, a) for a in args]
-            signs = {"equality": ((0,), (0,)), "inequality": ((0, 1), (0, -1)), "semidefinite": ((0,),)}.get(kind, ())
-            if len(signs) != len(args) or any(c not in allowed for c, allowed in zip(curved, signs, strict=True)):
-                raise Unreplayed(f"a constraint of kind {kind}")
-            known = len(self.balls) + len(self.simplices)
-            if kind == "semidefinite":
-                self.matrices.append(template.nodes[args[0]])
+            known, nodes = len(self.balls) + len(self.simplices), [template.nodes[a] for a in args]
+            affine = all(node.entries is not None for node in nodes)
+            require(not any(node.private for node in nodes), "a constraint reads the record")
+            if kind == "semidefinite" and len(nodes) == 1 and is_symmetric(nodes[0]):
+                self.matrices += nodes
+            elif len(nodes) == 2 and (kind == "inequality" or (kind == "equality" and affine)):
+                squares(template, self, args[0], ONE)
+                squares(template, self, args[1], -ONE)
+                self.read(kind, *nodes)
             else:
-                self.read(kind, *(template.nodes[a] for a in args))
+                raise Unreplayed(f"a constraint of kind {kind}")
             self.unread |= known == len(self.balls) + len(self.simplices)
 
     def read(self, kind: str, node: Node, other: Node) -> None:
@@ -155,10 +141,10 @@ class Feasible:
             # Both entries of a symmetric matrix that a coordinate is.
             if constant(other) > 0 and single and all(self.template.weights[c] <= k for c, k in places.items()):
                 self.balls.append((set(places), constant(other)))
-        elif node.entries is not None or node.name == "abs":
+        elif (node.entries is not None or node.name == "abs") and len(inner.entries) == len(other.entries):
             for entry, limit in zip(inner.entries, other.entries, strict=True):
-                both = {key: entry.get(key, ZERO) - limit.get(key, ZERO) for key in {*entry, *limit}}
-                moving, rest = {c: a for (c, _), a in both.items() if c >= 0 and a}, -both.get(CONSTANT, ZERO)
+                both = total((entry, scaled(limit, -ONE)))
+                moving, rest = {c: a for (c, _), a in both.items() if c >= 0}, -both.get(CONSTANT, ZERO)
                 if kind == "equality" and min(moving.values(), default=ZERO) > 0:
                     if all(self.bounds[False].get(c, -ONE) >= 0 for c in moving):
                         self.simplices.append((set(moving), rest / min(moving.values())))
@@ -173,7 +159,7 @@ class Feasible:
         for other in self.matrices:
             both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
             side = matrix.shape[0] + 1
-            ends = {entry.get(CONSTANT, ZERO) for entry in both[::side]}
+            ends = {number_of(entry) for entry in both[::side]}
             flat = all(set(entry) <= ({CONSTANT} if k % side == 0 else set()) for k, entry in enumerate(both))
             if other.shape == matrix.shape and flat and len(ends) == 1 and min(ends) > 0:
                 return ends.pop()
