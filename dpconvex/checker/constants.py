@@ -8,9 +8,9 @@ from math import prod
 from dpconvex.checker.exact import ONE, ZERO, log, pivots, root, up
 from dpconvex.checker.reading import require
 from dpconvex.checker.rows import Rows, Vector, added, multiple
-from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, sums
+from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, Turn, sums
 
-MOST_PAIRS = 300_000
+MOST_PAIRS, STRETCHES = 300_000, 1_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Loss:
 def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
     vertices = sums(scalar.hulls) if prod(map(len, scalar.hulls)) <= MOST_VERTICES else None
     sets = scalar.hulls if vertices is None else (vertices,)
-    length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), ZERO)
+    length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), scalar.ball)
     require(length < 2**300, "nothing bounds a gradient")
     pieces = merged(scalar.pieces)
     traces = [(trace(piece, rows), min(piece.rank, dimension)) for piece in pieces]
@@ -77,7 +77,7 @@ def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
     largest = ZERO
     for u, v in product(first.vertices, second.vertices):
         largest = max(largest, rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0])
-    return min(apart, root(largest)[1])
+    return min(apart, root(largest)[1] + first.scalar.ball + second.scalar.ball)
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:
@@ -105,6 +105,8 @@ def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction
     the weights: ``||a|| <= m/2 + ||a||^2/(2m)``, and ``log(1 + x) <= log(1 + t) + (x - t)/(1 + t)``.
     """
     scalar, apart = loss.scalar, beta * loss.length + log_det(loss, mu)
+    if scalar.turn is not None and beta:
+        return min(apart, turning(scalar.turn, beta, mu, loss.most))
     if scalar.lead is None or scalar.kink:
         return apart
     (piece,) = scalar.pieces
@@ -116,3 +118,19 @@ def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction
         left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
         apart = min(apart, left + trace(Piece(piece.hull, outer, piece.spread / (mu * (1 + t))), rows))
     return apart
+
+
+def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:
+    """Bound the same of a norm, whose angle to the entries that do not move has sine s and cosine c (docs/theory.md, section 6).
+
+    Gradients are as long as s, eigenvalues as large as c, and one as c^3; of each stretch of angles, the largest of each counts.
+    """
+    scale, steepest, floor, count = turn
+    ratio, across, along = scale * steepest**2 / (floor * mu), *((count - 1, 1) if count <= most else (most, 0))
+    found = ZERO
+    for k in range(STRETCHES):
+        t, later = Fraction(k, STRETCHES), Fraction(k + 1, STRETCHES)
+        sine, cosine = 2 * later / (1 + later**2), (1 - t**2) / (1 + t**2)
+        curved = across * log(1 + ratio * cosine) + along * log(1 + ratio * cosine**3)
+        found = max(found, beta * scale * steepest * sine + curved)
+    return found

@@ -65,11 +65,11 @@ def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) ->
             squares(template, feasible, a, ONE)
         return []
     elif affine and node.name in CONVEX and weight > 0:
-        exponent, by = node.options.get("p", 0 if node.name == "power" else 2), [constant(a) for a in args[1:]]
+        exponent, divisors = node.options.get("p", 0 if node.name == "power" else 2), [constant(a) for a in args[1:]]
         plain = exponent == 2 or (exponent == 1 and node.name == "norm")
-        plain &= min(by, default=ONE) > 0 and value(node.options, "M", 1) > 0
+        plain &= min(divisors, default=ONE) > 0 and value(node.options, "M", 1) > 0
         if plain and (node.name != "lambda_max" or is_symmetric(first)):
-            bend = 2 * weight / by[0] if node.name == "quad_over_lin" else 2 * weight
+            bend = 2 * weight / divisors[0] if node.name == "quad_over_lin" else 2 * weight
             curved = node.name in ("quad_over_lin", "power") and is_whole(node, first)
             return [(entry, bend) for entry in first.entries or [] if curved]
     elif affine and node.name in CONCAVE and weight < 0 and (node.name == "log" or is_symmetric(first)):

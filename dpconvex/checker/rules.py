@@ -10,13 +10,14 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, log, plus, power, times
+from dpconvex.checker.exact import ONE, ZERO, Range, log, plus, power, root, times
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, number, part, require, wholes
 from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple, vector
 
 Hull = tuple[Vector, ...]
+Turn = tuple[Fraction, Fraction, Fraction, int]
 MOST_VERTICES = 4096
 FAR = Fraction(2) ** 1000  # stands for infinity in ranges
 
@@ -39,7 +40,8 @@ class Scalar:
     """A scalar subexpression: its range, its gradients in a sum of hulls, and Hessians below a sum of pieces.
 
     `behind` is the m of max(m, 0).  With a `lead`, gradients are no longer than that times the mean g of the only piece's points
-    (and equal to it if the piece has a covariance alone).
+    (and equal to it if the piece has a covariance alone).  Gradients of norms are in a ball, added to the hulls; `turn` is of a
+    norm that turns from entries that do not move to those that do: its factor, their longest gradient, a floor, and their number.
     """
 
     value: Range
@@ -48,10 +50,18 @@ class Scalar:
     kink: bool = False
     behind: Scalar | None = None
     lead: Fraction | None = None
+    ball: Fraction = ZERO
+    turn: Turn | None = None
 
     @property
     def is_affine(self) -> bool:
         return not self.pieces and not self.kink
+
+    @property
+    def vertices(self) -> Hull:
+        if self.ball:
+            raise Unreplayed("functions of norms")
+        return sums(self.hulls)
 
     def plus(self, other: Scalar) -> Scalar:
         first, second = (other, self) if self.is_affine else (self, other)
@@ -63,14 +73,17 @@ class Scalar:
             else:  # a covariance moves with its points
                 pieces = (Piece(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
         value, hulls = plus(self.value, other.value), self.hulls + other.hulls
-        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lead)
+        turn = first.turn if second.is_affine and not second.hulls else None
+        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lead, self.ball + other.ball, turn)
 
     def times(self, factor: Range) -> Scalar:
         low, high = factor
         require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
         pieces = tuple(Piece(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
         lead = self.lead * high if self.lead and low == high > 0 else None
-        return Scalar(times(self.value, factor), self.stretched(factor), pieces, self.kink, None, lead)
+        turn = (self.turn[0] * high, *self.turn[1:]) if self.turn and low == high else None
+        ball = self.ball * max(abs(low), abs(high))
+        return Scalar(times(self.value, factor), self.stretched(factor), pieces, self.kink, None, lead, ball, turn)
 
     def stretched(self, factor: Range) -> tuple[Hull, ...]:
         ends = sorted(set(factor))
@@ -85,8 +98,9 @@ class Scalar:
         if lead is not None and self.lead is not None:
             pieces = [replace(pieces[0], outer=curvature * self.lead**2)]
         elif curvature:
-            pieces.append(Piece(sums(self.hulls), curvature))
-        return Scalar(value, self.stretched(slope), tuple(pieces), self.kink or kink, None, lead)
+            pieces.append(Piece(self.vertices, curvature))
+        ball = self.ball * max(map(abs, slope))
+        return Scalar(value, self.stretched(slope), tuple(pieces), self.kink or kink, None, lead, ball)
 
 
 def sums(hulls: tuple[Hull, ...]) -> Hull:
@@ -187,10 +201,10 @@ class Rules:
 
     def apply(self, k: int, node: Node) -> list[Scalar]:
         args, options = [self.walk(a) for a in node.args], node.options
-        if node.name == "log_sum_exp":
-            return [
-                log_sum_exp([args[0][j] for j in wholes(line, len(args[0]) - 1)]) for line in part(options, "groups")
-            ]
+        if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
+            lines = [wholes(line, len(args[0]) - 1) for line in part(options, "groups")]
+            groups = [[args[0][j] for j in line] for line in lines]
+            return [norm(group, self.rows) if node.name == "norm" else log_sum_exp(group) for group in groups]
         if node.name == "maximum":
             return [maximum(list(group)) for group in zip(*args, strict=True)]
         if node.name in CURVES:
@@ -221,24 +235,38 @@ def maximum(group: list[Scalar]) -> Scalar:
     alive = [s for s in group if s.value[1] > floor or s.value == (floor, floor)]
     if len(alive) == 1:
         return replace(alive[0], value=(floor, top), behind=None)
-    curved = [s for s in alive if s.hulls]
+    curved = [s for s in alive if s.hulls or s.ball]
     if len(curved) == 1:
         hinge = curved[0].through((floor, top), (ZERO, ONE), ZERO, kink=True)
-        zero = all(s.value == (ZERO, ZERO) for s in alive if not s.hulls)
+        zero = all(s.value == (ZERO, ZERO) for s in alive if s is not curved[0])
         return replace(hinge, behind=curved[0] if zero else None)
-    hull = tuple(dict.fromkeys(v for s in alive for v in sums(s.hulls)))
+    hull = tuple(dict.fromkeys(v for s in alive for v in s.vertices))
     return Scalar((floor, top), (hull,), tuple(p for s in alive for p in s.pieces), True)
 
 
 def log_sum_exp(group: list[Scalar]) -> Scalar:
     """Gradients are means of points under softmax weights, and Hessians their covariance."""
-    hull = tuple(dict.fromkeys(v for s in group for v in sums(s.hulls)))
+    hull = tuple(dict.fromkeys(v for s in group for v in s.vertices))
     value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
     spread = (Piece(hull, ZERO, ONE),) if len(hull) > 1 else ()
-    lead = ONE if spread and all(s.is_affine and len(sums(s.hulls)) == 1 for s in group) else None
+    lead = ONE if spread and all(s.is_affine and len(s.vertices) == 1 for s in group) else None
     return Scalar(
         value, (hull,), spread + tuple(p for s in group for p in s.pieces), any(s.kink for s in group), None, lead
     )
+
+
+def norm(group: list[Scalar], rows: Rows) -> Scalar:
+    """Gradients are sums of rows by weights of norm 1 at most; the Hessian is below the rows' squares over the norm."""
+    still = [s.value for s in group if s.is_affine and not s.hulls]
+    moving = [s for s in group if s.hulls or not s.is_affine]
+    if not all(s.is_affine and len(s.vertices) == 1 for s in moving):
+        raise Unreplayed("norms of what is not affine")
+    vectors = [s.hulls[0][0] for s in moving]
+    steepest = root(max((sum(map(abs, line), ZERO) for line in rows.dominant(vectors)), default=ZERO))[1]
+    floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
+    pieces = tuple(Piece((row,), 1 / floor) for row in vectors if floor)
+    turn = (ONE, steepest, floor, len(moving)) if floor else None
+    return Scalar((floor, FAR), (), pieces, not floor, None, None, steepest, turn)
 
 
 def huber(s: Scalar, options: dict[str, object]) -> Scalar:
