@@ -37,6 +37,7 @@ class RankOne:
     share: float  # Mean square of the image's norm over that of a matrix whose law has no preferred directions
     map: sp.csr_array  # A partial isometry from flattened matrices, shape (dim, rows * columns)
     layout: Indices  # The position of each coordinate among the features of its class, or its row and column among their squares
+    classes: Indices  # The class of each coordinate
 
     @property
     def square(self) -> float:
@@ -87,11 +88,11 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
         left, right = row_space(weights), row_space(features.T)
         image = sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right)))
         sides = left.shape[1], right.shape[1]
-        yield RankOne(f"{name}, weights times features", *sides, 1.0, image, positions[:, None])
+        yield RankOne(f"{name}, weights times features", *sides, 1.0, image, positions[:, None], classes)
         side = squared_features(features, monomials) if name == "one symmetric matrix for each class" else None
         if side is not None:
             layout = np.stack(np.triu_indices(side), axis=1)[positions]
-            yield symmetric(f"{name}, a quadratic form of the features", left, side, table, layout)
+            yield symmetric(f"{name}, a quadratic form of the features", left, side, table, layout, classes)
 
 
 def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Indices, Indices]]:
@@ -182,7 +183,9 @@ def squared_features(features: Array, monomials: Indices) -> int | None:
     return side if alike and (pair == np.sort(np.stack([scalar[row], scalar[column]], axis=1), axis=1)).all() else None
 
 
-def symmetric(name: str, left: Array, side: int, table: sp.csr_array, layout: Indices) -> RankOne:
+def symmetric(
+    name: str, left: Array, side: int, table: sp.csr_array, layout: Indices, classes: Indices
+) -> RankOne:
     """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised."""
     count = left.shape[1]
     row, column = np.triu_indices(side)
@@ -194,4 +197,4 @@ def symmetric(name: str, left: Array, side: int, table: sp.csr_array, layout: In
     # Columns of `spread` run over (class, i, j); a matrix has rows i and columns (class, j).
     order = np.arange(count * side * side).reshape(count, side, side).transpose(1, 0, 2).ravel()
     image = sp.csr_array(table @ spread[:, order])
-    return RankOne(name, side, count * side, (side + 1) / (2 * side), image, layout)
+    return RankOne(name, side, count * side, (side + 1) / (2 * side), image, layout, classes)

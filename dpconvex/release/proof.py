@@ -49,18 +49,19 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     constraints = [*form.constraints, *attributes]
     nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
     centres, tangents = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
+    matrix = best_structure(analysis) if certificate.noise == "matrix" else None
     proof = {
         "format": FORMAT,
         "claim": plain(certificate),
         "nodes": nodes,
         "record": {name: domain_of(domain) for name, domain in template.record.continuous.items()},
-        "cells": cells(analysis.gram, form.space.dim),
+        "cells": matrix.classes.tolist() if matrix else cells(analysis.gram, form.space.dim),
         "parts": parts(analysis.gram, form.bases.count),
         "centres": centres,
         "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
         "moments": moments(form, certificate) if sums else [],
-        "layout": best_structure(analysis).layout.tolist() if certificate.noise == "matrix" else [],
+        "layout": matrix.layout.tolist() if matrix else [],
         "losses": [] if sums else [number[loss] for loss in template.losses],
         "regularizer": number[template.regularizer],
         "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in constraints],
