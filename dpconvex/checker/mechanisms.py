@@ -1,21 +1,37 @@
 """The inequalities of the mechanisms: the constants of one record, the noise, and the promise that it keeps."""
 
+from collections import Counter
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
-from dpconvex.checker.constants import Loss, difference, joint, log_det
-from dpconvex.checker.exact import ONE, ZERO, exp, normal_tail, root, up
-from dpconvex.checker.reading import Unreplayed, require, value
+from dpconvex.checker.constants import Loss, difference, joint
+from dpconvex.checker.exact import ONE, ZERO, exp, log, normal_tail, root, up
+from dpconvex.checker.expansion import Record
+from dpconvex.checker.reading import Unreplayed, part, require, value
 from dpconvex.checker.rows import Rows
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
+ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
+RUNS, RUN = "mean_number_of_runs", "eta gamma epsilon_of_a_fit epsilon_of_a_score delta_of_a_fit"
+Claim = dict[str, Any]
+Left = tuple[Fraction, Fraction, Fraction]  # of a promise: epsilon, delta, and a Gaussian level that adds up in squares
+
+
+def values(found: Any, keys: str) -> list[Fraction]:
+    return [value(found, key) for key in keys.split()]
 
 
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
+
+
+def keeps(law: Any, shift: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
+    """Whether noise is enough for what neighbours move by so many scales of it."""
+    return shift <= epsilon if law == "gamma" else law == "gaussian" and gaussian_delta(epsilon, up(shift)) <= delta
 
 
 def perturbation_cost(
@@ -27,10 +43,25 @@ def perturbation_cost(
     together = max(joint(loss, rows, beta, mu, most - other) for loss in losses) + other
     if together <= most:
         return together
-    curved = max(min(log_det(loss, mu), joint(loss, rows, ZERO, mu, ZERO)) for loss in losses)
     # In the nuclear norm gradients of rank one are as far apart as they are long together.
     apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency, ZERO)
-    return min(together, apart + curved)
+    return min(together, apart + max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses))
+
+
+def perturbation_delta(
+    losses: list[Loss], rows: Rows, sigma: Fraction, mu: Fraction, adjacency: str, epsilon: Fraction
+) -> Fraction:
+    """Bound delta of normal noise by the vertices of differences of gradients (docs/theory.md, theorem 7)."""
+    found = [ZERO]
+    for front, back in product(losses, losses if adjacency == "replace-one" else [None]):
+        left, ends = epsilon - joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
+        if left < 0 or front.vertices is None or ends is None:
+            return ONE
+        pairs = product(front.vertices, ends)
+        squares = (rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0] for u, v in pairs)
+        counted = Counter(up(square, 64) for square in squares if square)
+        found.append(sum((n * gaussian_delta(left, up(root(s)[1] / sigma)) for s, n in counted.items()), ZERO))
+    return max(found)
 
 
 def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction) -> Fraction:
@@ -45,56 +76,137 @@ def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction
     return largest
 
 
-def check_cover(claim: dict[str, Any], cover: dict[str, Any], dimension: int) -> tuple[Fraction, Fraction]:
+def promised(claim: Claim, record: Record, dimension: int) -> Left:
+    """Check all that is paid beside the mechanism's noise; return what is left for that."""
+    replaced, level = claim["privacy"]["adjacency"] == "replace-one", ZERO
+    epsilon, delta = values(claim["privacy"], "epsilon delta")
+    if RUNS in claim["settings"]:
+        epsilon, delta = check_runs(claim["settings"], epsilon, delta)
+    paid = [check_cover(claim, part(claim, "cover", dict), dimension, replaced)]
+    if claim.get("clustering"):
+        paid.append(check_clustering(claim["clustering"], record, replaced))
+    if claim.get("whitening"):
+        *own, level = check_whitening(claim["whitening"], record, replaced, epsilon)
+        paid.append((own[0], own[1]))
+    return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid), level
+
+
+def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check integer noise for answers within tau of the exact one; return its share of the promise."""
-    tau, step, scale = (value(cover, key) for key in ("distance", "step", "scale"))
-    epsilon, delta, counting = (value(cover, key) for key in ("epsilon", "delta", "counting"))
-    require(min(tau, step, scale, epsilon) > 0 and min(delta, counting) >= 0, "cover: a number of it is not positive")
-    require(tau >= value(claim, "tolerance"), "cover: it is for a shorter distance than the tolerance")
+    tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
+    require(min(tau, step, scale, epsilon) > 0 <= min(delta, counting), "cover: a number of it is not positive")
+    beyond, exact = tau - value(claim, "tolerance"), claim["perturbed"] == "gradients"
+    require(beyond > 0 or (exact and not beyond), "cover: it is for no longer a distance than the tolerance")
+    require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")
+    require((counting == 0) == replaced, "cover: records are counted where they are added or removed")
     side = root(Fraction(dimension))[1]
     if cover.get("noise") == "discrete Laplace":
-        moved = 2 * tau * side / step + dimension
-        require(moved // 1 <= scale * epsilon, "cover: discrete Laplace noise is too small for two answers 2 tau apart")
+        enough = (2 * tau * side / step + dimension) // 1 <= scale * epsilon
     else:
         require(scale**2 > GRID_VARIANCE, "integer noise is too small for its grid")
         shift = (2 * tau / step + side) / root(scale**2 - GRID_VARIANCE)[0]
-        paid = gaussian_delta(epsilon, shift) + (1 + exp(epsilon)[1]) * GRID_LOSS
-        require(paid <= delta, "cover: discrete Gaussian noise is too small for two answers 2 tau apart")
+        enough = keeps("gaussian", shift, epsilon, delta - (1 + exp(epsilon)[1]) * GRID_LOSS)
+    require(enough, f"cover: {cover.get('noise')} noise is too small for two answers 2 tau apart")
     return epsilon + counting, delta
 
 
-def check_noise(claim: dict[str, Any], losses: list[Loss], rows: Rows | None, left: tuple[Fraction, Fraction]) -> None:
-    """Check that the mechanism's noise keeps what is left of the promise."""
-    kind, law, adjacency = claim["perturbed"], claim.get("noise"), claim["privacy"]["adjacency"]
-    scale, settings, whitening = value(claim, "noise_scale"), claim["settings"], claim.get("whitening")
-    (epsilon, delta), apart = left, value(claim, "sensitivity")
-    require(scale > 0 and epsilon > 0 and delta >= 0, "there is no noise, or nothing of the promise is left for it")
+def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fraction, Fraction]:
+    """Check what the best of a random number of runs costs (docs/theory.md, theorem 8b); return the promise of one fit."""
+    if "gamma" not in settings:
+        raise Unreplayed("the accounting for several fits and a choice")
+    eta, gamma, fit, score, lost = values(settings, RUN)
+    require(eta > -1 and 0 < gamma < 1 and min(fit, score) > 0 <= lost, "runs: there is no such law or promise")
+    ratios = [eta / (1 - end) for end in exp(eta * log(gamma)[1])] if eta else [-1 / log(gamma)[1]]
+    mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
+    require(min(ratios) > 0 and mean <= value(settings, RUNS) * ROOM, "runs: there are more of them on average")
+    cost = fit + score + (1 + eta) * log((odds + gamma) / (1 + gamma * odds))[1]
+    require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than what is promised")
+    return fit, lost
+
+
+def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Fraction, Fraction]:
+    """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the promise."""
+    epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
+    require(min(epsilon, rounds, scale) > 0 <= delta, "clustering: a number of it is not positive")
+    ends = list(zip(record.owner, record.lower, record.upper, strict=True))
+    halves = [
+        sum(((high - low) ** 2 for b, low, high in ends if b == base), ZERO) / 4 for base in range(len(record.sizes))
+    ]
+    # One of the fields with so many features is clustered, about the middle of its domain.
+    square = max(
+        min(pair) for *pair, size in zip(record.squares, halves, record.sizes, strict=True) if size == features
+    )
+    one, pure = square + weight**2, noise["noise"] == "gamma"
+    apart = root((4 * one if pure else max(4 * square, 2 * one)) if replaced else one)[1] * (
+        rounds if pure else root(rounds)[1]
+    )
+    require(keeps(noise["noise"], apart / scale, epsilon, delta), "clustering: its noise is too small for its rounds")
+    return epsilon, delta
+
+
+def check_whitening(noise: Claim, record: Record, replaced: bool, whole: Fraction) -> Left:
+    """Check noise on a second moment; return its share of the promise, or what its grid loses and a level."""
+    moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
+    square = record.squares[record.owner[record.starts[noise["field"]]]] / radius**2
+    enough = min(moved, sigma) > 0 and moved**2 >= (1 + replaced) * square**2
+    require(enough, "whitening: second moments of neighbours are farther apart")
+    level, lost = moved / sigma * GRID_ROOM, (1 + exp(whole)[1]) * GRID_LOSS
+    if value(noise, "composed"):
+        return ZERO, lost, level
+    require(keeps("gaussian", level, epsilon, delta - lost), "whitening: its noise is too small")
+    return epsilon, delta, ZERO
+
+
+def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:
+    """Check that noise is what a given number is for, and hides rounding from the rest; return what is trusted."""
+    (*kind, epsilon, delta), settings = values(given, "steps sampling multiplier epsilon delta"), claim["settings"]
+    (steps, rate, multiplier), rest = kind, (left[0] - epsilon, left[1] - delta)
+    same = kind == values(settings, "steps sampling multiplier") and steps >= 1 > rate > 0 < multiplier
+    require(same and claim["privacy"]["adjacency"] == "add-remove", "samples: the given number is for others")
+    require(min(*rest, epsilon, delta) > 0, "samples: the given number costs more than what is left")
+    longest = max((loss.length for loss in losses), default=value(settings, "clip"))
+    length, apart, scale = values(claim, "gradient_bound sensitivity noise_scale")
+    more, hidden = apart - length, scale**2 - (multiplier * length) ** 2
+    require(length >= longest and hidden > 0 <= more, "samples: the given number is for more noise")
+    require(not more or keeps("gaussian", root(steps * more**2 / hidden)[1], *rest), "samples: rounding is not hidden")
+    said = f"{steps} samples of probability {float(rate)!r} with noise of {float(multiplier)!r} gradients"
+    return f"{said} cost epsilon = {float(epsilon)!r} and delta = {float(delta)!r}: a convolution of privacy losses"
+
+
+def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left, given: Any) -> tuple[str, ...]:
+    """Check that the mechanism's noise keeps what is left of the promise; return what more is trusted."""
+    kind, law, settings, adjacency = (
+        claim["perturbed"],
+        claim["noise"],
+        claim["settings"],
+        claim["privacy"]["adjacency"],
+    )
+    (epsilon, delta, level), (apart, scale) = left, values(claim, "sensitivity noise_scale")
+    require(min(scale, epsilon) > 0 <= delta, "there is no noise, or nothing of the promise is left for it")
+    shown = sum(values(claim, "noise_epsilon jacobian_epsilon"))
+    require(shown <= epsilon * ROOM, "noise and curvature are said to cost more than what is left")
+    if level and (kind == "objective" or law != "gaussian" or "sampling" in settings):
+        raise Unreplayed(f"whitening and {claim.get('mechanism')} as one Gaussian mechanism")
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
-        if law not in ("gamma", "matrix") or whitening:
-            raise Unreplayed(f"the calibration of {claim.get('mechanism')}")
         mu, nuclear = claim["strong_convexity"], law == "matrix"
-        cost = perturbation_cost(losses, rows, 1 / scale, mu, adjacency, epsilon, nuclear)
-        require(cost <= epsilon, f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left")
-        return
+        if law == "gaussian" and perturbation_delta(losses, rows, scale, mu, adjacency, epsilon) > delta:
+            raise Unreplayed("the joint bound of gradient and curvature under Gaussian noise")
+        if law != "gaussian":
+            require(nuclear or law == "gamma", f"no noise of the law {law!r}")
+            cost = perturbation_cost(losses, rows, 1 / scale, mu, adjacency, epsilon, nuclear)
+            require(
+                cost <= epsilon, f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left"
+            )
+        return ()
     if kind == "output":
         apart /= claim["strong_convexity"]
     elif kind == "gradients":
         if "sampling" in settings:
-            raise Unreplayed("the noise of Poisson samples")
+            return (check_samples(claim, losses, given, left),)
         steps = value(settings, "steps")
-        require(steps >= 1 and steps.denominator == 1, "there is no such number of steps")
+        require(steps >= 1 and steps.denominator == 1 and law == "gaussian", "there are no such steps")
         apart *= root(steps)[1]
-    if law == "gamma" and kind != "gradients" and not whitening:
-        require(apart <= scale * epsilon, "Gamma noise is too small for what neighbours are apart")
-        return
-    require(law == "gaussian", f"no noise of the law {law!r}")
-    shift, lost = apart / scale, ZERO
-    require(shift > 0, "there are no steps, or no sensitivity")
-    if whitening:
-        least = root(Fraction(2))[1] if adjacency == "replace-one" else ONE
-        level, moved = value(whitening, "sensitivity") / value(whitening, "sigma"), value(whitening, "sensitivity")
-        require(moved >= least and level > 0, "whitening: second moments of neighbours are farther apart")
-        shift, lost = root(shift**2 + (level * GRID_ROOM) ** 2)[1], (1 + exp(epsilon)[1]) * GRID_LOSS
-    paid = gaussian_delta(epsilon, up(shift)) + lost
-    require(paid <= delta, f"Gaussian noise costs delta = {float(paid):.9g} of {float(delta):.9g} that is left")
+    shift = root((apart / scale) ** 2 + level**2)[1] if level else apart / scale
+    require(keeps(law, shift, epsilon, delta), f"{law} noise is too small for what neighbours are apart")
+    return ()

@@ -26,7 +26,7 @@ from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.sweep import planned as shared
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_text import RUNS
+from dpconvex.mechanisms.certificate_text import ONE_RUN, RUNS
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
 from dpconvex.mechanisms.recipe import Whitened
@@ -254,6 +254,8 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     many = f"the best of {repetitions.mean:g} runs on average"
     certificate = of_the_best(fit.certificate, privacy, many, repetitions.mean, law | shares, FIXED, REPEATED)
+    known = dict(zip(ONE_RUN, (law["eta"], law["gamma"], part.epsilon, score.epsilon, part.delta), strict=True))
+    certificate = replace(certificate, settings={**certificate.settings, **known})
     assumed = (
         "Nobody learns how many runs there were, and they are independent.",
         "A prediction depends on one record and the released parameters alone, so that a record moves the count of "

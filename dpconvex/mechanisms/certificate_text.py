@@ -14,6 +14,8 @@ from dpconvex.core.markup import aligned, brief, details, listing, paragraph
 Rows = Iterator[tuple[str, str, str]]
 # How a certificate of the best of several runs names their mean number among its settings.
 RUNS = "mean_number_of_runs"
+# What else its proof asks for: the law of their number, and what one of them may cost.
+ONE_RUN = ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
 COMPARED = (
     *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),

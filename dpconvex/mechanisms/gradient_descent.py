@@ -127,12 +127,15 @@ class NoisyGradientDescent:
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
         if rate < 1:  # the rest of the promise is for rounding: see `hiding`
             rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
-            sigma = sampled_multiplier(*rest, rate, steps) * apart * (1 + 1e-12)
+            multiplier = sampled_multiplier(*rest, rate, steps)
+            sigma = multiplier * apart * (1 + 1e-12)
         risk: float | None = None
         if self.clip is None:
             settings, risk = self._plain(analysis, steps, steepest, sigma)
         else:
             settings = self._clipped(analysis, size, steps, rate, bound, sigma)
+        if rate < 1:
+            settings["multiplier"] = multiplier  # of the noise, without what hides rounding
         unclipped = f"No gradient is longer than {bound:.4g}, so the clip changes nothing."
         values = {"steps": float(steps), "sigma": sigma} | ({"sampling": rate} if rate < 1 else {})
         return Certificate(

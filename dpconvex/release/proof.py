@@ -30,7 +30,9 @@ from dpconvex.core.expression import Constant, Expression, Field, Variable, post
 from dpconvex.core.record_domains import Ball
 from dpconvex.core.to_cvxpy import attribute_constraints
 from dpconvex.errors import MissingRule
+from dpconvex.language.privacy import left
 from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
+from dpconvex.mechanisms.gradient_descent import ROUNDING_SHARE
 from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 
@@ -61,6 +63,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
         "moments": moments(form, certificate) if sums else [],
+        "sampled": sampled(certificate) if "sampling" in certificate.settings else {},
         "layout": matrix.layout.tolist() if matrix else [],
         "losses": [] if sums else [number[loss] for loss in template.losses],
         "regularizer": number[template.regularizer],
@@ -70,6 +73,13 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     if len(text) > MOST_BYTES:
         raise MissingRule(TOO_LONG, None, SHORTER)
     return text
+
+
+def sampled(certificate: Certificate) -> dict[str, Any]:
+    """Return the number that Poisson samples rest on: the noise of one gradient, and what all steps cost with it."""
+    known = {key: exact(certificate.settings[key]) for key in ("steps", "sampling", "multiplier")}
+    parts = {"epsilon": certificate.noise_epsilon, "delta": certificate.noise_delta}
+    return known | {key: exact(left(part, ROUNDING_SHARE * part) * (1 + 2.0**-51)) for key, part in parts.items()}
 
 
 def exact(value: float) -> int | str:
