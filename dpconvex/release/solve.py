@@ -48,12 +48,13 @@ def solve(
     seed: int | None = None,
     cover: Cover | None = None,
     whitening: Whitened = None,
+    checked: bool = False,
 ) -> Release:
     """Fit a template privately: the answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
 
     Parameters
     ----------
-    template, privacy, mechanism, cover, whitening
+    template, privacy, mechanism, cover, whitening, checked
         As for `verify`.  After whitening, parameters are those for whitened records, and the release predicts from original ones.
     data : mapping of str to array_like
         One entry per field of the record.
@@ -78,7 +79,8 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
     """
-    fit = Fit(data, privacy, [template], Method(mechanism, cover, whitening), backend, size, clip, budget, label, seed)
+    method = Method(mechanism, cover, whitening, checked)
+    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
