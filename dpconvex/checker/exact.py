@@ -11,7 +11,7 @@ Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
 PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
-BITS = 160  # that are kept where numbers grow long
+BITS, WIDE = 160, 256  # that are kept where numbers grow long, and where they are whole multiples of a unit
 
 
 def down(x: Fraction, bits: int = BITS) -> Fraction:
@@ -55,21 +55,20 @@ def root(x: Fraction) -> Range:
 
 @cache
 def exp(x: Fraction) -> Range:
-    """Halve the exponent until a short series is enough, and square."""
-    if x < -4096:
-        return ZERO, Fraction(1, 2**4096)
+    """Halve the exponent until a short series is enough, and square; in multiples of 2^-WIDE."""
+    if x < 0:
+        other = exp(min(-x, Fraction(4095)))
+        return ZERO if x < -4095 else down(1 / other[1]), up(1 / other[0])
     require(x < 4096, "an exponential is too large")
-    halvings = max(0, abs(x.numerator).bit_length() - x.denominator.bit_length() + 9)
-    y, total, term = x / 2**halvings, ONE, ONE
-    y = down(y)
-    for k in range(1, 20):
-        term *= y / k
+    halvings = max(0, x.numerator.bit_length() - x.denominator.bit_length() + 9)
+    y, total, term = (x.numerator << WIDE) // (x.denominator << halvings), 1 << WIDE, 1 << WIDE
+    for k in range(1, 24):
+        term = term * y // (k << WIDE)
         total += term
-    rest = 2 * abs(term) + abs(x / 2**halvings - y) * 2
-    found = outward(total - rest, total + rest)
+    low, high = total, total + 64  # the series leaves out less than 2^-270, and every step less than 2
     for _ in range(halvings):
-        found = times(found, found)
-    return max(found[0], ZERO), found[1]
+        low, high = low * low >> WIDE, (high * high >> WIDE) + 1
+    return outward(Fraction(low, 1 << WIDE), Fraction(high, 1 << WIDE))
 
 
 @cache
@@ -89,11 +88,13 @@ def normal_tail(t: Fraction) -> Range:
     density = outward(exponential[0] / root(2 * circle[1])[1], exponential[1] / root(2 * circle[0])[0])
     if t > 12:
         return down(density[0] * t / (t * t + 1)), up(density[1] / t)
-    square, term, total, k = up(t * t), up(t), ZERO, 1
-    while term > Fraction(1, 2 ** (2 * BITS)) or k < 2 * square:  # terms fall by half from there on
-        total, term, k = total + term, up(term * square / (k + 2), 4 * BITS), k + 2
-    room = (total + 1) / 2 ** (BITS - 8)
-    inside = times(density, (total - room, total + room + 2 * term))
+    square, term = (-(-u.numerator << WIDE) // u.denominator for u in (t * t, t))
+    total, k = 0, 1
+    while term > 1 or k < 2 * t * t:  # in multiples of 2^-WIDE; terms fall by half from there on
+        total, term, k = total + term, term * square // ((k + 2) << WIDE) + 1, k + 2
+    found = Fraction(total, 1 << WIDE)
+    room = (found + 1) / 2 ** (BITS - 8)
+    inside = times(density, (found - room, found + room))
     return max(Fraction(1, 2) - inside[1], ZERO), Fraction(1, 2) - inside[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dpconvex.checker.constants import Loss, difference, joint
 from dpconvex.checker.exact import ONE, ZERO, exp, log, normal_tail, root, up
 from dpconvex.checker.expansion import Record
-from dpconvex.checker.reading import Unreplayed, part, require, value
+from dpconvex.checker.reading import Unreplayed, part, require, spend, value
 from dpconvex.checker.rows import Rows
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
@@ -60,6 +60,7 @@ def perturbation_delta(
         pairs = product(front.vertices, ends)
         squares = (rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0] for u, v in pairs)
         counted = Counter(up(square, 64) for square in squares if square)
+        spend(400 * len(counted))
         found.append(sum((n * gaussian_delta(left, up(root(s)[1] / sigma)) for s, n in counted.items()), ZERO))
     return max(found)
 
@@ -128,19 +129,15 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
     """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the promise."""
     epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
     require(min(epsilon, rounds, scale) > 0 <= delta, "clustering: a number of it is not positive")
-    ends = list(zip(record.owner, record.lower, record.upper, strict=True))
-    halves = [
-        sum(((high - low) ** 2 for b, low, high in ends if b == base), ZERO) / 4 for base in range(len(record.sizes))
-    ]
+    halves = [ZERO for _ in record.sizes]
+    for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
+        halves[base] += (high - low) ** 2 / 4
     # One of the fields with so many features is clustered, about the middle of its domain.
-    square = max(
-        min(pair) for *pair, size in zip(record.squares, halves, record.sizes, strict=True) if size == features
-    )
+    square = max(min(s, h) for s, h, n in zip(record.squares, halves, record.sizes, strict=True) if n == features)
     one, pure = square + weight**2, noise["noise"] == "gamma"
-    apart = root((4 * one if pure else max(4 * square, 2 * one)) if replaced else one)[1] * (
-        rounds if pure else root(rounds)[1]
-    )
-    require(keeps(noise["noise"], apart / scale, epsilon, delta), "clustering: its noise is too small for its rounds")
+    moved = one if not replaced else 4 * one if pure else max(4 * square, 2 * one)
+    shift = root(moved * (rounds**2 if pure else rounds))[1] / scale
+    require(keeps(noise["noise"], shift, epsilon, delta), "clustering: its noise is too small for its rounds")
     return epsilon, delta
 
 
