@@ -7,6 +7,7 @@ from functools import cache, reduce
 from pathlib import Path
 
 import cvxpy as cp
+import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -53,10 +54,12 @@ def test_all_problems_are_replayed(name, promise):
 # What makes a claim better than what is proved: a number, and a factor for it; by what is perturbed.
 ALWAYS = {"claim noise_scale": 0.99, "claim privacy epsilon": 0.99, "claim cover scale": 0.99, "claim tolerance": 1.01}
 ALWAYS |= {"claim cover distance": 1.1}  # in whole steps of the grid
+ALWAYS |= {"claim cover step": 1.5}
 RECORD = {"record": 1.01}
+MINIMISED = RECORD | {"claim noise_epsilon": 1.01, "claim strong_convexity": 1.01}
 MUTATIONS = {
-    "objective": ALWAYS | RECORD | {"modulus": 1.01, "claim noise_dimension": -1, "claim gradient_bound": 0.99},
-    "output": ALWAYS | RECORD | {"modulus": 1.01, "claim gradient_bound": 0.99},
+    "objective": ALWAYS | MINIMISED | {"modulus": 1.01, "claim noise_dimension": -1, "claim gradient_bound": 0.99},
+    "output": ALWAYS | MINIMISED | {"modulus": 1.01, "claim gradient_bound": 0.99},
     "gradients": ALWAYS | {"claim noise_dimension": -1, "claim settings clip": 1.01, "claim settings steps": 1.1},
     "statistics": ALWAYS | RECORD | {"claim noise_dimension": -1},
 }
@@ -114,6 +117,99 @@ def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism
             continue
         wrong = mutated(proof, path, factor)
         assert wrong is None or not follows(wrong), path
+
+
+X = np.random.default_rng(0).uniform(-0.5, 0.5, (200, 3))
+DATA, LOGISTIC = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}, "logistic_regression"
+PROTECTED, LOOSE, PURE = PROMISES["add-remove"], PROMISES["delta"], PROMISES["pure"]
+
+
+def of_the_best(shape, privacy):
+    candidates = {f"{r:g}": dp.load(LOGISTIC, features=3, regularization=r) for r in (0.01, 0.1)}
+    law = dp.Repetitions(mean=3, shape=shape)
+    return dp.tune_repeated(candidates, DATA, privacy, repetitions=law).release.certificate
+
+
+def of_a_mixture(privacy):
+    learner = dp.load("large_margin_gaussian_mixture", features=3, classes=2)
+    return dp.solve_mixture(learner, {"x": X, "y": (X[:, 0] > 0).astype(int)}, privacy).release.certificate
+
+
+def sampled(privacy=PROTECTED, clip=0.3, **options):
+    mechanism = dp.NoisyGradientDescent(clip=clip, sampling=0.1, steps=50)
+    return dp.verify(small(LOGISTIC), privacy, SIZE, mechanism, **options)
+
+
+def whitened(mechanism):
+    return dp.verify(small(LOGISTIC), LOOSE, SIZE, mechanism, whitening=True)
+
+
+STATED = {"claim noise_scale": 0.99, "claim privacy epsilon": 0.99}
+NORMAL = STATED | {"claim privacy delta": 0.9}
+SAMPLED = NORMAL | {"claim settings sampling": 1.01, "claim settings steps": 1.1, "claim settings multiplier": 0.99}
+SAMPLED |= {"claim gradient_bound": 0.99, "sampled multiplier": 0.99, "sampled delta": 1.01}
+WHITENED = STATED | {"claim whitening sigma": 0.99, "claim whitening radius": 0.99, "claim whitening sensitivity": 0.99}
+APART = WHITENED | {"claim whitening epsilon": 0.99, "claim whitening delta": 0.9}
+RUNS = STATED | {"claim settings gamma": 0.99, "claim settings mean_number_of_runs": 0.99}
+RUNS |= {f"claim settings {key}_of_a_{what}": 1.01 for key, what in (("epsilon", "fit"), ("epsilon", "score"))}
+CELLS = STATED | {"claim clustering rounds": 1.1, "claim clustering scale": 0.99, "claim clustering weight": 1.01}
+CELLS |= {"claim clustering epsilon": 0.99, "record": 1.01}
+LOST = {"claim settings delta_of_a_fit": 1.01}
+FURTHER = {
+    "samples": (sampled, SAMPLED | {"claim settings clip": 1.01}),
+    "samples that no clip shortens": (
+        lambda: sampled(clip=3.0),
+        SAMPLED | {"record": 1.01},
+    ),
+    "samples of whitened records": (lambda: sampled(whitening=True), SAMPLED | APART),
+    "objective": (lambda: whitened(dp.ObjectivePerturbation()), APART),
+    "Gaussian output": (lambda: whitened(dp.OutputPerturbation("gaussian")), WHITENED | NORMAL),
+    "Gamma output": (lambda: whitened(dp.OutputPerturbation()), APART),
+    "normal noise on the objective": (
+        lambda: dp.verify(small("low_rank_softmax"), LOOSE, SIZE, dp.ObjectivePerturbation("gaussian")),
+        NORMAL | {"record": 1.01, "modulus": 0.9},
+    ),
+    "runs": (lambda: of_the_best(0.0, LOOSE), RUNS | LOST),
+    "runs of little variation": (lambda: of_the_best(1.0, LOOSE), RUNS | LOST | {"claim settings eta": 1.01}),
+    "pure runs": (lambda: of_the_best(-0.5, PURE), RUNS),
+    "cells": (lambda: of_a_mixture(PURE), CELLS),
+    "cells under normal noise": (lambda: of_a_mixture(LOOSE), CELLS | {"claim clustering delta": 0.9}),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_what_is_paid_beside_the_noise_is_replayed(name):
+    certify, mutations = FURTHER[name]
+    proof = certify().proof
+    assert follows(proof)
+    for path, factor in mutations.items():
+        wrong = mutated(proof, path, factor)
+        if wrong is not None and json.loads(wrong) != json.loads(proof):
+            assert not follows(wrong), path
+
+
+def test_what_is_trusted_of_samples_and_runs_is_named():
+    assert "50 samples of probability 0.0999" in check(sampled().proof).trusted[-1]
+    assert "runs of other candidates" in check(of_the_best(0.0, PURE).proof).trusted[-1]
+    candidates = [small(LOGISTIC), dp.load(LOGISTIC, features=3, regularization=0.1)]
+    together = dp.tune(candidates, DATA, LOOSE, split=False).release.certificate
+    assert "accounting for several fits" in check(together.proof).unreplayed[0]
+
+
+@pytest.mark.parametrize("change", [{"counting": 0}, {"distance": "tolerance"}])
+def test_a_cover_for_less_than_there_is_does_not_follow(change):
+    wrong = json.loads(proof_of(LOGISTIC, "add-remove", "output-gamma"))
+    claim = wrong["claim"]
+    claim["cover"] |= {key: claim.get(new, new) if isinstance(new, str) else new for key, new in change.items()}
+    with pytest.raises(Rejected, match="cover"):
+        check(json.dumps(wrong).encode())
+
+
+def test_gradients_that_are_matrices_are_seen_with_two_classes():
+    learner = dp.load("softmax_regression", features=5)
+    proof = dp.verify(learner, PURE, SIZE, dp.ObjectivePerturbation("matrix")).proof
+    assert follows(proof)
+    assert not follows(mutated(proof, "claim settings columns", -1))
 
 
 def without_curvature(proof):

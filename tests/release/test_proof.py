@@ -24,6 +24,9 @@ RELEASES = {
     "clipped": lambda: dp.solve(LEARNER, DATA, LOOSE),
     "whitened": lambda: dp.solve(LEARNER, DATA, LOOSE, whitening=True),
     "counted": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.OutputPerturbation("gaussian"), size=500),
+    "samples": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.NoisyGradientDescent(clip=0.1, sampling=0.1), size=500),
+    "normal noise": lambda: dp.solve(LEARNER, DATA, LOOSE, dp.ObjectivePerturbation("gaussian"), checked=True),
+    "runs": lambda: dp.tune_repeated([LEARNER], DATA, LOOSE).release,
     "kinks": lambda: dp.solve(dp.load("hinge_svm", features=D), DATA, LOOSE, dp.OutputPerturbation("gaussian")),
     "statistics": lambda: dp.statistics(dp.load("ridge_regression", features=D), DATA, LOOSE),
     "whitened statistics": lambda: dp.solve(dp.load("ridge_regression", features=D), DATA, LOOSE, whitening=True),
@@ -127,6 +130,25 @@ def test_a_certificate_without_a_proof_says_so(tmp_path):
     assert dp.Release.load(path).certificate.proof is None
     with pytest.raises(Rejected, match=r"proof\.json"):
         replayed(str(path))
+
+
+def test_noise_is_wider_where_only_a_plainer_bound_is_replayed():
+    mechanism = dp.ObjectivePerturbation("gaussian")
+    sharp, plain = (dp.verify(LEARNER, LOOSE, 500, mechanism, checked=c) for c in (False, True))
+    assert "under Gaussian noise" in sharp.check().unreplayed[0]
+    assert not plain.check().unreplayed
+    assert plain.privacy == LOOSE
+    assert 1.0 < plain.noise_scale / sharp.noise_scale < 1.5
+    assert "of the promise" in plain.advice[-1]
+    with pytest.raises(dp.NotPrivate, match="a rule for norm"):
+        dp.verify(dp.load("robust_location", features=3), LOOSE, 500, checked=True)
+
+
+def test_noise_stays_as_it_is_where_all_is_replayed():
+    assert dp.verify(LEARNER, PURE, 500, checked=True) == dp.verify(LEARNER, PURE, 500)
+    whitened = dp.solve(LEARNER, DATA, LOOSE, dp.ObjectivePerturbation("gaussian"), whitening=True, checked=True)
+    assert whitened.certificate.privacy == whitened.spent == LOOSE
+    assert not whitened.certificate.check().unreplayed
 
 
 def test_what_cannot_be_written_changes_nothing_else():
