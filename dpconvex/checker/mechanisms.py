@@ -2,19 +2,22 @@
 
 from collections import Counter
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from typing import Any
 
 from dpconvex.checker.constants import Loss, difference, joint
-from dpconvex.checker.exact import ONE, ZERO, exp, log, normal_tail, root, up
+from dpconvex.checker.exact import ONE, PI, ZERO, exp, log, normal_tail, root, up
 from dpconvex.checker.expansion import Record
 from dpconvex.checker.reading import Unreplayed, part, require, spend, value
 from dpconvex.checker.rows import Rows
+from dpconvex.checker.rules import Hull, multiple
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
 ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
 RUNS, RUN = "mean_number_of_runs", "eta gamma epsilon_of_a_fit epsilon_of_a_score delta_of_a_fit"
+SLICES, HALVINGS = 60, 16  # where slopes move
 Claim = dict[str, Any]
 Left = tuple[Fraction, Fraction, Fraction]  # of a promise: epsilon, delta, and a Gaussian level that adds up in squares
 
@@ -49,20 +52,69 @@ def perturbation_cost(
 
 
 def perturbation_delta(
-    losses: list[Loss], rows: Rows, sigma: Fraction, mu: Fraction, adjacency: str, epsilon: Fraction
+    losses: list[Loss], rows: Rows, sigma: Fraction, mu: Fraction, adjacency: str, epsilon: Fraction, enough: Fraction
 ) -> Fraction:
-    """Bound delta of normal noise by the vertices of differences of gradients (docs/theory.md, theorem 7)."""
+    """Bound delta of normal noise by the vertices of differences of gradients, down to what is enough (theorem 7)."""
     found = [ZERO]
+
+    @cache
+    def delta_of(left: Fraction, shift: Fraction) -> Fraction:
+        spend(400)
+        return gaussian_delta(left, shift)
+
     for front, back in product(losses, losses if adjacency == "replace-one" else [None]):
-        left, ends = epsilon - joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
-        if left < 0 or front.vertices is None or ends is None:
+        curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
+        if front.vertices is None or ends is None:
             return ONE
         pairs = product(front.vertices, ends)
         squares = (rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0] for u, v in pairs)
-        counted = Counter(up(square, 64) for square in squares if square)
-        spend(400 * len(counted))
-        found.append(sum((n * gaussian_delta(left, up(root(s)[1] / sigma)) for s, n in counted.items()), ZERO))
+        shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
+        apart, left = ONE, epsilon - curved
+        if left >= 0:
+            apart = sum((n * delta_of(left, a) for a, n in shifts.items()), ZERO)
+        if apart > enough:
+            flat = sum((n * delta_of(epsilon, a) for a, n in shifts.items()), ZERO)
+            apart = min(apart, flat + moving(front, ends, rows, sigma, mu, epsilon, curved))
+        found.append(apart)
     return max(found)
+
+
+def moving(
+    front: Loss, ends: Hull, rows: Rows, sigma: Fraction, mu: Fraction, epsilon: Fraction, curved: Fraction
+) -> Fraction:
+    """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
+    assert front.vertices is not None
+    lead = max(front.vertices, key=rows.square)
+    slopes = [u[0][1] / lead[0][1] if u else ZERO for u in front.vertices]
+    if any(multiple(lead, slope) != u for slope, u in zip(slopes, front.vertices, strict=True)):
+        return ONE
+    low, high = (end(slopes) * root(rows.square(lead))[1] / sigma for end in (min, max))
+    scale, row, _ = front.scalar.logistic or (ZERO, (), None)
+    bend, whole, total = scale * rows.square(row) / mu, scale * root(rows.square(row))[1] / sigma, ZERO
+    for steep, least in ((high, max(low, ZERO)), (-low, max(-high, ZERO))):
+        for k in range(SLICES if steep > least else 0):
+            first, last = (least + (steep - least) * Fraction(m, SLICES) for m in (k, k + 1))
+            s = min(max(Fraction(1, 2), first / whole), last / whole) if bend else ZERO
+            most = up(min(curved, log(1 + bend * s * (1 - s))[1]) if bend else curved, 64)
+            for w in ends if most else ():
+                spend(1)
+                total += (last - first) * falling(epsilon, up(last + root(rows.square(w))[1] / sigma, 64), most)
+    return total
+
+
+@cache
+def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
+    """Bound what curvature adds to delta, for each deviation that a slope falls by: the S of docs/theory.md, section 7."""
+    spend(300)
+    base = length**2 / 2 + curved - epsilon
+    low = max(-base / length, ZERO)
+    high = max((curved - base) / length, low)
+    for _ in range(HALVINGS):  # towards the largest value of a log-concave function
+        middle = (low + high) / 2
+        steep = [middle * (end - 1) for end in exp(length * middle + base)]
+        low, high = (middle if steep[1] < length else low), (middle if steep[0] >= length else high)
+    gained = (1 - 1 / exp(min(length * high + base, curved))[1]) / (1 - 1 / exp(curved)[0])
+    return up(gained * exp(-(low**2) / 2)[1] / root(2 * PI[0])[0])
 
 
 def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction) -> Fraction:
@@ -187,7 +239,7 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
         mu, nuclear = claim["strong_convexity"], law == "matrix"
-        if law == "gaussian" and perturbation_delta(losses, rows, scale, mu, adjacency, epsilon) > delta:
+        if law == "gaussian" and perturbation_delta(losses, rows, scale, mu, adjacency, epsilon, delta) > delta:
             raise Unreplayed("the joint bound of gradient and curvature under Gaussian noise")
         if law != "gaussian":
             require(nuclear or law == "gamma", f"no noise of the law {law!r}")

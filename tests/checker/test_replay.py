@@ -144,8 +144,16 @@ def whitened(mechanism):
     return dp.verify(small(LOGISTIC), LOOSE, SIZE, mechanism, whitening=True)
 
 
+def normal(name, promise):
+    return dp.verify(small(name), PROMISES[promise], SIZE, dp.ObjectivePerturbation("gaussian"))
+
+
+# One margin with slopes of one sign and of both, alone and beside another record's, and vertices of many.
+NORMALS = [(name, p) for name in (LOGISTIC, "huber_regression") for p in ("delta", "add-remove")]
+NORMALS += [("low_rank_softmax", "delta"), ("ordinal_regression", "add-remove")]
 STATED = {"claim noise_scale": 0.99, "claim privacy epsilon": 0.99}
 NORMAL = STATED | {"claim privacy delta": 0.9}
+LENGTHS = NORMAL | {"record": 1.01, "modulus": 0.9}
 SAMPLED = NORMAL | {"claim settings sampling": 1.01, "claim settings steps": 1.1, "claim settings multiplier": 0.99}
 SAMPLED |= {"claim gradient_bound": 0.99, "sampled multiplier": 0.99, "sampled delta": 1.01}
 WHITENED = STATED | {"claim whitening sigma": 0.99, "claim whitening radius": 0.99, "claim whitening sensitivity": 0.99}
@@ -165,10 +173,10 @@ FURTHER = {
     "objective": (lambda: whitened(dp.ObjectivePerturbation()), APART),
     "Gaussian output": (lambda: whitened(dp.OutputPerturbation("gaussian")), WHITENED | NORMAL),
     "Gamma output": (lambda: whitened(dp.OutputPerturbation()), APART),
-    "normal noise on the objective": (
-        lambda: dp.verify(small("low_rank_softmax"), LOOSE, SIZE, dp.ObjectivePerturbation("gaussian")),
-        NORMAL | {"record": 1.01, "modulus": 0.9},
-    ),
+    **{
+        f"normal noise on the objective of {name}, {p}": (lambda n=name, p=p: normal(n, p), LENGTHS)
+        for name, p in NORMALS
+    },
     "runs": (lambda: of_the_best(0.0, LOOSE), RUNS | LOST),
     "runs of little variation": (lambda: of_the_best(1.0, LOOSE), RUNS | LOST | {"claim settings eta": 1.01}),
     "pure runs": (lambda: of_the_best(-0.5, PURE), RUNS),
