@@ -183,9 +183,7 @@ def squared_features(features: Array, monomials: Indices) -> int | None:
     return side if alike and (pair == np.sort(np.stack([scalar[row], scalar[column]], axis=1), axis=1)).all() else None
 
 
-def symmetric(
-    name: str, left: Array, side: int, table: sp.csr_array, layout: Indices, classes: Indices
-) -> RankOne:
+def symmetric(name: str, left: Array, side: int, table: sp.csr_array, layout: Indices, classes: Indices) -> RankOne:
     """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised."""
     count = left.shape[1]
     row, column = np.triu_indices(side)

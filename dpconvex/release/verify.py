@@ -103,10 +103,8 @@ def verify(
         Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
     checked : bool
         Certify only what is replayed to its end.  Where the checker's plainer bounds do not reach the certificate's noise, there
-        is more: as much as a smaller promise asks for, the largest that helps, to a hundredth.  For Gaussian noise on the
-        objective that is up to a quarter more where curvature takes much of epsilon, and none where it takes little; elsewhere
-        usually nothing.  It takes a few seconds, and is refused, with the step that is not replayed, if a quarter of the
-        promise does not help.
+        is as much as a smaller promise asks for, the largest that helps, to a hundredth.  Usually that changes nothing; where it
+        does, it takes some seconds.  If a quarter of the promise does not help, the step that is not replayed is told.
     """
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
@@ -185,12 +183,16 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
         low, high = LEAST, 1.0
         found, missing = attempted(prove, privacy, low)
         if missing:
-            raise MissingRule(f"the checker does not replay {missing}", None, "leave checked=True out, or use other noise")
+            raise MissingRule(
+                f"the checker does not replay {missing}", None, "leave checked=True out, or use other noise"
+            )
         while high - low > 0.01:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
-        found = found.advised(f"The noise is that of {100 * low:.0f} % of the promise, for plainer bounds that are replayed.")
+        found = found.advised(
+            f"The noise is that of {100 * low:.0f} % of the promise, for plainer bounds that are replayed."
+        )
     return found
 
 
