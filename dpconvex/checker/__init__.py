@@ -16,7 +16,7 @@ from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
 
 TRUSTED = (
-    "what is proved about mechanisms (docs/theory.md, sections 6 to 8, 13 and 18, and docs/release.md)",
+    "what is proved about mechanisms (docs/theory.md, sections 6 to 8, 13, 16 and 18, and docs/release.md)",
     "noise is drawn from the law that the certificate names, and its norm stays below its cap but for a probability of 2^-100",
     "the computed answer lies within the tolerance of the exact one: each fit proves that, of its own data",
     "one record is one person; arrays in the template are public, and functions that a user declares have the declared slopes",
