@@ -26,8 +26,10 @@ def values(found: Any, keys: str) -> list[Fraction]:
     return [value(found, key) for key in keys.split()]
 
 
+@cache
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
+    spend(400)
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
 
@@ -56,12 +58,6 @@ def perturbation_delta(
 ) -> Fraction:
     """Bound delta of normal noise by the vertices of differences of gradients, down to what is enough (theorem 7)."""
     found = [ZERO]
-
-    @cache
-    def delta_of(left: Fraction, shift: Fraction) -> Fraction:
-        spend(400)
-        return gaussian_delta(left, shift)
-
     for front, back in product(losses, losses if adjacency == "replace-one" else [None]):
         curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
         if front.vertices is None or ends is None:
@@ -69,13 +65,14 @@ def perturbation_delta(
         pairs = product(front.vertices, ends)
         squares = (rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0] for u, v in pairs)
         shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
-        apart, left = ONE, epsilon - curved
-        if left >= 0:
-            apart = sum((n * delta_of(left, a) for a, n in shifts.items()), ZERO)
-        if apart > enough:
-            flat = sum((n * delta_of(epsilon, a) for a, n in shifts.items()), ZERO)
-            apart = min(apart, flat + moving(front, ends, rows, sigma, mu, epsilon, curved))
-        found.append(apart)
+        sums = (
+            sum((n * gaussian_delta(left, shift) for shift, n in shifts.items()), ZERO) if left >= 0 else ONE
+            for left in (epsilon - curved, epsilon)
+        )
+        delta = next(sums)
+        if delta > enough:
+            delta = next(sums) + moving(front, ends, rows, sigma, mu, epsilon, curved)
+        found.append(delta)
     return max(found)
 
 
@@ -83,22 +80,26 @@ def moving(
     front: Loss, ends: Hull, rows: Rows, sigma: Fraction, mu: Fraction, epsilon: Fraction, curved: Fraction
 ) -> Fraction:
     """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
-    assert front.vertices is not None
-    lead = max(front.vertices, key=rows.square)
-    slopes = [u[0][1] / lead[0][1] if u else ZERO for u in front.vertices]
-    if any(multiple(lead, slope) != u for slope, u in zip(slopes, front.vertices, strict=True)):
+    vertices = front.vertices or ()
+    lead = max(vertices, key=rows.square)
+    slopes = [u[0][1] / lead[0][1] if u else ZERO for u in vertices]
+    if [multiple(lead, slope) for slope in slopes] != [*vertices]:
         return ONE
-    low, high = (end(slopes) * root(rows.square(lead))[1] / sigma for end in (min, max))
-    scale, row, _ = front.scalar.logistic or (ZERO, (), None)
-    bend, whole, total = scale * rows.square(row) / mu, scale * root(rows.square(row))[1] / sigma, ZERO
-    for steep, least in ((high, max(low, ZERO)), (-low, max(-high, ZERO))):
+    scale, row, (_, top) = front.scalar.logistic or (ZERO, lead, (ZERO, ZERO))  # the steepest is top of 1
+    unit, bend, total = root(rows.square(lead))[1] / sigma, scale * rows.square(row) / mu, ZERO
+    for side in (slopes, [-slope for slope in slopes]):
+        steep, least = max(side), max(min(side), ZERO)
         for k in range(SLICES if steep > least else 0):
-            first, last = (least + (steep - least) * Fraction(m, SLICES) for m in (k, k + 1))
-            s = min(max(Fraction(1, 2), first / whole), last / whole) if bend else ZERO
+            first, last = (least + (steep - least) * m / SLICES for m in (k, k + 1))
+            s = min(max(Fraction(1, 2), first * top), last * top)
             most = up(min(curved, log(1 + bend * s * (1 - s))[1]) if bend else curved, 64)
             for w in ends if most else ():
                 spend(1)
-                total += (last - first) * falling(epsilon, up(last + root(rows.square(w))[1] / sigma, 64), most)
+                total += (
+                    (last - first)
+                    * unit
+                    * falling(epsilon, up(last * unit + root(rows.square(w))[1] / sigma, 64), most)
+                )
     return total
 
 
