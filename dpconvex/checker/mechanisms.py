@@ -10,8 +10,8 @@ from dpconvex.checker.constants import Loss, difference, joint
 from dpconvex.checker.exact import ONE, PI, ZERO, exp, log, normal_tail, root, up
 from dpconvex.checker.expansion import Record
 from dpconvex.checker.reading import Unreplayed, part, require, spend, value
-from dpconvex.checker.rows import Rows
-from dpconvex.checker.rules import Hull, multiple
+from dpconvex.checker.rows import Rows, multiple
+from dpconvex.checker.rules import Hull
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
@@ -80,26 +80,24 @@ def moving(
     front: Loss, ends: Hull, rows: Rows, sigma: Fraction, mu: Fraction, epsilon: Fraction, curved: Fraction
 ) -> Fraction:
     """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
-    vertices = front.vertices or ()
-    lead = max(vertices, key=rows.square)
-    slopes = [u[0][1] / lead[0][1] if u else ZERO for u in vertices]
-    if [multiple(lead, slope) for slope in slopes] != [*vertices]:
+    vertices, lead, pieces = front.vertices or (), front.scalar.lead, front.scalar.pieces
+    steepest = max(vertices, key=rows.square)
+    slopes = [u[0][1] / steepest[0][1] if u else ZERO for u in vertices]
+    if [multiple(steepest, slope) for slope in slopes] != [*vertices]:
         return ONE
-    scale, row, (_, top) = front.scalar.logistic or (ZERO, lead, (ZERO, ZERO))  # the steepest is top of 1
-    unit, bend, total = root(rows.square(lead))[1] / sigma, scale * rows.square(row) / mu, ZERO
+    unit, bend, total = root(rows.square(steepest))[1] / sigma, ZERO, ZERO
+    if lead and not pieces[0].outer and {*pieces[0].hull} == {(), multiple(steepest, 1 / lead)}:
+        bend = pieces[0].spread * rows.square(steepest) / (lead**2 * mu)  # at a slope of s, times s (1 - s)
     for side in (slopes, [-slope for slope in slopes]):
         steep, least = max(side), max(min(side), ZERO)
         for k in range(SLICES if steep > least else 0):
             first, last = (least + (steep - least) * m / SLICES for m in (k, k + 1))
-            s = min(max(Fraction(1, 2), first * top), last * top)
-            most = up(min(curved, log(1 + bend * s * (1 - s))[1]) if bend else curved, 64)
+            s = min(max(Fraction(1, 2), first), last)
+            most = up(min(curved, log(1 + bend * s * (1 - s))) if bend else curved, 64)
             for w in ends if most else ():
                 spend(1)
-                total += (
-                    (last - first)
-                    * unit
-                    * falling(epsilon, up(last * unit + root(rows.square(w))[1] / sigma, 64), most)
-                )
+                length = up(last * unit + root(rows.square(w))[1] / sigma, 64)
+                total += (last - first) * unit * falling(epsilon, length, most)
     return total
 
 
@@ -170,10 +168,10 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
         raise Unreplayed("the accounting for several fits and a choice")
     eta, gamma, fit, score, lost = values(settings, RUN)
     require(eta > -1 and 0 < gamma < 1 and min(fit, score) > 0 <= lost, "runs: there is no such law or promise")
-    ratios = [eta / (1 - end) for end in exp(eta * log(gamma)[1])] if eta else [-1 / log(gamma)[1]]
+    ratios = [eta / (1 - end) for end in exp(eta * log(gamma))] if eta else [-1 / log(gamma)]
     mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
     require(min(ratios) > 0 and mean <= value(settings, RUNS) * ROOM, "runs: there are more of them on average")
-    cost = fit + score + (1 + eta) * log((odds + gamma) / (1 + gamma * odds))[1]
+    cost = fit + score + (1 + eta) * log((odds + gamma) / (1 + gamma * odds))
     require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than what is promised")
     return fit, lost
 

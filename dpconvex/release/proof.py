@@ -189,10 +189,11 @@ def witnesses(
 ) -> tuple[list[list[Any]], list[list[int | str]]]:
     """Return the points that covariances are bounded about, in weighted rows of leaves, and where tangents touch."""
     gram, points, touching = analysis.gram, list[Array](), list[list[float]]()
-    beta, mu = 1 / certificate.noise_scale, certificate.strong_convexity
+    apart = certificate.is_gaussian  # curvature is bounded alone
+    beta, mu = 0.0 if apart else 1 / certificate.noise_scale, certificate.strong_convexity
     for loss in analysis.losses:
         pieces = list(loss.scalar.pieces)
-        if loss.joint is not None and not isinstance(loss.joint, NormJoint) and not certificate.is_gaussian:
+        if isinstance(loss.joint, HingeJoint) or not (apart or isinstance(loss.joint, NormJoint | None)):
             base, lead, tangent = tangent_of(loss.joint, pieces, beta, mu)
             m, t, u = touch = next((known for known in touching if np.allclose(tangent, known, rtol=NEAR)), tangent)
             touching += [] if touch is not tangent else [touch]
