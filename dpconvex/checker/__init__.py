@@ -114,7 +114,7 @@ def bounded(
     require(longest <= value(claim, "gradient_bound"), "a gradient is longer than claimed")
     require(sensitivity(losses, rows, adjacency, apart) <= apart, "gradients differ by more than claimed")
     if claim.get("noise") == "matrix":
-        sides = [whole(value(settings, key).numerator, 10**6) for key in ("rows", "columns")]
+        sides = value(settings, "rows"), value(settings, "columns")
         if not part(proof, "layout") or not rules.is_rank_one(proof["layout"], *sides):
             raise Unreplayed("in which layout gradients are matrices of rank one")
     return losses, rows

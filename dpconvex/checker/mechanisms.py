@@ -147,6 +147,7 @@ def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> t
     """Check integer noise for answers within tau of the exact one; return its share of the promise."""
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
     require(min(tau, step, scale, epsilon) > 0 <= min(delta, counting), "cover: a number of it is not positive")
+    require(cover.get("dimension") == dimension, "cover: it has not one number for each that is released")
     beyond, exact = tau - value(claim, "tolerance"), claim["perturbed"] == "gradients"
     require(beyond > 0 or (exact and not beyond), "cover: it is for no longer a distance than the tolerance")
     require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")

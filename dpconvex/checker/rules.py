@@ -158,7 +158,7 @@ class Rules:
         for column in columns.values():
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
-    def is_rank_one(self, layout: Any, rows: int, columns: int) -> bool:
+    def is_rank_one(self, layout: Any, rows: Fraction, columns: Fraction) -> bool:
         """Whether rows are weights of cells times one vector, of products of entries if positions in cells are pairs."""
         weights, places = self.template.weights, [tuple(wholes(item, 10**6)) for item in layout]
         require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")
