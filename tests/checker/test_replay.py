@@ -112,7 +112,7 @@ def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism
     except dp.NotPrivate:
         pytest.skip("the mechanism is not for this loss")
     for path, factor in MUTATIONS[json.loads(proof)["claim"]["perturbed"]].items():
-        # Eigenvalues give the checker a larger modulus than the norm gives the calculus; a norm's slope is 1 wherever records are.
+        # Eigenvalues give the checker a larger modulus than the norm gives the calculus; a norm's slope is 1 where records are.
         if (name, path) in (("gaussian_precision", "modulus"), ("robust_location", "record")):
             continue
         wrong = mutated(proof, path, factor)
