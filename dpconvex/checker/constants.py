@@ -27,7 +27,8 @@ class Loss:
 
 
 def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
-    vertices = sums(scalar.hulls) if prod(map(len, scalar.hulls)) <= MOST_VERTICES else None
+    few = prod(map(len, scalar.hulls)) <= MOST_VERTICES and not scalar.ball
+    vertices = sums(scalar.hulls) if few else None
     sets = scalar.hulls if vertices is None else (vertices,)
     length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), scalar.ball)
     require(length < 2**300, "nothing bounds a gradient")
@@ -77,7 +78,7 @@ def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
     largest = ZERO
     for u, v in product(first.vertices, second.vertices):
         largest = max(largest, rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0])
-    return min(apart, root(largest)[1] + first.scalar.ball + second.scalar.ball)
+    return min(apart, root(largest)[1])
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:

@@ -60,8 +60,7 @@ def perturbation_delta(
     found = [ZERO]
     for front, back in product(losses, losses if adjacency == "replace-one" else [None]):
         curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
-        balls = front.scalar.ball + (ZERO if back is None else back.scalar.ball)
-        if front.vertices is None or ends is None or balls:  # differences of gradients are no polytope of few vertices
+        if front.vertices is None or ends is None:  # differences of gradients are no polytope of few vertices
             return ONE
         pairs = product(front.vertices, ends)
         squares = (rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0] for u, v in pairs)
