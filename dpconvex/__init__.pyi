@@ -74,6 +74,7 @@ from .release.bounded import (
     verify_bounded as verify_bounded,
 )
 from .release.budget import Budget as Budget
+from .release.recheck import rechecking as rechecking
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics
 from .release.statistics import Coefficients as Coefficients, Statistics as Statistics, coefficients as coefficients

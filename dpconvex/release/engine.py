@@ -18,6 +18,7 @@ from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
+from dpconvex.release.recheck import note
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.certify import FirstOrder, Warm
 from dpconvex.solvers.problem import Problem
@@ -64,10 +65,12 @@ class DataEngine:
         added: float = 0.0,
         smoothing: float = 0.0,
     ) -> Array:
-        solution = backends.solve(self.problem(strong_convexity, linear, added, smoothing), self.backend, tolerance)
+        problem = self.problem(strong_convexity, linear, added, smoothing)
+        solution = backends.solve(problem, self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
             said = f"to within {solution.distance_bound:.3g} of the minimiser, not {tolerance:.3g}"
             raise NotConverged(f"the backend certifies its answer only {said}; nothing is released.")
+        note(problem, solution.theta, tolerance)
         return solution.theta
 
     @cached_property

@@ -27,6 +27,7 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mech
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.engine import DataEngine, check_place, resolved
+from dpconvex.release.recheck import keep
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
@@ -209,7 +210,9 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
 def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
     """Do what was proved, once; the promise must have been paid for."""
     found = released(fit, data, backend, source, clip)
-    return found.fit() if isinstance(found, Statistics) else found
+    release = found.fit() if isinstance(found, Statistics) else found
+    keep(release)
+    return release
 
 
 def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool) -> Release | Statistics:
