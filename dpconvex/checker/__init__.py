@@ -19,6 +19,7 @@ TRUSTED = (
     "what is proved about mechanisms (docs/theory.md, sections 6 to 8, 13, 16 and 18, and docs/release.md)",
     "noise is drawn from the law that the certificate names, and its norm stays below its cap but for a probability of 2^-100",
     "the computed answer lies within the tolerance of the exact one: each fit proves that, of its own data",
+    "what rounding does to sums of gradients is within the part of the sensitivity that is for it, where steps are released",
     "one record is one person; arrays in the template are public, and functions that a user declares have the declared slopes",
 )
 
@@ -103,15 +104,17 @@ def bounded(
     rules = Rules(template, rows, feasible, roots)
     least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
     require(least <= p <= len(template.weights), "the noise has other dimensions than what it hides")
-    apart, clip = value(claim, "sensitivity"), value(settings, "clip") * (2 if adjacency == "replace-one" else 1)
-    if kind == "gradients" and 0 < clip <= apart:
+    apart, clip, bound = value(claim, "sensitivity"), value(settings, "clip"), value(claim, "gradient_bound")
+    if kind == "gradients" and 0 < clip * (2 if adjacency == "replace-one" else 1) <= apart:
+        require(clip <= bound, "clipped gradients are longer than claimed")
         return [], None
     rows.tangents = [(m, t, u) for m, t, u in map(numbers, part(proof, "tangents"))]
     require(all(m > 0 and t >= 0 and u >= 0 for m, t, u in rows.tangents), "a tangent is at a negative place")
     rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
     losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
     longest = max(loss.length for loss in losses)
-    require(longest <= value(claim, "gradient_bound"), "a gradient is longer than claimed")
+    require(longest <= bound, "a gradient is longer than claimed")
+    require(not clip or longest < clip, "clipped gradients differ by two clips")
     require(sensitivity(losses, rows, adjacency, apart) <= apart, "gradients differ by more than claimed")
     if claim.get("noise") == "matrix":
         sides = value(settings, "rows"), value(settings, "columns")

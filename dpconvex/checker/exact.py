@@ -104,7 +104,7 @@ def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
     rows, found = [list(row) for row in matrix], []
     while rows:
         first, *rest = rows
-        if first[0] < 0 or (first[0] == 0 and any(first)):
+        if first[0] < 0 or (first[0] == 0 and any((*first, *(row[0] for row in rest)))):
             return None
         found.append(first[0])
         factors = [row[0] / first[0] if row[0] else ZERO for row in rest]

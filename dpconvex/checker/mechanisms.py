@@ -148,8 +148,7 @@ def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> t
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
     require(min(tau, step, scale, epsilon) > 0 <= min(delta, counting), "cover: a number of it is not positive")
     require(cover.get("dimension") == dimension, "cover: it has not one number for each that is released")
-    beyond, exact = tau - value(claim, "tolerance"), claim["perturbed"] == "gradients"
-    require(beyond > 0 or (exact and not beyond), "cover: it is for no longer a distance than the tolerance")
+    require(tau >= value(claim, "tolerance"), "cover: it is for a shorter distance than the tolerance")
     require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")
     require((counting == 0) == replaced, "cover: records are counted where they are added or removed")
     side = root(Fraction(dimension))[1]

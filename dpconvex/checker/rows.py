@@ -134,7 +134,7 @@ class Rows:
         parts = {(i, j): self.forms_of(vectors[i], vectors[j]) for i, j in product(side, side)}
         for k in {k for sums in parts.values() for k in sums}:
             low, high = self.forms[k].same
-            whole = [[parts[i, j].get(k, ZERO) for j in side] for i in side]
+            whole = [[(parts[i, j].get(k, ZERO) + parts[j, i].get(k, ZERO)) / 2 for j in side] for i in side]
             if pivots(whole) is None:  # else multiples of it are in order
                 sums, high = [sum(map(abs, line), ZERO) for line in whole], max(-low, high)
                 whole = [[sums[i] if i == j else ZERO for j in side] for i in side]

@@ -10,7 +10,7 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, log, plus, power, root, times
+from dpconvex.checker.exact import ONE, ZERO, Range, exp, log, outward, plus, power, root, times
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, number, part, require, wholes
@@ -255,6 +255,17 @@ def log_sum_exp(group: list[Scalar]) -> Scalar:
     )
 
 
+def logistic(s: Scalar, options: object) -> Scalar:
+    """The log-sum-exp of 0 and m; its slope is 1/(1 + exp(-m))."""
+    found = log_sum_exp([Scalar((ZERO, ZERO)), s])
+    if max(map(abs, s.value)) > 300:
+        return found
+    return replace(
+        found,
+        hulls=s.stretched(outward(*(1 / (1 + exp(-end)[side]) for side, end in ((1, s.value[0]), (0, s.value[1]))))),
+    )
+
+
 def norm(group: list[Scalar], rows: Rows) -> Scalar:
     """Gradients are sums of rows by weights of norm 1 at most; the Hessian is below the rows' squares over the norm."""
     still = [s.value for s in group if s.is_affine and not s.hulls]
@@ -298,6 +309,6 @@ CURVES: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
     "abs": lambda s, _: s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True),
     "declared": declared,
     "huber": huber,
-    "logistic": lambda s, _: log_sum_exp([Scalar((ZERO, ZERO)), s]),
+    "logistic": logistic,
     "power": square,
 }
