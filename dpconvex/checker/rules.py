@@ -260,10 +260,8 @@ def logistic(s: Scalar, options: object) -> Scalar:
     found = log_sum_exp([Scalar((ZERO, ZERO)), s])
     if max(map(abs, s.value)) > 300:
         return found
-    return replace(
-        found,
-        hulls=s.stretched(outward(*(1 / (1 + exp(-end)[side]) for side, end in ((1, s.value[0]), (0, s.value[1]))))),
-    )
+    low, high = s.value
+    return replace(found, hulls=s.stretched(outward(1 / (1 + exp(-low)[1]), 1 / (1 + exp(-high)[0]))))
 
 
 def norm(group: list[Scalar], rows: Rows) -> Scalar:
