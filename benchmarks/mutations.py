@@ -96,12 +96,8 @@ def mutate(proof, rng):
         place, share = pick(found), 0.9 * 10 ** rng.uniform(-4, 0)
         words = [key for key in place if isinstance(key, str)]
         sign = 1 if {*words} & UP else -1 if {*words} & DOWN else pick((-1, 1))
-        return (
-            kind,
-            moved(proof, place, sign, share),
-            moved(proof, place, sign, 2.0**40),
-            share,
-        )
+        kind = " ".join(words[1:] if way == "claim" else dict.fromkeys((way, words[-1])))
+        return kind, moved(proof, place, sign, share), moved(proof, place, sign, 2.0**40), share
     part, *keys = INDICES.get(way, ("nodes", "value"))
     found = places({part: proof[part]}, *keys)
     if way in INDICES and found:
