@@ -90,7 +90,7 @@ def mutate(proof, rng):
 
     way = str(pick((*NUMBERS, *INDICES, *OTHERS)))
     if way in NUMBERS:
-        found = [place for place in places({way: proof[way]}) if not COUNTS & {*place}]
+        found = [place for place in places({way: proof.get(way)}) if not COUNTS & {*place}]
         if not found:
             return None
         place, share = pick(found), 0.9 * 10 ** rng.uniform(-4, 0)
@@ -99,7 +99,7 @@ def mutate(proof, rng):
         kind = " ".join(words[1:] if way == "claim" else dict.fromkeys((way, words[-1])))
         return kind, moved(proof, place, sign, share), moved(proof, place, sign, 2.0**40), share
     part, *keys = INDICES.get(way, ("nodes", "value"))
-    found = places({part: proof[part]}, *keys)
+    found = places({part: proof.get(part)}, *keys)
     if way in INDICES and found:
         place = pick(found)
         most = place[1] if way == "edge" else len(proof["nodes"]) if way in ROOTS else at(proof, place) + 2
