@@ -11,6 +11,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.gram import EPSILON
 from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
@@ -19,7 +20,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import check_options
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
+from dpconvex.mechanisms.certificate import TAIL, Certificate, DescentCertificate
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
@@ -210,7 +211,9 @@ class NoisyGradientDescent:
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
                 found = louder(certificate, scale, more, {"G_adj": apart})
             if found.noise_scale <= most:
-                moved = certificate.steps * certificate.largest_step * rounding
+                # What noise drawn in floating point moves; rounding in sums is hidden by the noise of its own step.
+                drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
+                moved = certificate.steps * certificate.largest_step * drawn
                 return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
         why = "rounding in sums of so many gradients is larger than a gradient"
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
