@@ -39,7 +39,7 @@ DOWN |= {"distance", "step", "sigma", "lower", "low"}
 WHOLE = {"size", "noise_dimension", "steps", "rows", "columns", "records", "dimension", "features"}
 WHOLE |= {"degrees_of_freedom"}
 # Ways to mutate: numbers of a part, indices below keys of a part, and others.
-NUMBERS = ("claim", "record", "nodes", "modulus", "centres", "lengths")
+NUMBERS = ("claim", "record", "nodes", "modulus", "centres", "tangents", "moments")
 INDICES = {"edge": ("nodes", "args"), "entries": ("nodes", "places", "groups"), "shape": ("nodes", "shape")}
 INDICES |= {name: (name,) for name in ("losses", "regularizer", "constraints", "cells", "parts", "layout")}
 OTHERS = ("claim", "claim", "sign", "operation", "dropped", "norm", "adjacency")
@@ -131,7 +131,7 @@ def replayed(proof):
 
 def why(kind, genuine, mutant, beyond):
     """Explain why a mutant is accepted."""
-    fixed = ("claim", "record") if genuine["claim"]["perturbed"] == "statistics" else STATEMENT
+    fixed = ("claim", "record", "moments") if genuine["claim"]["perturbed"] == "statistics" else STATEMENT
     if all(genuine[part] == mutant[part] for part in fixed):
         return "same", ""
     far = beyond is not None and replayed(beyond) == "accepted"

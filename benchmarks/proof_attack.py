@@ -110,7 +110,7 @@ def records(proof, rng, count):
 
 
 def points(proof, value, p, rng, count=8):
-    """Draw parameters in K; anywhere if none is found there."""
+    """Draw parameters in K, as many as are found."""
     scales = rng.choice((0, 0.01, 0.1, 1, 10, 1000), (400, 1))
     draws = rng.normal(size=(400, p)) * scales
     draws[::4] = np.abs(draws[::4]) / np.maximum(np.abs(draws[::4]).sum(axis=1, keepdims=True), 1e-9)
@@ -127,7 +127,7 @@ def points(proof, value, p, rng, count=8):
             gap = first - jax.vmap(lambda t, item=item: value(item["args"][1:], t, z))(draws)
             inside &= np.asarray((gap <= 0) if item["kind"] == "inequality" else abs(gap) < 1e-12).all(axis=1)
     kept = draws[inside]
-    return np.resize(kept if len(kept) else draws, (count, p))
+    return np.resize(kept, (count if len(kept) else 0, p))
 
 
 def profile(epsilon, shift):
@@ -143,8 +143,8 @@ def observed(text, curved):
     theta, z = points(proof, value, len(weights), rng), jnp.asarray(records(proof, rng, 12))
     pull = jax.jacrev(lambda t, z: value(proof["losses"], t, z))  # one row for each label
     slopes = np.nan_to_num(jax.vmap(lambda t: jax.vmap(lambda r: pull(t, r))(z))(theta)) * unit
-    slopes = slopes.reshape(len(theta), -1, len(weights))
-    if not curved:
+    slopes = slopes.reshape(len(theta), slopes.size // max(len(theta) * len(weights), 1), len(weights))
+    if not curved or not len(theta):
         return slopes, None, None
     public = jax.vmap(jax.hessian(lambda t: value([proof["regularizer"]], t, jnp.zeros(10**4))[0]))(theta)
     public = np.asarray(public)[np.isfinite(public).all(axis=(1, 2))] * np.outer(unit, unit)
@@ -163,6 +163,8 @@ def broken(proof):
     if kind != "statistics":
         graph = json.dumps({part: proof[part] for part in ("nodes", "record", "losses", "regularizer", "constraints")})
         slopes, bend, public = observed(graph, kind in ("objective", "output"))
+        if not len(slopes):
+            return ""  # no parameters are found that the constraints allow
         mu, clip = number(proof["modulus"]), number(settings.get("clip", 0)) or math.inf
         side, length = math.sqrt(slopes.shape[2]), np.linalg.norm(slopes, axis=2)
         slopes, length = slopes * np.minimum(1, clip / np.maximum(length, 1e-300))[:, :, None], np.minimum(length, clip)
