@@ -11,7 +11,7 @@ from dpconvex.calculus.curvature import Curvature, curvature_bound
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
-from dpconvex.calculus.joint_supremum import HingeJoint, Joint, joint_form
+from dpconvex.calculus.joint_supremum import Joint, MeanJoint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
@@ -187,8 +187,8 @@ class Analysis:
         known = {curvature: curvature.log_det(mu) for curvature in {loss.curvature for loss in self.losses}}
         found = np.array([known[loss.curvature] for loss in self.losses])
         for k, loss in enumerate(self.losses):
-            if isinstance(loss.joint, HingeJoint):
-                found[k] = min(found[k], loss.joint.loss(0.0, mu))
+            if isinstance(loss.joint, MeanJoint) and loss.joint.mean.piece.outer:
+                found[k] = min(found[k], loss.joint.loss(0.0, mu) * (1 + ROUNDING_SLACK))
         return found
 
     def strong_convexity(self, size: float, added: float) -> float:
@@ -207,12 +207,11 @@ class Analysis:
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
             if loss.joint is not None:
-                together = min(together, loss.joint.loss(beta, mu, (joint - other) / (1 + ROUNDING_SLACK)))
+                together = min(together, loss.joint.loss(beta, mu))
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "suprema of gradient and curvature apart"
-        shapes = sorted({loss.joint.shape for loss in self.losses if loss.joint is not None})
-        return joint, "; ".join(f"joint supremum of gradient and curvature ({shape})" for shape in shapes)
+        return joint, "joint supremum of gradient and curvature"
 
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:

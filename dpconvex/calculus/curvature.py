@@ -97,16 +97,18 @@ def widest(piece: Piece, rows: Array, gram: Gram) -> tuple[float, Array]:
     squares = np.diag(inner)
     excess = piece.spread - piece.outer
     weights = np.full(len(rows), 1.0 / len(rows))
-    best = np.inf
+    best, found = np.inf, weights
     for _ in range(FRANK_WOLFE_STEPS):
         image = inner @ weights
         value = piece.spread * squares @ weights - excess * weights @ image
         slope = piece.spread * squares - 2 * excess * image
-        best = min(best, value + float(slope.max() - slope @ weights))
+        bound = value + float(slope.max() - slope @ weights)
+        if bound < best:
+            best, found = bound, weights
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
         weights = pairwise_step(weights, slope, inner, excess)
-    return float(best + 4 * piece.spread * error), weights
+    return float(best + 4 * piece.spread * error), found
 
 
 def swollen(bound: float, piece: Piece, gram: Gram) -> float:

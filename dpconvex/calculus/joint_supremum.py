@@ -5,119 +5,93 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq
 
-from dpconvex.calculus.curvature import hull, rank_bound, trace_bound
+from dpconvex.calculus.curvature import rank_bound, trace_bound, widest
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term, covariance_of_gradient
-from dpconvex.core.arrays import Array
+from dpconvex.core.abstract_values import Interval, Mean, Piece, Scalar, Term
 
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
-# Stretches of the angle between the entries of a norm and those that do not move, and of the trace of a covariance.
-STRETCHES, TRACES = 400, 8000
+# Stretches of the angle between the entries of a norm and those that do not move.
+STRETCHES = 400
+# Rounds of touching again, and the least square of a mean there, of that of the longest point.
+ROUNDS, TINY = 2, 1e-12
+# Where tangents touch: at a length of gradients, an eigenvalue of a covariance and a square, both over mu.
+Touch = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class LogisticJoint:
-    """``scale * log(1 + exp(m))`` of one affine leaf with rows no longer than `radius`.
+class MeanJoint:
+    """Gradients of `lead` times the mean g of points a, or shorter, with Hessians below ``outer g g' + spread Cov(a)``.
 
-    With slope s in [low, high] the gradient has norm ``scale s R`` and the only eigenvalue is ``scale s (1-s) R^2``.  The sum
-    is concave in s, so the largest value on [low, high] is at a root of its derivative, or at an end.
+    Norm and logarithms are below their tangents, wherever these touch, and what is left is the trace of a piece.
     """
 
-    shape: ClassVar[str] = "logistic"
-    row: Array
-    radius: float
-    scale: float
-    low: float
-    high: float
-
-    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
-        a, q = beta * self.scale * self.radius, self.scale * self.radius**2 / mu
-        points = [self.low, self.high]
-        if q > 0:  # a (1 + q s - q s^2) + q (1 - 2 s) = 0
-            roots = np.roots([-a * q, a * q - 2 * q, a + q])
-            points += [float(r.real) for r in roots if abs(r.imag) == 0 and self.low < r.real < self.high]
-        return max(a * s + float(np.log1p(q * s * (1 - s))) for s in points)
-
-
-@dataclass(frozen=True, eq=False)
-class SoftmaxJoint:
-    """``scale * log-sum-exp`` of affine leaves, up to an affine term.
-
-    With softmax weights p over vertices v_j, the gradient is ``scale * E v`` and the Hessian ``scale * Cov(v)``.  For any m > 0,
-    ``||Ev|| <= m/2 + ||Ev||^2/(2m)`` and ``log det(I + H/mu) <= tr(H)/mu``, so the sum is at most
-
-        beta scale m/2 + max_p [(scale/mu) E||v||^2 - (scale/mu - beta scale/(2m)) ||Ev||^2],
-
-    a concave maximisation.  With m the longest vertex M it equals ``beta scale M`` once ``beta mu >= 2 M``: curvature is free.
-    """
-
-    shape: ClassVar[str] = "softmax"
-    term: Term
-    scale: float
+    mean: Mean
     gram: Gram
-
-    @cached_property
-    def longest(self) -> float:
-        """Bound M on the length of every vertex."""
-        return float(np.sqrt(self.gram.squared_norms(self.term.rows).max())) + self.gram.term_slack([self.term])
-
-    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
-        return self.shortest(beta, mu, enough)[1]
-
-    def piece(self, beta: float, mu: float, m: float) -> Piece:
-        return Piece((self.term,), beta * self.scale / (2 * m), self.scale / mu)
-
-    def shortest(self, beta: float, mu: float, enough: float = -np.inf) -> tuple[float, float]:
-        """Minimise the bound over m, down to `enough`; return that m, and the bound."""
-        longest = self.longest
-
-        def bound(m: float) -> float:
-            return beta * self.scale * m / 2 + trace_bound(self.piece(beta, mu, m), self.gram, longest)
-
-        if beta * mu >= 2 * longest:
-            return longest, beta * self.scale * longest
-        first = bound(longest)
-        if first <= enough:
-            return longest, first
-        found = minimize_scalar(bound, bounds=(0.2 * longest, longest), method="bounded", options={"maxiter": 8})
-        return (float(found.x), float(found.fun)) if found.fun < first else (longest, first)
-
-
-@dataclass(frozen=True, eq=False)
-class HingeJoint:
-    """A smooth function of one variable, of slope at most `lead`, of a log-sum-exp of affine leaves.
-
-    The gradient is at most `lead` times the mean g of points a no longer than `longest`, and the Hessian at most
-    ``outer g g' + spread Cov(a)`` with the same weights, the covariance of trace at most `variance` and of rank at most `rank`:
-    where the points spread, their mean is short.
-    """
-
-    shape: ClassVar[str] = "hinge of a softmax"
-    lead: float
-    outer: float
-    spread: float
     longest: float
     variance: float
     rank: int
 
-    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
-        """Follow the tangent at the lower end of each stretch of the covariance's trace, of which this is a concave function."""
-        square, r = self.longest**2, self.rank
-        v, step = np.linspace(0.0, min(self.variance, square), TRACES, endpoint=False, retstep=True)
-        left = np.maximum(square - v, np.finfo(float).tiny)
-        value = beta * self.lead * np.sqrt(left) + r * np.log1p(self.spread * v / (r * mu))
-        value += np.log1p(self.outer * left / mu)
-        slope = self.spread / (mu + self.spread * v / r) - self.outer / (mu + self.outer * left)
-        slope -= beta * self.lead / (2 * np.sqrt(left))
-        return float((value + np.maximum(slope, 0.0) * step).max())
+    def loss(self, beta: float, mu: float) -> float:
+        return self.touching(beta, mu)[0]
+
+    def touch(self, mu: float, square: float, variance: float) -> Touch:
+        """Touch at a mean of that square, and at a covariance of that trace that is alike in all directions."""
+        piece = self.mean.piece
+        return math.sqrt(square), piece.spread * variance / (self.rank * mu), piece.outer * square / mu
+
+    def left(self, beta: float, mu: float, touch: Touch) -> Piece:
+        """Return what the tangents leave."""
+        piece, (m, t, u) = self.mean.piece, touch
+        outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
+        return Piece(piece.terms, outer, piece.spread / (mu * (1 + t)))
+
+    def bound(self, beta: float, mu: float, touch: Touch) -> tuple[float, Touch]:
+        m, t, u = touch
+        fixed = beta * self.mean.lead * m / 2 + self.rank * (math.log1p(t) - t / (1 + t)) + math.log1p(u) - u / (1 + u)
+        return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest), touch
+
+    def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
+        """Return a sharp bound, and where its tangents touch.
+
+        If all points were longest, the bound would be a concave function of the covariance's trace: it is maximised.  Where what
+        is left still grows with that trace, tangents touch again for the weights of the points that it is largest for.
+        """
+        if self.mean.slopes is not None:
+            return self.logistic(beta, mu, self.mean.slopes)
+
+        def even(variance: float) -> Touch:
+            return self.touch(mu, self.longest**2 - variance, variance)
+
+        def slope(variance: float) -> float:
+            left = self.left(beta, mu, even(variance))
+            return left.spread - left.outer
+
+        most = min(self.variance, self.longest**2 * (1 - 1e-6))
+        if slope(0.0) <= 0:
+            return self.bound(beta, mu, even(0.0))
+        if slope(most) < 0:
+            return self.bound(beta, mu, even(brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)))
+        best, rows = self.bound(beta, mu, even(most)), self.mean.piece.terms[0].rows
+        for _ in range(ROUNDS):
+            weights = widest(self.left(beta, mu, best[1]), rows, self.gram)[1]
+            *squares, square = self.gram.squared_norms(np.vstack([rows, weights @ rows]))
+            again = self.touch(mu, max(square, TINY * self.longest**2), max(weights @ squares - square, 0.0))
+            best = min(best, self.bound(beta, mu, again))
+        return best
+
+    def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
+        """Touch at the slope s where the concave ``a s + log(1 + q s (1 - s))`` is largest."""
+        a, q = beta * self.mean.lead * self.longest, self.mean.lead * self.longest**2 / mu
+        k = 1 / max(q, 1e-300) + 0.25
+        s = min(max(0.5 + a * k / (1 + math.hypot(1.0, a * math.sqrt(k))), slopes.low), slopes.high)
+        t = q * s * (1 - s)
+        return a * s + math.log1p(t), (s * self.longest or 1.0, t, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +103,13 @@ class NormJoint:
     ``cos a``, `across` times, and ``cos^3 a``, `along` the gradient.
     """
 
-    shape: ClassVar[str] = "norm"
     radius: float
     scale: float
     floor: float
     across: int
     along: int
 
-    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
+    def loss(self, beta: float, mu: float) -> float:
         """Take the larger gradient and the larger curvature of each stretch of angles."""
         ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
         sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
@@ -145,33 +118,21 @@ class NormJoint:
         return float((beta * self.scale * self.radius * sine + curvature).max())
 
 
-Joint = LogisticJoint | SoftmaxJoint | HingeJoint | NormJoint
+Joint = MeanJoint | NormJoint
 
 
 def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
     if scalar.kink is not None:
         return None
-    name, *known = scalar.shape or ("",)
-    if name == "norm" and len(scalar.terms) == 1:
-        return norm_form(scalar.terms[0], known[0], known[1], gram, dimension)
-    if name == "logistic":
-        scale, row, low, high = known
-        radius = math.sqrt(gram.squared_norms(row[None, :])[0]) + float(gram.slack(np.abs(row)))
-        return LogisticJoint(row, radius, scale, low, high)
-    if name == "hinge" and len(scalar.pieces) == 1:
-        piece = scalar.pieces[0]
-        covariance = Piece(piece.terms, 0.0, 1.0)
-        rank = min(rank_bound(covariance), dimension)
-        if hull(piece) is not None and piece.outer > 0 and piece.spread > 0 and rank > 0:
-            longest = gradient_bound(piece.terms, gram)
-            bends = piece.outer * SLACK, piece.spread * SLACK
-            return HingeJoint(known[0], *bends, longest, trace_bound(covariance, gram, longest), rank)
-    own = covariance_of_gradient(scalar)
-    if own is None:
+    if scalar.turn is not None:
+        return norm_form(scalar.terms[0], *scalar.turn, gram, dimension)
+    if scalar.mean is None:
         return None
-    # Points v' with gradient E v' and Hessian Cov(v')/s are s times points v with gradient s E v and Hessian s Cov(v).
-    return SoftmaxJoint(own.terms[0].scaled(Interval(own.spread, own.spread)), 1.0 / own.spread, gram)
+    covariance = Piece(scalar.mean.piece.terms, 0.0, 1.0)
+    longest, rank = gradient_bound(covariance.terms, gram), min(rank_bound(covariance), dimension)
+    variance = trace_bound(covariance, gram, longest)
+    return MeanJoint(scalar.mean, gram, longest, variance, rank) if rank and longest > 0 else None
 
 
 def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int) -> NormJoint | None:

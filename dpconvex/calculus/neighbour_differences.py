@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from dpconvex.calculus.analysis import Analysis, LossBounds
-from dpconvex.calculus.joint_supremum import LogisticJoint
+from dpconvex.calculus.joint_supremum import MeanJoint
 from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import once
 
@@ -97,9 +97,10 @@ def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
     loss, low, high = analysis.losses[number], 0.0, 0.0
     if loss.dimension != 1:
         return None
-    if isinstance(loss.joint, LogisticJoint) and loss.joint.high == 1.0:
-        joint, size = loss.joint, loss.joint.radius * SLACK
-        return Slopes(0.0, joint.scale * size, joint.scale * size * size) if joint.scale * size > 0 else None
+    mean = loss.scalar.mean
+    if isinstance(loss.joint, MeanJoint) and mean is not None and mean.slopes is not None and mean.slopes.high == 1.0:
+        size = loss.joint.longest * SLACK
+        return Slopes(0.0, mean.lead * size, mean.lead * size * size) if mean.lead * size > 0 else None
     rows = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
     row = rows[rows.any(axis=1)][:1]
     column = int(np.argmax(np.abs(row)))

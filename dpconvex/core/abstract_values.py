@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -147,6 +147,39 @@ class Piece:
         return Piece(self.terms, factor * self.outer, factor * self.spread)
 
 
+class Mean(NamedTuple):
+    """Gradients are `lead` times the mean of the points of `piece`, or shorter, with Hessians below it under the same weights.
+
+    Of a logistic function the points are 0 and a row, whose weight is within `slopes`.
+    """
+
+    lead: float
+    piece: Piece
+    slopes: Interval | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether gradients and Hessians are the mean and the covariance themselves."""
+        return self.slopes is None and not self.piece.outer
+
+    def scaled(self, factor: Interval) -> Mean | None:
+        if factor.low < 0 or factor.high == 0 or (self.is_exact and factor.low < factor.high):
+            return None
+        return Mean(factor.high * self.lead, self.piece.scaled(factor.high), self.slopes)
+
+    def moved(self, terms: tuple[Term, ...]) -> Mean | None:
+        """Add the gradients of affine terms: a covariance moves with its points."""
+        if not terms:
+            return self
+        if not self.is_exact or any(term.ball or len(term.rows) > 1 for term in terms):
+            return None
+        rows = self.piece.terms[0].rows + np.sum([term.rows[0] for term in terms], axis=0) / self.lead
+        mass = self.piece.terms[0].masses.max(axis=0) + np.sum([term.masses[0] for term in terms], axis=0) / self.lead
+        return Mean(
+            self.lead, Piece((Term(rows, mass=mass, merged=self.piece.terms[0].merged),), 0.0, self.piece.spread)
+        )
+
+
 class Kink(NamedTuple):
     """Why a subexpression has no Lipschitz gradient."""
 
@@ -164,11 +197,9 @@ class Scalar:
     pieces: tuple[Piece, ...] = ()
     sign: int = 1  # 1 if it is convex, -1 if concave
     kink: Kink | None = None
-    # What it is up to a constant, where gradient and curvature can be bounded together: a name, a factor s, and with them
-    # - "logistic", s, row, low, high: s log(1 + exp(m)) for one affine m, with slopes from low to high;
-    # - "norm", s, c: s ||(c', m)|| with m affine and c', without parameters, of norm c > 0 at least;
-    # - "hinge", s: its gradient is at most s times the mean of the only piece's points, under the weights in that piece.
-    shape: tuple[Any, ...] | None = None
+    mean: Mean | None = None
+    # (s, c) of s ||(c', m)||, up to a constant, with m affine and c', without parameters, of norm c > 0 at least.
+    turn: tuple[float, float] | None = None
     behind: Scalar | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
     # Of an entry of an array: what bounds the Euclidean norm of the array's entries at some places, and its own place.
     together: tuple[Callable[[list[int]], float], int] | None = None
@@ -185,9 +216,10 @@ class Scalar:
         sign = other.sign if self.is_affine else self.sign
         if not self.is_affine and not other.is_affine and self.sign != other.sign:
             raise MissingRule("a convex and a concave term are added", None, "keep every term of a loss convex")
-        shape = self.shape if not other.terms else other.shape if not self.terms else None
+        first, second = (other, self) if self.is_affine else (self, other)
+        mean = first.mean.moved(second.terms) if first.mean and second.is_affine else None
         terms, pieces, kink = self.terms + other.terms, self.pieces + other.pieces, self.kink or other.kink
-        return Scalar(self.value + other.value, terms, pieces, sign, kink, shape)
+        return Scalar(self.value + other.value, terms, pieces, sign, kink, mean, None if second.terms else first.turn)
 
     def scaled(self, factor: Interval) -> Scalar:
         size, value = factor.size, self.value * factor
@@ -197,8 +229,9 @@ class Scalar:
         if not size:
             return Scalar(value)
         terms, pieces = tuple(term.scaled(factor) for term in self.terms), tuple(p.scaled(size) for p in self.pieces)
-        shape = (self.shape[0], size * self.shape[1], *self.shape[2:]) if self.shape and factor.low >= 0 else None
-        return Scalar(value, terms, pieces, self.sign if factor.high > 0 else -self.sign, self.kink, shape)
+        mean = self.mean.scaled(factor) if self.mean else None
+        turn = (size * self.turn[0], self.turn[1]) if self.turn and factor.low >= 0 else None
+        return Scalar(value, terms, pieces, self.sign if factor.high > 0 else -self.sign, self.kink, mean, turn)
 
     def through(
         self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: Kink | None = None
@@ -210,31 +243,15 @@ class Scalar:
             why = f"a curved term goes through a function that is not monotone on its range {ends}"
             raise MissingRule(why, None, remedy)
         terms, pieces = tuple(t.scaled(slope) for t in self.terms), tuple(p.scaled(slope.size) for p in self.pieces)
-        own, shape = covariance_of_gradient(self) if curvature > 0 else None, None
-        if own is not None:
-            pieces, shape = (Piece(own.terms, curvature, slope.size * own.spread),), ("hinge", slope.size)
-        elif curvature > 0:
-            pieces = (*pieces, Piece(self.terms, curvature))
-        return Scalar(value, terms, pieces, sign, self.kink or kink, shape)
-
-
-def covariance_of_gradient(scalar: Scalar) -> Piece | None:
-    """Write a Hessian as the covariance of the very points whose mean is the gradient, if it is one.
-
-    A scaled log-sum-exp plus affine terms has gradient ``E v'`` and Hessian ``Cov(v')/s`` with ``v' = shift + s v``.
-    """
-    if len(scalar.pieces) != 1 or any(term.ball for term in scalar.terms):
-        return None
-    (piece,) = scalar.pieces
-    if piece.outer != 0 or piece.spread <= 0 or len(piece.terms) != 1 or piece.terms[0].ball:
-        return None
-    fixed = [term.rows[0] for term in scalar.terms if len(term.rows) == 1]
-    moving = [term.rows for term in scalar.terms if len(term.rows) > 1]
-    if len(moving) != 1 or not np.array_equal(moving[0], piece.spread * piece.terms[0].rows):
-        return None
-    mass = np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0) if fixed else scalar.terms[0].mass
-    points = Term(np.sum(fixed, axis=0) + moving[0], mass=mass, merged=piece.terms[0].merged)
-    return Piece((points,), 0.0, 1.0 / piece.spread)
+        own = self.mean
+        if curvature == 0:
+            mean = own.scaled(slope) if own else None
+        elif own and own.is_exact:
+            piece = Piece(own.piece.terms, curvature * own.lead**2, slope.size * own.piece.spread)
+            pieces, mean = (piece,), Mean(slope.size * own.lead, piece)
+        else:
+            pieces, mean = (*pieces, Piece(self.terms, curvature)), None
+        return Scalar(value, terms, pieces, sign, self.kink or kink, mean)
 
 
 def hull_of(scalars: Sequence[Scalar]) -> Term:

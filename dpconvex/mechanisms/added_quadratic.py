@@ -57,7 +57,7 @@ def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: 
 
 def hinged(analysis: Analysis) -> bool:
     """Say whether losses are hinges or the like: no target, and no logarithm of a sum of exponentials."""
-    scalars = [loss.scalar for loss in analysis.losses if (loss.scalar.shape or ("",))[0] != "logistic"]
+    scalars = [loss.scalar for loss in analysis.losses if not (loss.scalar.mean and loss.scalar.mean.slopes)]
     bent = any(piece.outer for scalar in scalars for piece in scalar.pieces)
     return bent and not leaf_lengths(analysis).target
 

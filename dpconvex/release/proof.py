@@ -4,25 +4,24 @@ The format is declared in docs/checking.md.  Nothing that is written here is tru
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import minimize_scalar
 from scipy.sparse.csgraph import connected_components
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.curvature import hull, widest
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.joint_supremum import HingeJoint, LogisticJoint, NormJoint, SoftmaxJoint
+from dpconvex.calculus.joint_supremum import MeanJoint, Touch
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.checker.expansion import REARRANGED
 from dpconvex.checker.files import PROSE
 from dpconvex.checker.reading import MOST_BYTES
-from dpconvex.core.abstract_values import Piece, Term
+from dpconvex.core.abstract_values import Piece
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import places
 from dpconvex.core.atoms.rules import lines
@@ -188,17 +187,16 @@ def witnesses(
     analysis: Analysis, certificate: Certificate, number: Mapping[Expression, int]
 ) -> tuple[list[list[Any]], list[list[int | str]]]:
     """Return the points that covariances are bounded about, in weighted rows of leaves, and where tangents touch."""
-    gram, points, touching = analysis.gram, list[Array](), list[list[float]]()
-    apart = certificate.is_gaussian  # curvature is bounded alone
-    beta, mu = 0.0 if apart else 1 / certificate.noise_scale, certificate.strong_convexity
+    gram, points, touching = analysis.gram, list[Array](), list[Touch]()
+    beta = 0.0 if certificate.is_gaussian else 1 / certificate.noise_scale  # 0 if curvature is bounded alone
+    mu = certificate.strong_convexity
     for loss in analysis.losses:
-        pieces = list(loss.scalar.pieces)
-        if isinstance(loss.joint, HingeJoint) or not (apart or isinstance(loss.joint, NormJoint | None)):
-            base, lead, tangent = tangent_of(loss.joint, pieces, beta, mu)
-            m, t, u = touch = next((known for known in touching if np.allclose(tangent, known, rtol=NEAR)), tangent)
-            touching += [] if touch is not tangent else [touch]
-            outer = beta * lead / (2 * m) + base.outer / (mu * (1 + u))
-            pieces += [Piece(base.terms, 0.0, 1.0), Piece(base.terms, outer, base.spread / (mu * (1 + t)))]
+        pieces, joint = list(loss.scalar.pieces), loss.joint
+        if isinstance(joint, MeanJoint) and (beta or joint.mean.piece.outer):
+            best = joint.touching(beta, mu)[1]
+            touch = next((known for known in touching if np.allclose(best, known, rtol=NEAR)), best)
+            touching += [] if touch is not best else [touch]
+            pieces += [Piece(joint.mean.piece.terms, 0.0, 1.0), joint.left(beta, mu, touch)]
         for piece in pieces:
             rows = hull(piece)
             if rows is not None and piece.spread > piece.outer:
@@ -212,30 +210,3 @@ def witnesses(
         centre = [[*place, exact(weight)] for place, weight in rounded if weight]
         found.setdefault(json.dumps(centre), centre)
     return list(found.values()), [exacts(tangent) for tangent in touching]
-
-
-def tangent_of(
-    joint: LogisticJoint | SoftmaxJoint | HingeJoint, pieces: list[Piece], beta: float, mu: float
-) -> tuple[Piece, float, list[float]]:
-    """Return the points of gradient and curvature, the gradient's factor, and where tangents of norm and logarithms touch."""
-    if isinstance(joint, SoftmaxJoint):
-        return Piece((joint.term,), 0.0, joint.scale), joint.scale, [joint.shortest(beta, mu)[0], 0.0, 0.0]
-    if isinstance(joint, LogisticJoint):
-        a, q = beta * joint.scale * joint.radius, joint.scale * joint.radius**2 / mu
-        slope = highest(lambda s: a * s + np.log1p(q * s * (1 - s)), joint.low, joint.high)
-        points = Term(np.vstack([0 * joint.row, joint.row]))
-        return Piece((points,), 0.0, joint.scale), joint.scale, [slope * joint.radius, q * slope * (1 - slope), 0.0]
-    square, r = joint.longest**2, joint.rank
-
-    def value(v: float) -> float:
-        bent = r * np.log1p(joint.spread * v / (r * mu)) + np.log1p(joint.outer * (square - v) / mu)
-        return float(beta * joint.lead * np.sqrt(square - v) + bent)
-
-    v = highest(value, 0.0, min(joint.variance, square))
-    return pieces[0], joint.lead, [np.sqrt(square - v), joint.spread * v / (r * mu), joint.outer * (square - v) / mu]
-
-
-def highest(value: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a concave function of one variable is largest."""
-    found = minimize_scalar(lambda x: -value(x), bounds=(low, high), method="bounded", options={"xatol": 1e-12})
-    return max((low, float(found.x), high), key=value)

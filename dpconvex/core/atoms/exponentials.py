@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from dpconvex.core.abstract_values import Interval, Piece, Scalar, hull_of
+from dpconvex.core.abstract_values import Interval, Mean, Piece, Scalar, Term, hull_of
 from dpconvex.core.atom import Atom, LeastCurvature, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
@@ -115,7 +115,9 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     slope = Interval(slope.low, min(slope.high, 1.0))
     outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, nearest * (1 - nearest))
     if entry.terms and rules.is_one_row(entry):
-        return replace(outcome, shape=("logistic", 1.0, entry.terms[0].rows[0], slope.low, slope.high))
+        (term,) = entry.terms
+        points = Term(np.concatenate([0 * term.rows, term.rows]), mass=term.mass)
+        return replace(outcome, mean=Mean(1.0, Piece((points,), 0.0, 1.0), slope))
     return outcome
 
 
@@ -213,8 +215,9 @@ def softmax_rule(expression: Expression, group: rules.Entries) -> Scalar:
     ends, hull = np.array(rules.entry_ends(group)), hull_of(group)
     largest = float(np.abs(ends[np.isfinite(ends)]).max(initial=1.0))
     value = Interval(*np.logaddexp.reduce(ends, axis=1).tolist()).rounded(len(group) * largest)
-    spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
-    return Scalar(value, (hull,), spread + rules.pieces_of(group), 1, rules.kink_of(group))
+    pieces = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
+    mean = Mean(1.0, pieces[0]) if pieces and all(entry.is_affine for entry in group) else None
+    return Scalar(value, (hull,), pieces + rules.pieces_of(group), 1, rules.kink_of(group), mean)
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:

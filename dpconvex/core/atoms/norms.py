@@ -60,8 +60,8 @@ def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
         still = ~rows.any(axis=1)
         moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
         least = float(np.linalg.norm(sizes[0][still])) * (1 - rules.ROUNDING * len(group))
-        shape = ("norm", 1.0, least) if least > 0 and order == 2 and not moved else None
-        return Scalar(value, (term,), pieces, shape=shape)
+        turn = (1.0, least) if least > 0 and order == 2 and not moved else None
+        return Scalar(value, (term,), pieces, turn=turn)
     reason = f"no curvature bound is known for the p-norm with p = {order:g}"
     if order >= 2:
         reason = f"the {order:g}-norm is not differentiable where its argument vanishes"
