@@ -123,6 +123,8 @@ class Feasible:
             if kind == "semidefinite" and len(nodes) == 1 and is_symmetric(nodes[0]):
                 self.matrices += nodes
             elif len(nodes) == 2 and (kind == "inequality" or (kind == "equality" and affine)):
+                sizes = {node.size for node in nodes}
+                require(len(sizes) == 1 or min(sizes) == 1, "the sides of a constraint have other shapes")
                 squares(template, self, args[0], ONE)
                 squares(template, self, args[1], -ONE)
                 self.read(kind, *nodes)
