@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.checker.files import replayed, said
+from dpconvex.checker.files import replayed
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
@@ -195,7 +195,7 @@ def check(chosen: argparse.Namespace) -> None:
     """Replay a proof; NumPy and CVXPY are not imported."""
     report = replayed(chosen.model)
     trusted = [f"  trusted: {fact}" for fact in report.trusted]
-    print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {said(report)}", *trusted]))
+    print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

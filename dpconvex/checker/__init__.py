@@ -43,6 +43,11 @@ class Report:
     trusted: tuple[str, ...]
     unreplayed: tuple[str, ...]
 
+    def __str__(self) -> str:
+        if self.unreplayed:
+            return f"not replayed: {'; '.join(self.unreplayed)}"
+        return f"replayed: {self.steps} steps, {len(self.trusted)} facts trusted"
+
 
 def check(text: bytes) -> Report:
     """Replay a proof.
@@ -69,6 +74,8 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
     require({*claim} <= CLAIMS and "tolerance" in claim, "it claims something else than a certificate, or less")
     if {*settings} - SETTINGS:
         raise Unreplayed(f"what pays for {', '.join(sorted({*settings} - SETTINGS))}")
+    require({*claim["privacy"]} <= {"epsilon", "delta", "adjacency"}, "it promises something else")
+    require(not any(is_negative(value) for value in claim.values()), "a number of the claim is negative")
     losses, rows = list[Loss](), None
     if kind == "statistics":
         check_statistics(part(proof, "moments"), template.record, claim, adjacency)
@@ -80,17 +87,25 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
             if feasible.unread:
                 raise Unreplayed(f"{error}, by what is read of the constraints") from None
             raise
+        root = whole(proof.get("regularizer"), len(template.nodes) - 1)
+        require(not template.nodes[root].private, "the regularizer reads the record")
         if kind in ("objective", "output"):
             shown, mu = value(claim, "strong_convexity"), value(proof, "modulus")
             require(mu <= shown <= mu * ROOM, "another strong convexity is shown than what is proved")
             claim["strong_convexity"] = mu
-            size, root = whole(claim.get("size"), 10**18, 1), whole(proof.get("regularizer"), len(template.nodes) - 1)
+            size = whole(claim.get("size"), 10**18, 1)
             strong = mu > 0 and is_modulus(template, feasible, root, size, value(claim, "added"), mu)
             require(strong, "the objective is less strongly convex than claimed")
     released = p if kind == "statistics" else len(template.weights)
     more = check_noise(claim, losses, rows, promised(claim, template.record, released), proof.get("sampled"))
     trusted = (*TRUSTED, *more, *((BEST_RUN,) if RUNS in settings else ()))
     return Report(len(template.nodes) + len(losses), trusted, ())
+
+
+def is_negative(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(is_negative(part) for key, part in value.items() if key != "eta")  # of the law of runs
+    return value.startswith("-") if isinstance(value, str) else isinstance(value, int) and value < 0
 
 
 def bounded(

@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import product
 from math import prod
 
-from dpconvex.checker.exact import ONE, ZERO, log, pivots, root, up
+from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
 from dpconvex.checker.reading import require
 from dpconvex.checker.rows import Rows, Vector, added, multiple
 from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, Turn, sums
@@ -91,7 +91,8 @@ def log_det(loss: Loss, mu: Fraction) -> Fraction:
             [value + w * (i == j) for j, value in enumerate(line)]
             for i, (w, line) in enumerate(zip(weights, loss.gram, strict=True))
         ]
-        found.append(log(prod(pivots(sums) or [], start=1 / prod(weights))))
+        eliminated = pivots(sums)
+        found += [] if eliminated is None else [log(prod(eliminated, start=1 / prod(weights)))]
     return min(found)
 
 
@@ -117,8 +118,19 @@ def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction
             break
         outer = beta * scalar.lead / (2 * m) + piece.outer / (mu * (1 + u))
         left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
-        apart = min(apart, left + trace(Piece(piece.hull, outer, piece.spread / (mu * (1 + t))), rows))
+        points = Piece(piece.hull, outer, piece.spread / (mu * (1 + t)))
+        apart = min(
+            apart, left + (trace(points, rows) if scalar.slopes is None else sloped(points, scalar.slopes, rows))
+        )
     return apart
+
+
+def sloped(piece: Piece, slopes: Range, rows: Rows) -> Fraction:
+    """Bound that trace for the points 0 and a, with weights of a among the slopes s: ``spread s (1 - s) + outer s^2``."""
+    bent = piece.spread - piece.outer
+    top = min(max(piece.spread / (2 * bent), slopes[0]), slopes[1]) if bent > 0 else slopes[1]
+    most = max(piece.spread * s - bent * s * s for s in (*slopes, top))
+    return up(most * max(map(rows.square, piece.hull)))
 
 
 def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:

@@ -19,20 +19,11 @@ Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH = 300_000, 100_000, 20_000
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
-ENTRYWISE = {
-    "add",
-    "negate",
-    "multiply",
-    "divide",
-    "abs",
-    "power",
-    "huber",
-    "logistic",
-    "maximum",
-    "declared",
-    "exp",
-    "log",
-}
+# Arguments of these have one shape, and of those there is one.
+ENTRYWISE = {"add", "negate", "multiply", "divide", "abs", "power", "huber", "logistic", "maximum", "declared"}
+ENTRYWISE |= {"exp", "log"}
+SINGLE = (ENTRYWISE - {"add", "multiply", "divide", "maximum"}) | {"sum", "log_sum_exp", "norm", "norm_nuc", "max"}
+SINGLE |= {"log_det", "lambda_max", "lambda_min", "index", "select", "reshape", "transpose", "broadcast"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -50,6 +41,7 @@ class Record:
     inner: list[tuple[Range, Range]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
+    balls: set[int] = field(default_factory=set)  # in the Euclidean norm
 
     def add(self, name: str, domain: Any) -> None:
         """Take a ball about 0 (of norm 1, 2 or infinity) or a box."""
@@ -68,6 +60,7 @@ class Record:
             square = radius**2
         apart = max(sum((times(end, end)[0] for end in ends), ZERO), -square)
         self.inner.append(((apart, square), (sum((power(end, 2)[0] for end in ends), ZERO), square)))
+        self.balls |= {len(self.sizes)} if domain.get("norm") == 2 else set()
         self.starts[name] = len(self.owner)
         self.lower, self.upper = self.lower + lower, self.upper + upper
         self.owner += [len(self.sizes)] * len(lower)
@@ -113,6 +106,9 @@ class Template:
         require(len(shape) <= 4 and node.size <= MOST_ENTRIES, f"node {k}: a shape is too large")
         spend(node.size)
         arguments = [self.nodes[a] for a in args]
+        fit = all(len(item.get(key, shape)) == node.size for key in ("groups", "places") if key in item)
+        fit &= name not in SINGLE or len(args) == 1
+        require(fit, f"node {k}: {name} does not have its shape, or has other arguments")
         entrywise = name in ENTRYWISE and not all(a.shape == shape for a in arguments)
         require(not entrywise, f"node {k}: the arguments of {name} have other shapes")
         node.varies = name == "variable" or any(a.varies for a in arguments)

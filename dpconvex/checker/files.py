@@ -21,9 +21,13 @@ def replayed(path: str) -> Report:
             return check(stream.read(MOST_BYTES + 1))
         try:
             with zipfile.ZipFile(stream) as archive:
-                proof, header = (archive.open(name).read(8 * MOST_BYTES) for name in ("proof.json", "header.npy"))
-            text = HEAD.sub(b"", header, 1).decode("utf-32-le")
-            compare(proof, part(json.loads(text, object_pairs_hook=distinct), "certificate", dict))
+                proof, head = (archive.open(name).read(8 * MOST_BYTES) for name in ("proof.json", "header.npy"))
+            text = HEAD.sub(b"", head, 1).decode("utf-32-le")
+            header = json.loads(text, object_pairs_hook=distinct)
+            certificate = part(header, "certificate", dict)
+            compare(proof, certificate)
+            stages = bool(header.get("whitening")) == bool(certificate.get("whitening"))
+            require(stages, "the release was whitened, and nothing was paid for that, or the reverse")
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
@@ -42,10 +46,3 @@ def numbers_of(value: Any) -> Any:
     if isinstance(value, str) and HEXADECIMAL.fullmatch(value):
         return number(value)
     return Fraction(value) if isinstance(value, int | float) and value == value else value
-
-
-def said(report: Report) -> str:
-    """Put a report into words."""
-    if report.unreplayed:
-        return f"not replayed: {'; '.join(report.unreplayed)}"
-    return f"replayed: {report.steps} steps, {len(report.trusted)} facts trusted"

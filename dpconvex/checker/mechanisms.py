@@ -151,6 +151,7 @@ def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> t
     require(tau >= value(claim, "tolerance"), "cover: it is for a shorter distance than the tolerance")
     require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")
     require((counting == 0) == replaced, "cover: records are counted where they are added or removed")
+    require(cover.get("noise") in ("discrete Laplace", "discrete Gaussian"), "cover: no noise on integers")
     side = root(Fraction(dimension))[1]
     if cover.get("noise") == "discrete Laplace":
         enough = (2 * tau * side / step + dimension) // 1 <= scale * epsilon
@@ -179,7 +180,10 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
 def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the promise."""
     epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
-    require(min(epsilon, rounds, scale) > 0 <= delta, "clustering: a number of it is not positive")
+    require(
+        min(epsilon, rounds, scale) > 0 <= delta and rounds.denominator == 1,
+        "clustering: a number of it is not positive",
+    )
     halves = [ZERO for _ in record.sizes]
     for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
         halves[base] += (high - low) ** 2 / 4
@@ -195,8 +199,11 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
 def check_whitening(noise: Claim, record: Record, replaced: bool, whole: Fraction) -> Left:
     """Check noise on a second moment; return its share of the promise, or what its grid loses and a level."""
     moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
-    square = record.squares[record.owner[record.starts[noise["field"]]]] / radius**2
-    enough = min(moved, sigma) > 0 and moved**2 >= (1 + replaced) * square**2
+    base = record.owner[record.starts[noise["field"]]]
+    require(
+        base in record.balls and record.squares[base] == radius**2, "whitening: its field is no ball of that radius"
+    )
+    enough = min(moved, sigma) > 0 and moved**2 >= 1 + replaced
     require(enough, "whitening: second moments of neighbours are farther apart")
     level, lost = moved / sigma * GRID_ROOM, (1 + exp(whole)[1]) * GRID_LOSS
     if value(noise, "composed"):
@@ -251,6 +258,7 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
         apart /= claim["strong_convexity"]
     elif kind == "gradients":
         if "sampling" in settings:
+            require(law == "gaussian", "samples: the given number is for normal noise")
             return (check_samples(claim, losses, given, left),)
         steps = value(settings, "steps")
         require(steps >= 1 and steps.denominator == 1 and law == "gaussian", "there are no such steps")

@@ -55,7 +55,7 @@ def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) ->
     if node.name in LINEAR or node.name == "negate":
         by = -weight if node.name == "negate" else weight
         found = [item for a in node.args for item in squares(template, feasible, a, by)]
-        return found if node.name == "add" or is_whole(node, first) else []
+        return found if node.name == "add" or (len(args) == 1 and is_whole(node, first)) else []
     if node.name in ("multiply", "divide"):
         by, moving = factor(node, *args)
         if by:
@@ -137,7 +137,7 @@ class Feasible:
         inner = node if node.entries is not None else self.template.nodes[node.args[0]]
         if other.entries is None or inner.entries is None:
             return
-        if node.name in ("norm", "norm_nuc") and is_whole(node, inner):
+        if node.name in ("norm", "norm_nuc") and node.size == 1 and is_whole(node, inner):
             places = Counter(c for entry in inner.entries for (c, _), a in entry.items() if c >= 0 and a == 1)
             single = all(len(entry) == 1 for entry in inner.entries) and places.total() == inner.size
             # Both entries of a symmetric matrix that a coordinate is.
@@ -187,4 +187,7 @@ class Feasible:
                 return None
             found = times((a * ends[0], a * ends[1]), (self.bounds[False][c], self.bounds[True][c]))
             low, high = low + min(found), high + max(found)
-        return low, high
+        corner = {c: max(abs(self.bounds[side][c]) for side in (False, True)) for c in touched}
+        square = sum((rows.weights[c] * value**2 for c, value in corner.items()), ZERO)
+        size = root(rows.square(row) * square)[1]
+        return max(low, -size), min(high, size)

@@ -14,7 +14,7 @@ from dpconvex.checker.reading import require, spend
 Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
-MOST_GENERATORS = 3000
+MOST_GENERATORS, FEW = 3000, 6
 
 
 def vector(values: Mapping[int, Fraction]) -> Vector:
@@ -111,13 +111,22 @@ class Rows:
 
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
-        total, alike = (ZERO, ZERO), dict[Kind, Fraction]()
+        total, alike, others = (ZERO, ZERO), dict[Kind, Fraction](), list[tuple[Form, Fraction]]()
         for k, value in self.forms_of(u, v).items():
             form = self.forms[k]
             if form.is_identity:
-                alike[form.kind] = value * form.factor
+                alike[form.kind] = alike.get(form.kind, ZERO) + value * form.factor
             else:
+                others.append((form, value))
                 total = plus(total, times((value, value), form.cross if cross else form.same))
+        if 1 < len(others) <= FEW:  # few forms are bounded together, too
+            whole: Block = defaultdict(Fraction)
+            for form, value in others:
+                for key, entry in form.block.items():
+                    whole[key] += value * entry
+            sides = [Form(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
+            ends = reduce(plus, (side.cross if cross else side.same for side in sides), (ZERO, ZERO))
+            total = max(total[0], ends[0]), min(total[1], ends[1])
         return plus(total, polynomial_range(alike, self.record, not cross))
 
     def square(self, u: Vector) -> Fraction:
@@ -150,13 +159,14 @@ class Form:
 
     def __init__(self, kind: Kind, other: Kind, block: Block, record: Record) -> None:
         spend(4 * len(block))
+        self.block = block
         self.kind, self.same, self.cross = (
             kind,
             *(block_range(kind, other, block, record, same) for same in (True, False)),
         )
         values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}
         count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(kind).items())
-        self.is_identity = kind == other and len(values) == 1 and len(block) == count
+        self.is_identity = kind == other and len(values) == 1 and len(block) == count and 0 not in values
         self.factor = min(values)
 
 

@@ -41,7 +41,8 @@ class Scalar:
 
     `behind` is the m of max(m, 0).  With a `lead`, gradients are no longer than that times the mean g of the only piece's points
     (and equal to it if the piece has a covariance alone).  Gradients of norms are in a ball, added to the hulls; `turn` is of a
-    norm that turns from entries that do not move to those that do: its factor, their longest gradient, a floor, and their number.
+    norm that turns from entries that do not move to those that do: its factor, their longest gradient, a floor, and their number;
+    `slopes` of a logistic term are the weights of the second of its two points.
     """
 
     value: Range
@@ -52,6 +53,12 @@ class Scalar:
     lead: Fraction | None = None
     ball: Fraction = ZERO
     turn: Turn | None = None
+    slopes: Range | None = None
+
+    def __post_init__(self) -> None:
+        low, high = self.value
+        require(low < FAR and high > -FAR, "a number is too large")
+        object.__setattr__(self, "value", (max(low, -FAR), min(high, FAR)))
 
     @property
     def is_affine(self) -> bool:
@@ -72,18 +79,32 @@ class Scalar:
                 lead = None
             else:  # a covariance moves with its points
                 pieces = (Piece(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
-        value, hulls = plus(self.value, other.value), self.hulls + other.hulls
-        turn = first.turn if second.is_affine and not second.hulls else None
-        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lead, self.ball + other.ball, turn)
+        low, high = plus(self.value, other.value)
+        value = (
+            -FAR if -FAR in (self.value[0], other.value[0]) else low,
+            FAR if FAR in (self.value[1], other.value[1]) else high,
+        )
+        hulls = self.hulls + other.hulls
+        turn, slopes = (first.turn, first.slopes) if second.is_affine and not second.hulls else (None, None)
+        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lead, self.ball + other.ball, turn, slopes)
 
     def times(self, factor: Range) -> Scalar:
         low, high = factor
         require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
+        require(max(map(abs, factor)) < FAR, "a factor that nothing bounds")
+        # What is unbounded stays so, whatever it is multiplied with.
+        ends = [
+            (FAR if (end > 0) == (by > 0) else -FAR) if abs(end) == FAR and by else end * by
+            for end in self.value
+            for by in factor
+        ]
+        value = outward(min(ends), max(ends))
         pieces = tuple(Piece(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
         lead = self.lead * high if self.lead and low == high > 0 else None
         turn = (self.turn[0] * high, *self.turn[1:]) if self.turn and low == high else None
         ball = self.ball * max(abs(low), abs(high))
-        return Scalar(times(self.value, factor), self.stretched(factor), pieces, self.kink, None, lead, ball, turn)
+        slopes = self.slopes if lead else None
+        return Scalar(value, self.stretched(factor), pieces, self.kink, None, lead, ball, turn, slopes)
 
     def stretched(self, factor: Range) -> tuple[Hull, ...]:
         ends = sorted(set(factor))
@@ -177,7 +198,7 @@ class Rules:
         side = 1 + max(i for i, _ in entries)
         pairs = [(i, j) for i in range(side) for j in range(side)]  # those that are missing, too
         square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i, j in pairs)
-        return square and side <= rows and rank * side <= columns
+        return bool(entries[0, 0]) and square and side <= rows and rank * side <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
@@ -197,6 +218,7 @@ class Rules:
             node = self.template.nodes[k]
             entries = enumerate(node.entries or [])
             self.known[k] = [self.leaf(k, *item) for item in entries] if self.is_leaf(k) else self.apply(k, node)
+            require(len(self.known[k]) == node.size, f"node {k}: {node.name} does not have its shape")
         return self.known[k]
 
     def apply(self, k: int, node: Node) -> list[Scalar]:
@@ -260,8 +282,8 @@ def logistic(s: Scalar, options: object) -> Scalar:
     found = log_sum_exp([Scalar((ZERO, ZERO)), s])
     if max(map(abs, s.value)) > 300:
         return found
-    low, high = s.value
-    return replace(found, hulls=s.stretched(outward(1 / (1 + exp(-low)[1]), 1 / (1 + exp(-high)[0]))))
+    slopes = outward(1 / (1 + exp(-s.value[0])[1]), 1 / (1 + exp(-s.value[1])[0]))
+    return replace(found, hulls=s.stretched(slopes), slopes=slopes if found.lead else None)
 
 
 def norm(group: list[Scalar], rows: Rows) -> Scalar:
@@ -270,7 +292,7 @@ def norm(group: list[Scalar], rows: Rows) -> Scalar:
     moving = [s for s in group if s.hulls or not s.is_affine]
     if not all(s.is_affine and len(s.vertices) == 1 for s in moving):
         raise Unreplayed("norms of what is not affine")
-    vectors = [s.hulls[0][0] for s in moving]
+    vectors = [s.vertices[0] for s in moving]
     steepest = root(max((sum(map(abs, line), ZERO) for line in rows.dominant(vectors)), default=ZERO))[1]
     floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
     pieces = tuple(Piece((row,), 1 / floor) for row in vectors if floor)
@@ -284,7 +306,10 @@ def huber(s: Scalar, options: dict[str, object]) -> Scalar:
     require(threshold > 0, "the threshold of huber is not positive")
     low, high = (min(max(end, -threshold), threshold) for end in s.value)
     values = [c * (2 * end - c) for c, end in ((low, s.value[0]), (high, s.value[1]))]
-    value = ZERO if s.value[0] <= 0 <= s.value[1] else min(values), max(values)
+    value = (
+        ZERO if s.value[0] <= 0 <= s.value[1] else min(values),
+        FAR if FAR in (-s.value[0], s.value[1]) else max(values),
+    )
     curvature = Fraction(2) if s.value[0] < threshold and s.value[1] > -threshold else ZERO
     return (s.behind or s).through(value, (2 * low, 2 * high), curvature)
 
@@ -299,7 +324,8 @@ def square(s: Scalar, options: dict[str, object]) -> Scalar:
 def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
     """A function of one variable whose slopes and curvature are declared: that what runs has them is trusted."""
     low, high, curvature = (number(options.get(name)) for name in ("low", "high", "curvature"))
-    require(low == high or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
+    flat = low == high and curvature >= 0
+    require(flat or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
     return s.through((-FAR, FAR), (low, high), curvature)
 
 

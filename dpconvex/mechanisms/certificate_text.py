@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from dpconvex.checker import Report, check
-from dpconvex.checker.files import said
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, brief, details, listing, paragraph
 
@@ -145,7 +144,7 @@ class CertificateText(Printed):
         """
         text, why = self._written
         report = Report(0, (), (why,)) if text is None else check(text)
-        self.noted(f"The proof was checked: {said(report)}.")
+        self.noted(f"The proof was checked: {report}.")
         return report
 
     def noted(self: Any, replayed: str) -> Any:

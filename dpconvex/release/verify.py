@@ -143,6 +143,8 @@ class Method:
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
+        if not isinstance(self.checked, bool):
+            raise TemplateError(f"verify: checked must be True or False, not {self.checked!r}.")
         if not self.checked:
             return self._proved(template, privacy, size)
         return replayed(partial(self._proved, template, size=size), privacy)

@@ -181,12 +181,7 @@ def said(proof):
         return f"rejected: {step}"
 
 
-# Of this one the checker rejects the genuine proof, too: slopes that K narrows bend a little less than it knows.
-REFUSED = {"narrow slopes did not curve at their ends"}
-XFAIL = pytest.mark.xfail(strict=True, raises=AssertionError)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=XFAIL if name in REFUSED else ()) for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_what_was_a_false_guarantee_is_rejected(name):
     build, edit, step = CASES[name]
     true = build()

@@ -204,7 +204,7 @@ def test_what_is_trusted_of_samples_and_runs_is_named():
     assert "accounting for several fits" in check(together.proof).unreplayed[0]
 
 
-@pytest.mark.parametrize("change", [{"counting": 0}, {"distance": "tolerance"}])
+@pytest.mark.parametrize("change", [{"counting": 0}, {"distance": 0}, {"noise": "discrete uniform"}, {"step": 3}])
 def test_a_cover_for_less_than_there_is_does_not_follow(change):
     wrong = json.loads(proof_of(LOGISTIC, "add-remove", "output-gamma"))
     claim = wrong["claim"]

@@ -1,0 +1,146 @@
+"""False proofs that a checker might believe, written by hand; beside each the true claim, or the true graph, is accepted."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.checker import check, files
+from dpconvex.checker.reading import Rejected
+
+# Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
+START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]
+START += [("constant", [], [], {"value": [1]}), ("quad_over_lin", [], [0, 3], {"groups": [[0, 1]]})]
+COVER = {"noise": "discrete Laplace", "epsilon": "0x1p-7", "delta": 0, "distance": "0x1p-20", "step": "0x1p-23"}
+COVER |= {"dimension": 2, "scale": "0x1p20", "counting": 0}
+CLAIM = {"privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}, "perturbed": "output", "noise": "gamma"}
+CLAIM |= {"size": 100, "added": 0, "tolerance": "0x1p-20", "settings": {}, "noise_dimension": 2, "cover": COVER}
+
+
+def replayed(nodes, bound, *, loss=-1, modulus=200, claim=(), **parts):
+    """Whether output perturbation of a loss, the last node, is believed to need noise for gradients of so many."""
+    graph = [{"op": op, "shape": shape, "args": args, **more} for op, shape, args, more in (*START, *nodes)]
+    numbers = {"gradient_bound": bound, "sensitivity": 2 * bound, "noise_scale": 2.04 * bound / modulus}
+    numbers = {key: float(value).hex() for key, value in (numbers | {"strong_convexity": modulus}).items()}
+    proof = {"format": "dpconvex proof 1", "claim": CLAIM | numbers | dict(claim), "nodes": graph, "cells": [0, 0]}
+    proof |= {"record": {"x": {"dim": 2, "radius": 1, "norm": 2}}, "losses": [loss % len(graph)], "regularizer": 4}
+    proof |= {"constraints": [], "parts": [], "centres": [], "tangents": [], "moments": [], "layout": []}
+    try:
+        return not check(json.dumps(proof | {"modulus": float(modulus).hex()} | parts).encode()).unreplayed
+    except Rejected:
+        return False
+
+
+def number(value):
+    return "constant", [], [], {"value": [value]}
+
+
+def apply(operation, *args, **more):
+    return operation, [], list(args), more
+
+
+LOGISTIC = [apply("logistic", 2)]
+
+
+def test_a_true_one_is_replayed():
+    assert replayed(LOGISTIC, 1 + 1e-9)
+    assert not replayed(LOGISTIC, 0.99)
+    assert not replayed(LOGISTIC, 1 + 1e-9, modulus=201)
+
+
+def test_products_of_different_scalars_are_no_inner_product():
+    """Of x and x in another order, <x, x'> had vanished."""
+    nodes = [("index", [2], [1], {"places": [1, 0]}), ("matmul", [], [5, 0], {})]
+    nodes += [apply("logistic", 2), apply("logistic", 6), apply("add", 7, 8)]
+    assert replayed(nodes, 2 + 1e-9)
+    assert not replayed(nodes, 1 + 1e-9)
+
+
+@pytest.mark.parametrize("constant", ["0x1p1001", "0x1p999"])
+def test_what_is_unbounded_stays_so(constant):
+    """2^20 max(x'w, 1): a scale had brought infinity within reach."""
+    nodes = [number(constant), number("0x1p-981"), apply("multiply", 5, 2), apply("maximum", 7, 5)]
+    assert not replayed([*nodes, apply("multiply", 6, 8)], 2.0**-60)
+    assert not replayed([*nodes, apply("multiply", 6, 8), apply("multiply", 9, 9)], 2.0**-60)
+
+
+def test_norms_see_all_of_an_entry():
+    nodes = [number(1000), number("0x1p-20"), number(-1001), apply("multiply", 6, 2), apply("multiply", 5, 2)]
+    nodes += [apply("maximum", 8, 7), apply("maximum", 9, 7), apply("add", 10, 11)]
+    nodes += [("concatenate", [2], [12, 3], {"places": [0, 1]}), apply("norm", 13, p=2, groups=[[0, 1]])]
+    ball = [apply("norm", 0, p=2, groups=[[0, 1]])]
+    constraints = [{"kind": "inequality", "args": [15, 3]}]
+    assert not replayed([*nodes, *ball], 2.0**-19, loss=14, constraints=constraints)
+
+
+def test_a_part_that_is_left_out_curves_nothing():
+    nodes = [*LOGISTIC, number(2**40), apply("multiply", 6, 4), apply("concatenate", 4, 7, places=[0])]
+    assert replayed(nodes, 1 + 1e-9, loss=5)
+    assert not replayed(nodes, 1 + 1e-9, loss=5, regularizer=8, modulus=2**40)
+
+
+def test_norms_of_parts_are_no_ball():
+    square = apply("power", 2, p=2)
+    ball, box = apply("norm", 0, p=2, groups=[[0, 1]]), ("norm", [2], [0], {"p": 2, "groups": [[0], [1]]})
+    constraints = [{"kind": "inequality", "args": [6, 3]}]
+    assert replayed([square, ball], 2 + 1e-9, loss=5, constraints=constraints)
+    assert not replayed([square, box], 2 + 1e-9, loss=5, constraints=constraints)
+
+
+def test_declared_functions_do_not_bend_down():
+    nodes = [*LOGISTIC, apply("declared", 2, low=0, high=0, curvature="-0x1p-2"), apply("add", 5, 6)]
+    objective = {"perturbed": "objective", "noise_scale": "0x1.05p+1"}
+    assert not replayed(nodes, 1 + 1e-9, claim=objective)
+
+
+WRONG = [
+    apply("sum", 5, groups=[[0], [0]]),
+    apply("concatenate", 5, 5, places=[0, 1]),
+    apply("sum", 5, 5, groups=[[0]]),
+]
+
+
+@pytest.mark.parametrize("node", WRONG)
+def test_nodes_have_their_shape_and_arguments(node):
+    assert not replayed([*LOGISTIC, node], 1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "noise_scale", "tolerance", "added"])
+def test_no_number_of_a_claim_is_negative(name):
+    certificate = dp.verify(
+        dp.load("linear_regression", features=2), dp.Privacy(1.0), 1000, dp.SufficientStatistics("gamma")
+    )
+    proof = json.loads(certificate.proof)
+    proof["claim"] |= {"noise_scale": (1e-9).hex(), name: "-0x1p+2"}
+    with pytest.raises(Rejected, match="negative"):
+        check(json.dumps(proof).encode())
+
+
+def test_a_whitening_that_is_left_out_is_missed(tmp_path):
+    """The matrix is in the file, and neither the certificate nor its proof say anything of it."""
+    data, whole, less = (
+        {"x": [[0.5, 0.1], [0.1, 0.4]] * 50, "y": [1, -1] * 50},
+        tmp_path / "whole.npz",
+        tmp_path / "less.npz",
+    )
+    options = {"mechanism": dp.NoisyGradientDescent(clip=0.3, steps=5), "whitening": dp.PrivateWhitening()}
+    dp.solve(dp.load("logistic_regression", features=2), data, dp.Privacy(1.0, 1e-5), **options).save(whole)
+    assert not files.replayed(str(whole)).unreplayed
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(less, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "proof.json":
+                proof = json.loads(content)
+                del proof["claim"]["whitening"]
+                content = json.dumps(proof).encode()
+            elif name == "header.npy":
+                header = json.loads(str(np.load(io.BytesIO(content))))
+                header["certificate"]["whitening"] = None
+                np.save(found := io.BytesIO(), np.array(json.dumps(header)))
+                content = found.getvalue()
+            new.writestr(name, content)
+    with pytest.raises(Rejected, match="whitened"):
+        files.replayed(str(less))
