@@ -16,11 +16,12 @@ from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
 
 TRUSTED = (
-    "what is proved about mechanisms (docs/theory.md, sections 6 to 8, 13, 16 and 18, and docs/release.md)",
+    "what is proved about mechanisms (docs/theory.md, sections 4 to 11, 16 and 18, and docs/release.md, section 3)",
     "noise is drawn from the law that the certificate names, and its norm stays below its cap but for a probability of 2^-100",
     "the computed answer lies within the tolerance of the exact one: each fit proves that, of its own data",
     "what rounding does to sums of gradients is within the part of the sensitivity that is for it, where steps are released",
-    "one record is one person; arrays in the template are public, and functions that a user declares have the declared slopes",
+    "the graph, the losses of all labels, and the stages are those of the fit; words and numbers that no inequality uses",
+    "one record is one person; arrays in the template are public, and functions that a user declares are as they are declared",
 )
 
 CLAIMS = {"privacy", "mechanism", "size", "gradient_bound", "sensitivity", "strong_convexity", "added", "hessian_bound"}
