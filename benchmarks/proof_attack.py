@@ -162,7 +162,10 @@ def broken(proof):
     apart, cost, room = number(claim["sensitivity"]), 0.0, 1 + 1e-9
     if kind != "statistics":
         graph = json.dumps({part: proof[part] for part in ("nodes", "record", "losses", "regularizer", "constraints")})
-        slopes, bend, public = observed(graph, kind in ("objective", "output"))
+        try:
+            slopes, bend, public = observed(graph, kind in ("objective", "output"))
+        except (TypeError, ValueError) as error:  # nothing rests on the graph where all gradients are clipped
+            return "" if kind == "gradients" else f"a graph that nobody can evaluate: {error}"
         if not len(slopes):
             return ""  # no parameters are found that the constraints allow
         mu, clip = number(proof["modulus"]), number(settings.get("clip", 0)) or math.inf
