@@ -46,6 +46,9 @@ class Record:
     def add(self, name: str, domain: Any) -> None:
         """Take a ball about 0 (of norm 1, 2 or infinity) or a box."""
         require(isinstance(domain, dict) and name not in self.starts, f"field {name!r} is no ball, box or choice")
+        require(
+            {*domain} in ({"dim", "radius", "norm"}, {"lower", "upper"}), f"field {name!r} is no ball, box or choice"
+        )
         if "radius" in domain:
             size, radius = whole(domain.get("dim"), 10**6, 1), number(domain["radius"])
             require(radius > 0 and domain.get("norm") in (1, 2, "inf"), f"field {name!r}: no ball")
@@ -107,7 +110,8 @@ class Template:
         spend(node.size)
         arguments = [self.nodes[a] for a in args]
         fit = all(len(item.get(key, shape)) == node.size for key in ("groups", "places") if key in item)
-        fit &= name not in SINGLE or len(args) == 1
+        fit &= (name not in SINGLE or len(args) == 1) and (name != "sum" or "groups" in item)
+        fit &= ("places" in item) == (name in REARRANGED) and not {"places", "groups"} <= {*item}
         require(fit, f"node {k}: {name} does not have its shape, or has other arguments")
         entrywise = name in ENTRYWISE and not all(a.shape == shape for a in arguments)
         require(not entrywise, f"node {k}: the arguments of {name} have other shapes")

@@ -24,7 +24,8 @@ def constant(node: Node) -> Fraction:
 
 def is_whole(node: Node, inner: Node) -> bool:
     """Whether an expression takes every entry of its argument, and once."""
-    taken = node.options.get("groups", [node.options.get("places", [*range(inner.size)])])
+    whole = [*range(inner.size)]
+    taken = [node.options.get("places", [])] if node.name in REARRANGED else node.options.get("groups", [whole])
     return sorted(j for group in taken for j in group) == [*range(inner.size)]
 
 

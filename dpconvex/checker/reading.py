@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS = 2**23, 5_000, 2200, 500_000
-HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f])\.?([0-9a-f]*)p([+-]?[0-9]{1,4})")
+HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
 class Rejected(Exception):
@@ -64,7 +64,7 @@ def number(text: Any) -> Fraction:
         return Fraction(text)
     match = HEXADECIMAL.fullmatch(text) if isinstance(text, str) and len(text) < 60 else None
     require(match is not None, f"no exact number in hexadecimal: {text!r:.50}")
-    sign, head, tail, exponent = match.groups()  # type: ignore[union-attr]
+    sign, head, tail, exponent = match.groups("")  # type: ignore[union-attr]
     require(abs(int(exponent)) <= 1100, f"an exponent is too large: {text}")
     return Fraction(int(sign + head + tail, 16)) * Fraction(2) ** (int(exponent) - 4 * len(tail))
 

@@ -189,9 +189,12 @@ class Rules:
         alike = all(shape == shapes[0] for shape in shapes) and len(cells) == len(shapes)
         if not alike or any(lengths[place] != weight for place, weight in zip(places, weights, strict=True)):
             return False
+        require(rows.denominator == columns.denominator == 1, "sides of a matrix are no whole numbers")
         rank = dimension(self.leaves.values())
         if all(len(place) == 1 for place in places):
             return rank <= rows and len({place for place, _ in shapes[0]}) <= columns
+        if any(i > j or weight != (1 if i == j else 2) for (i, j), weight in zip(places, weights, strict=True)):
+            return False  # the coordinates are no symmetric matrices
         entries: dict[tuple[int, int], Entry] = defaultdict(dict)
         for ((i, j), monomial), value in shapes[0].items():
             entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
@@ -204,7 +207,8 @@ class Rules:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
         row = self.leaves.get((k, j), ())
         if row:
-            value = plus(value, self.feasible.reach(entry, row, self.rows) or (-FAR, FAR))
+            reach = self.feasible.reach(entry, row, self.rows)
+            value = (-FAR, FAR) if reach is None else plus(value, reach)
         return Scalar(value, ((row,),) if row else ())
 
     def combination(self, terms: Any) -> Vector:

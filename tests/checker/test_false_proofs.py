@@ -67,6 +67,30 @@ def test_what_is_unbounded_stays_so(constant):
     assert not replayed([*nodes, apply("multiply", 6, 8), apply("multiply", 9, 9)], 2.0**-60)
 
 
+def test_a_number_added_to_what_is_unbounded_bounds_nothing():
+    nodes = [number("0x1p1000"), number("-0x1p0"), number("0x1p-1000"), apply("multiply", 5, 2), apply("add", 8, 6)]
+    nodes += [apply("logistic", 9), apply("multiply", 7, 10), apply("power", 11, p=2)]
+    assert not replayed(nodes, 3)
+
+
+@pytest.mark.parametrize("domain", [{"lower": [-1, -1], "upper": [1, 1], "norm": 2}, {"dim": 2, "radius": 1}])
+def test_domains_are_balls_or_boxes(domain):
+    assert not replayed(LOGISTIC, 2, record={"x": domain})
+
+
+def test_features_of_no_symmetric_matrix_are_no_squares():
+    """The nuclear norm of [[1, x], [x, x^2]] is 2, and the length of (1, x, x^2) the root of 3."""
+    nodes = [("variable", [3], [], {"name": "v"}), ("field", [], [], {"field": "t"}), apply("multiply", 6, 6)]
+    nodes += [("concatenate", [3], [3, 6, 7], {"places": [0, 1, 2]}), ("matmul", [], [8, 5], {}), apply("logistic", 9)]
+    nodes += [apply("quad_over_lin", 5, 3, groups=[[0, 1, 2]]), apply("add", 4, 11)]
+    matrix = {"perturbed": "objective", "noise": "matrix", "noise_dimension": 5, "settings": {"rows": 2, "columns": 2}}
+    matrix |= {"cover": COVER | {"dimension": 5}, "added": 2**40, "noise_scale": (2 * 1.733 / 0.99).hex()}
+    record = {"x": {"dim": 2, "radius": 1, "norm": 2}, "t": {"lower": [-1], "upper": [1]}}
+    layout = [[0, 0], [0, 1], [0, 0], [0, 1], [1, 1]]
+    parts = {"record": record, "cells": [0, 0, 1, 1, 1], "layout": layout, "regularizer": 12}
+    assert not replayed(nodes, 3**0.5 + 1e-6, loss=10, modulus=2.0**40, claim=matrix, **parts)
+
+
 def test_norms_see_all_of_an_entry():
     nodes = [number(1000), number("0x1p-20"), number(-1001), apply("multiply", 6, 2), apply("multiply", 5, 2)]
     nodes += [apply("maximum", 8, 7), apply("maximum", 9, 7), apply("add", 10, 11)]
@@ -80,6 +104,18 @@ def test_a_part_that_is_left_out_curves_nothing():
     nodes = [*LOGISTIC, number(2**40), apply("multiply", 6, 4), apply("concatenate", 4, 7, places=[0])]
     assert replayed(nodes, 1 + 1e-9, loss=5)
     assert not replayed(nodes, 1 + 1e-9, loss=5, regularizer=8, modulus=2**40)
+
+
+@pytest.mark.parametrize("more", [{}, {"groups": [[0], [1]]}])
+def test_entries_that_are_taken_twice_are_not_all(more):
+    nodes = [*LOGISTIC, ("power", [2], [0], {"p": 2}), ("index", [2], [6], {"places": [0, 0], **more})]
+    assert not replayed([*nodes, apply("sum", 7, groups=[[0, 1]])], 1 + 1e-9, loss=5, regularizer=8)
+
+
+@pytest.mark.parametrize(("radius", "holds"), [("0x1p+0", True), ("0x1p+4", False), ("0x10p+0", False)])
+def test_hexadecimal_numbers_have_a_point_after_the_first_digit(radius, holds):
+    record = {"x": {"dim": 2, "radius": radius, "norm": 2}}
+    assert replayed(LOGISTIC, 1 + 1e-9, record=record) == holds
 
 
 def test_norms_of_parts_are_no_ball():
