@@ -75,10 +75,8 @@ def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
     apart = first.length + second.length
     if first.vertices is None or second.vertices is None or len(first.vertices) * len(second.vertices) > MOST_PAIRS:
         return apart
-    largest = ZERO
-    for u, v in product(first.vertices, second.vertices):
-        largest = max(largest, rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0])
-    return min(apart, root(largest)[1])
+    largest = max(rows.apart(u, v) for u, v in product(first.vertices, second.vertices))
+    return min(apart, root(max(largest, ZERO))[1])
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:

@@ -62,8 +62,7 @@ def perturbation_delta(
         curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
         if front.vertices is None or ends is None:  # differences of gradients are no polytope of few vertices
             return ONE
-        pairs = product(front.vertices, ends)
-        squares = (rows.square(u) + rows.square(v) - 2 * rows.product(u, v, cross=True)[0] for u, v in pairs)
+        squares = (rows.apart(u, v) for u, v in product(front.vertices, ends))
         shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
         sums = (
             sum((n * gaussian_delta(left, shift) for shift, n in shifts.items()), ZERO) if left >= 0 else ONE
@@ -230,12 +229,7 @@ def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) ->
 
 def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left, given: Any) -> tuple[str, ...]:
     """Check that the mechanism's noise keeps what is left of the promise; return what more is trusted."""
-    kind, law, settings, adjacency = (
-        claim["perturbed"],
-        claim["noise"],
-        claim["settings"],
-        claim["privacy"]["adjacency"],
-    )
+    kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta, level), (apart, scale) = left, values(claim, "sensitivity noise_scale")
     require(min(scale, epsilon) > 0 <= delta, "there is no noise, or nothing of the promise is left for it")
     shown = sum(values(claim, "noise_epsilon jacobian_epsilon"))
@@ -244,7 +238,7 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
         raise Unreplayed(f"whitening and {claim.get('mechanism')} as one Gaussian mechanism")
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
-        mu, nuclear = claim["strong_convexity"], law == "matrix"
+        adjacency, mu, nuclear = claim["privacy"]["adjacency"], claim["strong_convexity"], law == "matrix"
         if law == "gaussian" and perturbation_delta(losses, rows, scale, mu, adjacency, epsilon, delta) > delta:
             raise Unreplayed("the joint bound of gradient and curvature under Gaussian noise")
         if law != "gaussian":

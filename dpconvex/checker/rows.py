@@ -136,6 +136,10 @@ class Rows:
             self.squares[u] = max(min(self.product(u, u)[1], shared), ZERO)
         return self.squares[u]
 
+    def apart(self, u: Vector, v: Vector) -> Fraction:
+        """Bound ``||A_z' u - A_z'' v||^2`` from above, for two records."""
+        return self.square(u) + self.square(v) - 2 * self.product(u, v, cross=True)[0]
+
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""
         side = range(len(vectors))
@@ -159,11 +163,8 @@ class Form:
 
     def __init__(self, kind: Kind, other: Kind, block: Block, record: Record) -> None:
         spend(4 * len(block))
-        self.block = block
-        self.kind, self.same, self.cross = (
-            kind,
-            *(block_range(kind, other, block, record, same) for same in (True, False)),
-        )
+        self.kind, self.block = kind, block
+        self.same, self.cross = (block_range(kind, other, block, record, same) for same in (True, False))
         values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}
         count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(kind).items())
         self.is_identity = kind == other and len(values) == 1 and len(block) == count and 0 not in values
