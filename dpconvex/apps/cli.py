@@ -191,18 +191,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def check(chosen: argparse.Namespace) -> None:
-    """Replay a proof; NumPy and CVXPY are not imported."""
+def check(chosen: argparse.Namespace) -> int:
+    """Replay a proof, all of it, or return another status than 0; NumPy and CVXPY are not imported."""
     report = replayed(chosen.model)
     trusted = [f"  trusted: {fact}" for fact in report.trusted]
     print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
+    return REFUSED if report.unreplayed else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
     try:
-        getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name)(chosen)
+        status: int | None = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name)(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough
         sys.stdout = None
@@ -221,4 +222,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(told))
         print(f"dpconvex {chosen.name}: {message}", file=sys.stderr)
         return REFUSED if isinstance(error, NotPrivate | NotConverged | BudgetExceeded | Rejected) else MISTAKEN
-    return 0
+    return status or 0

@@ -10,7 +10,7 @@ from dpconvex.checker.constants import Loss, constants
 from dpconvex.checker.expansion import Template
 from dpconvex.checker.mechanisms import ROOM, RUN, RUNS, check_noise, promised, sensitivity
 from dpconvex.checker.public import Feasible, is_modulus
-from dpconvex.checker.reading import Rejected, Unreplayed, numbers, parsed, part, require, value, whole, wholes
+from dpconvex.checker.reading import Rejected, Unreplayed, numbers, parsed, part, require, spend, value, whole, wholes
 from dpconvex.checker.rows import Rows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
@@ -116,6 +116,7 @@ def bounded(
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
     rows = Rows(template, wholes(proof.get("cells"), 10**6), wholes(proof.get("parts"), 10**6))
     roots, p = wholes(proof.get("losses"), len(template.nodes) - 1), claim["noise_dimension"]
+    spend(2 * len(roots) ** 2)
     require(len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or one is no number")
     rules = Rules(template, rows, feasible, roots)
     least = len(template.weights) if kind == "output" else dimension(rules.coefficients)

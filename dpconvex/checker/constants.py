@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
-from dpconvex.checker.reading import require
+from dpconvex.checker.reading import require, spend
 from dpconvex.checker.rows import Rows, Vector, added, multiple
 from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, Turn, sums
 
@@ -136,6 +136,7 @@ def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:
 
     Gradients are as long as s, eigenvalues as large as c, and one as c^3; of each stretch of angles, the largest of each counts.
     """
+    spend(STRETCHES)
     scale, steepest, floor, count = turn
     ratio, across, along = scale * steepest**2 / (floor * mu), *((count - 1, 1) if count <= most else (most, 0))
     found = ZERO

@@ -99,17 +99,23 @@ def normal_tail(t: Fraction) -> Range:
 
 
 def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
-    """Eliminate a symmetric matrix, exactly: its determinant is the product of the pivots; None if it is not semidefinite."""
-    spend(len(matrix) ** 3 // 6)
-    rows, found = [list(row) for row in matrix], []
+    """Eliminate a symmetric matrix, exactly: its determinant is the product of the pivots; None if it is not semidefinite.
+
+    All entries stay whole numbers, minors of the matrix times a common denominator (Bareiss 1968).
+    """
+    scale = math.lcm(*(a.denominator for row in matrix for a in row))
+    rows = [[a.numerator * (scale // a.denominator) for a in row] for row in matrix]
+    longest = max((abs(a).bit_length() for row in rows for a in row), default=0)
+    spend(len(rows) ** 3 // 6 * (1 + len(rows) * longest // 5000))
+    found, last = [], 1
     while rows:
-        first, *rest = rows
-        if first[0] < 0 or (first[0] == 0 and any((*first, *(row[0] for row in rest)))):
+        (lead, *first), *rest = rows
+        if lead < 0 or (lead == 0 and any((*first, *(row[0] for row in rest)))):
             return None
-        found.append(first[0])
-        factors = [row[0] / first[0] if row[0] else ZERO for row in rest]
+        found.append(Fraction(lead, last * scale))
         rows = [
-            [a - f * b for a, b in zip(row[1:], first[1:], strict=True)] if f else row[1:]
-            for f, row in zip(factors, rest, strict=True)
+            [lead * b - row[0] * a for a, b in zip(first, row[1:], strict=True)] if lead else row[1:] for row in rest
         ]
+        rows = [[a // last for a in row] for row in rows] if lead else rows
+        last = lead or last
     return found

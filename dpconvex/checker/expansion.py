@@ -17,13 +17,14 @@ from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require,
 T = TypeVar("T")
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
-MOST_TERMS, MOST_ENTRIES, MOST_LENGTH = 300_000, 100_000, 20_000
+MOST_TERMS, MOST_ENTRIES, MOST_LENGTH, MOST_DEGREE = 300_000, 100_000, 20_000, 64
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
 # Arguments of these have one shape, and of those there is one.
 ENTRYWISE = {"add", "negate", "multiply", "divide", "abs", "power", "huber", "logistic", "maximum", "declared"}
 ENTRYWISE |= {"exp", "log"}
 SINGLE = (ENTRYWISE - {"add", "multiply", "divide", "maximum"}) | {"sum", "log_sum_exp", "norm", "norm_nuc", "max"}
 SINGLE |= {"log_det", "lambda_max", "lambda_min", "index", "select", "reshape", "transpose", "broadcast"}
+NUMBERS = {"quad_over_lin", "norm_nuc", "log_det", "lambda_max", "lambda_min"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -106,7 +107,8 @@ class Template:
         name, shape = part(item, "op", str), wholes(part(item, "shape"), MOST_ENTRIES)
         args = wholes(item.get("args", []), k - 1)  # those before
         node = Node(name, args, shape, item)
-        require(len(shape) <= 4 and node.size <= MOST_ENTRIES, f"node {k}: a shape is too large")
+        require(len(shape) <= 4 and 0 < node.size <= MOST_ENTRIES, f"node {k}: a shape is empty or too large")
+        require(node.size == 1 or name not in NUMBERS, f"node {k}: {name} is one number")
         spend(node.size)
         arguments = [self.nodes[a] for a in args]
         fit = all(len(item.get(key, shape)) == node.size for key in ("groups", "places") if key in item)
@@ -123,8 +125,8 @@ class Template:
             if node.entries is not None:
                 require(len(node.entries) == node.size, f"node {k}: {name} does not have its shape")
                 require(sum(map(len, node.entries)) <= MOST_TERMS, f"node {k}: {name} has too many terms")
-                longest = max((abs(a.numerator) + a.denominator for e in node.entries for a in e.values()), default=0)
-                require(longest < 2**MOST_LENGTH, f"node {k}: {name} has too long numbers")
+                largest = max((abs(a.numerator) + a.denominator for e in node.entries for a in e.values()), default=0)
+                require(largest < 2**MOST_LENGTH, f"node {k}: {name} has too long numbers")
         return node
 
     def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:
@@ -171,6 +173,7 @@ def linear(
     """Apply an operation that is linear in each argument, to entries or to what is known of them; None if it is none."""
     name, options = node.name, node.options
     if name in REARRANGED:
+        spend(sum(map(len, given)))
         flat = [item for items in given for item in items]
         return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
     if name == "add":
@@ -194,10 +197,16 @@ def linear(
     return [add([multiply(one[i], two[j]) for i, j in group]) for group in groups]
 
 
+def longest(entry: Entry) -> int:
+    """Return how many times longer than usual a number of an entry takes to add or multiply; the first stands for all."""
+    first = next(iter(entry.values()), ZERO)
+    return 1 + (first.numerator.bit_length() + first.denominator.bit_length()) // 250
+
+
 def total(terms: Iterable[Entry]) -> Entry:
     found: Entry = {}
     for term in terms:
-        spend(len(term))
+        spend(len(term) * longest(term))
         for key, value in term.items():
             found[key] = found.get(key, ZERO) + value
     return {key: value for key, value in found.items() if value}
@@ -209,10 +218,11 @@ def scaled(entry: Entry, factor: Fraction) -> Entry:
 
 def product(one: Entry, two: Entry) -> Entry:
     """Multiply entries of which at most one has parameters."""
-    spend(len(one) * len(two))
+    spend(len(one) * len(two) * (longest(one) + longest(two)))
     found: Entry = {}
     for (c, first), a in one.items():
         for (d, second), b in two.items():
+            require(len(first) + len(second) <= MOST_DEGREE, "the degree of a monomial is too high")
             key = max(c, d), tuple(sorted(first + second))
             found[key] = found.get(key, ZERO) + a * b
     return found

@@ -216,6 +216,7 @@ def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) ->
     (*kind, epsilon, delta), settings = values(given, "steps sampling multiplier epsilon delta"), claim["settings"]
     (steps, rate, multiplier), rest = kind, (left[0] - epsilon, left[1] - delta)
     same = kind == values(settings, "steps sampling multiplier") and steps >= 1 > rate > 0 < multiplier
+    same &= steps.denominator == 1
     require(same and claim["privacy"]["adjacency"] == "add-remove", "samples: the given number is for others")
     require(min(*rest, epsilon, delta) > 0, "samples: the given number costs more than what is left")
     longest = max((loss.length for loss in losses), default=value(settings, "clip"))

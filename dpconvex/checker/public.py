@@ -8,7 +8,7 @@ from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
 from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, number_of, scaled, total
-from dpconvex.checker.reading import Unreplayed, part, require, value, wholes
+from dpconvex.checker.reading import Unreplayed, part, require, spend, value, wholes
 from dpconvex.checker.rows import Rows, Vector, monomial_range
 
 # Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
@@ -90,9 +90,11 @@ def is_modulus(
         matrix[k][k] = (added - mu) * weight
     for entry, weight in squares(template, feasible, regularizer, Fraction(size)):
         row = [(c, value) for (c, _), value in entry.items() if c >= 0]
+        spend(len(row) ** 2 // 4)
         for c, a in row:
+            first, by = matrix[c], weight * a
             for d, b in row:
-                matrix[c][d] += weight * a * b
+                first[d] += by * b
     left, proved = set(matrix), True
     while left:  # one part after the other that no entry connects with others
         group, waiting = set[int](), [left.pop()]

@@ -6,14 +6,35 @@ from fractions import Fraction
 from typing import Any
 
 MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS = 2**23, 5_000, 2200, 500_000
+KEYS = {
+    "format",
+    "claim",
+    "record",
+    "nodes",
+    "losses",
+    "regularizer",
+    "constraints",
+    "cells",
+    "parts",
+    "centres",
+    "tangents",
+}
+KEYS |= {"modulus", "moments", "sampled", "layout"}
 HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
-class Rejected(Exception):
+class Said(Exception):
+    """What is said of a proof, in characters that no terminal obeys: names in it are whatever its author wrote."""
+
+    def __str__(self) -> str:
+        return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in super().__str__())
+
+
+class Rejected(Said):
     """The first step that does not follow, or a file that is no proof."""
 
 
-class Unreplayed(Exception):
+class Unreplayed(Said):
     """A step for which the checker has no rule: it says nothing about it."""
 
 
@@ -42,6 +63,7 @@ def parsed(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Rejected(f"no JSON of a proof: {error}") from None
     require(isinstance(found, dict) and found.get("format") == "dpconvex proof 1", "it is no 'dpconvex proof 1'")
+    require({*found} <= KEYS, "the proof has parts that nothing is known of")
     return found
 
 

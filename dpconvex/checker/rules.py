@@ -13,7 +13,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, exp, log, outward, plus, power, root, times
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
-from dpconvex.checker.reading import Unreplayed, number, part, require, wholes
+from dpconvex.checker.reading import Unreplayed, number, part, require, spend, wholes
 from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple, vector
 
 Hull = tuple[Vector, ...]
@@ -71,6 +71,7 @@ class Scalar:
         return sums(self.hulls)
 
     def plus(self, other: Scalar) -> Scalar:
+        spend(len(self.hulls) // 8)
         first, second = (other, self) if self.is_affine else (self, other)
         pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
         if lead is not None and second.hulls:
@@ -307,7 +308,7 @@ def norm(group: list[Scalar], rows: Rows) -> Scalar:
 def huber(s: Scalar, options: dict[str, object]) -> Scalar:
     """Slope 2m, cut at 2M; it is 0 at 0, so that max(m, 0) has no kink behind it."""
     threshold = number(options.get("M"))
-    require(threshold > 0, "the threshold of huber is not positive")
+    require(0 < threshold < FAR, "the threshold of huber is not positive, or too large")
     low, high = (min(max(end, -threshold), threshold) for end in s.value)
     values = [c * (2 * end - c) for c, end in ((low, s.value[0]), (high, s.value[1]))]
     value = (

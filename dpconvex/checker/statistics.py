@@ -11,7 +11,7 @@ from dpconvex.checker.exact import ONE, ZERO, Range, root
 from dpconvex.checker.expansion import Record
 from dpconvex.checker.reading import number, numbers, part, require, spend, whole, wholes
 
-MOST_POINTS = 20_000
+MOST_POINTS, MOST_VARIABLES = 20_000, 12
 
 
 def check_statistics(given: list[Any], record: Record, claim: dict[str, Any], adjacency: str) -> None:
@@ -83,6 +83,7 @@ def highest(
     """
     degrees = [sum(e for e, bent in zip(exponents, curved, strict=True) if bent) for _, exponents in terms]
     bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees, strict=True)), ZERO)
+    require(len(ranges) <= MOST_VARIABLES, "statistics of too many fields")
     points = set(product(*ranges))
     steps = [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved, strict=True)]
     for _ in range(60):
@@ -96,6 +97,7 @@ def highest(
         if not kept or len(kept) > MOST_POINTS:
             break
         steps = [step / 2 for step in steps]
+        spend(len(kept) * prod(3 if step else 1 for step in steps))
         ways = list(product(*[(-step, ZERO, step) if step else (ZERO,) for step in steps]))
         points = {
             tuple(min(max(x + m, low), high) for x, m, (low, high) in zip(point, way, ranges, strict=True))

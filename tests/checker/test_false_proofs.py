@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.apps.cli import main
 from dpconvex.checker import check, files
 from dpconvex.checker.reading import Rejected
 
@@ -142,6 +143,53 @@ WRONG = [
 @pytest.mark.parametrize("node", WRONG)
 def test_nodes_have_their_shape_and_arguments(node):
     assert not replayed([*LOGISTIC, node], 1 + 1e-9)
+
+
+def test_a_threshold_beyond_what_stands_for_infinity_is_none():
+    """Above 2^1000, slopes of an argument up to 2^1045 were cut there, and rows of 2^-800 made them finite."""
+    nodes = [{"op": "variable", "shape": [], "name": "t"}, {"op": "field", "shape": [], "field": "x"}]
+    nodes += [{"op": "constant", "shape": [], "value": ["0x1p-800"]}, {"op": "multiply", "shape": [], "args": [2, 0]}]
+    nodes += [{"op": "negate", "shape": [], "args": [1]}, {"op": "add", "shape": [], "args": [3, 4]}]
+    nodes += [
+        {"op": "huber", "shape": [], "args": [5], "M": "0x1p1050"},
+        {"op": "power", "shape": [], "args": [0], "p": 2},
+    ]
+    claim = CLAIM | {"gradient_bound": "0x1p201", "sensitivity": "0x1p202", "noise_scale": "0x1.8p195"}
+    claim |= {"strong_convexity": 200, "noise_dimension": 1, "cover": COVER | {"dimension": 1}}
+    proof = {
+        "format": "dpconvex proof 1",
+        "nodes": nodes,
+        "losses": [6],
+        "regularizer": 7,
+        "cells": [0],
+        "modulus": 200,
+    }
+    proof |= {"constraints": [], "parts": [], "centres": [], "tangents": [], "moments": [], "layout": []}
+    for radius, threshold, holds in (("0x1p1045", "0x1p1050", False), ("0x1p900", "0x1p999", True)):
+        record = {"x": {"dim": 1, "radius": radius, "norm": 2}}
+        nodes[6]["M"] = threshold
+        try:
+            found = not check(json.dumps(proof | {"record": record, "claim": claim}).encode()).unreplayed
+        except Rejected:
+            found = False
+        assert found == holds
+
+
+@pytest.mark.parametrize("shape", [[], [0]])
+def test_a_reduction_of_nothing_is_not_curved(shape):
+    """Its sum is 0, and its argument's squares had counted."""
+    square = ("quad_over_lin", shape, [0, 3], {"groups": [[0, 1]] if shape == [] else []})
+    nodes = [*LOGISTIC, square, ("sum", [], [6], {"groups": [[0]] if shape == [] else [[]]})]
+    assert replayed(nodes, 1 + 1e-9, loss=5, regularizer=7) == (shape == [])
+
+
+def test_nobody_can_write_to_the_terminal(capsys, tmp_path):
+    claim = {"settings": {"\x1b[2K replayed: 12 steps \ud800": 1}}
+    graph = [{"op": op, "shape": shape, "args": args, **more} for op, shape, args, more in (*START, *LOGISTIC)]
+    proof = {"format": "dpconvex proof 1", "claim": CLAIM | claim, "nodes": graph, "record": {}, "losses": [5]}
+    (tmp_path / "proof.json").write_text(json.dumps(proof))
+    assert main(["check", str(tmp_path / "proof.json")]) == 1
+    assert all(c.isprintable() or c == "\n" for text in capsys.readouterr() for c in text)
 
 
 @pytest.mark.parametrize("name", ["sensitivity", "noise_scale", "tolerance", "added"])

@@ -10,6 +10,13 @@ from dpconvex.checker import check
 from dpconvex.checker.reading import Rejected
 
 PROOF = dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).proof
+FIELD = next(k for k, node in enumerate(json.loads(PROOF)["nodes"]) if node["op"] == "field")
+
+
+def power_of(degree):
+    first = len(json.loads(PROOF)["nodes"])
+    entry = {"op": "index", "shape": [], "args": [FIELD], "places": [0]}
+    return [entry, *({"op": "multiply", "shape": [], "args": [first + k] * 2} for k in range(degree))]
 
 
 def changed(**parts):
@@ -58,6 +65,14 @@ FILES = {
     "a tangent at 0": changed(tangents=[[0, 0, 0]]),
     "no settings": claiming(settings=None),
     "no cover": claiming(cover=None),
+    "other parts": changed(more=[{}] * 10**6),
+    "many losses": changed(losses=json.loads(PROOF)["losses"] * 2000),
+    "a high degree": with_nodes(*power_of(26)),
+    "an empty shape": with_nodes({"op": "constant", "shape": [0], "value": []}),
+    "one array many times": with_nodes(
+        {"op": "constant", "shape": [20_000], "value": [1] * 20_000},
+        {"op": "concatenate", "shape": [1], "args": [len(json.loads(PROOF)["nodes"])] * 1000, "places": [0]},
+    ),
 }
 
 
