@@ -15,14 +15,15 @@ from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.language.columns import dense, flattened
 
 Block = Mapping[str, Any]
-Product = Callable[[Array, Any], Array]
+Product = Callable[[Array, Block, str], Array]
 
-# Where a block keeps its monomials of degree two, and sparse records their pieces.
-TABLE, KEPT_BESIDE = " monomials", "_beside"
+# Where a block keeps its monomials of degree two, and a column cut for exact products; and sparse records their pieces.
+TABLE, CUT, KEPT_BESIDE = " monomials", " cut", "_beside"
 
 
-def product(weights: Array, rows: Any) -> Array:
+def product(weights: Array, block: Block, name: str) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records)."""
+    rows = flattened(block[name])
     if sp.issparse(rows):
         return np.asarray(
             (rows @ weights[0])[None] if len(weights) == 1 else np.ascontiguousarray((rows @ weights.T).T)
@@ -30,8 +31,11 @@ def product(weights: Array, rows: Any) -> Array:
     return np.asarray(weights @ rows.T)
 
 
-def product_apart(weights: Array, rows: Any) -> Array:
-    """Return the same, each record by the same operations in the same order: libraries add in another for each shape."""
+def product_apart(weights: Array, block: Block, name: str) -> Array:
+    """Return the same, bits of a record not depending on others: libraries add in another order for each shape."""
+    cut, rows = block.get(name + CUT), flattened(block[name])
+    if cut is not None:
+        return np.asarray(cut.product(weights))
     if sp.issparse(rows):
         return np.stack([rows @ weight for weight in weights])
     return np.asarray(np.einsum("fj,nj->fn", np.ascontiguousarray(weights), np.ascontiguousarray(rows, dtype=float)))
@@ -83,7 +87,7 @@ class Design:
         constant, total = coefficients[:, -1:], Pairwise(None)
         for name, span in self.columns.items():
             if coefficients[:, span].any():
-                total.add(product(coefficients[:, span], flattened(block[name])))
+                total.add(product(coefficients[:, span], block, name))
         if total.value is None:
             return constant
         return np.asarray(total.value + constant if constant.any() else total.value)

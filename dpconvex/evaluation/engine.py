@@ -14,11 +14,12 @@ from dpconvex.core.evaluate import STEP
 from dpconvex.core.summation import BLOCK, PIECE, summed
 from dpconvex.core.threads import in_order, one_blas_thread
 from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
-from dpconvex.evaluation.design import TABLE, Product, product, product_apart
+from dpconvex.evaluation.design import CUT, TABLE, Product, product, product_apart
+from dpconvex.evaluation.exact_products import CutRows, pays
 from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import dense, itself, readers
+from dpconvex.language.columns import dense, flattened, itself, readers
 
 Records = dict[str, Any]
 T = TypeVar("T")
@@ -191,8 +192,8 @@ class Engine:
             if not len(some):
                 return np.zeros(len(theta))
             make = partial(self._part, block, plan, some, self.batch.group[own])
-            block, plan, lengths = make() if chosen is not None else self._kept("part", number, make)
             with np.errstate(all="ignore"):
+                block, plan, lengths = make() if chosen is not None else self._kept("part", number, make)
                 forms = self.design.forward(block, coefficients, product_apart)
                 slopes = self._slopes(forms, block, plan, product_apart)[1]
                 if self._norms is None:
@@ -206,9 +207,12 @@ class Engine:
     def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> tuple[Records, Plan, Array | None]:
         """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
         if len(some) < plan.size or plan.size % LANES:
-            rows = filled(some)
-            block, plan = {name: column[rows] for name, column in block.items()}, self._plan(group[rows])
-        return block, plan, None if self._norms is None else self._norms.lengths(self.design, block)
+            every = filled(some)
+            block, plan = {name: column[every] for name, column in block.items()}, self._plan(group[every])
+        lengths = None if self._norms is None else self._norms.lengths(self.design, block)
+        rows = {name: flattened(block[name]) for name in self.design.columns}
+        wide = [name for name, r in rows.items() if not sp.issparse(r) and pays(self.form.forms, r.shape[1])]
+        return {**block, **{name + CUT: CutRows.of(rows[name]) for name in wide}}, plan, lengths
 
     def hessian(self, theta: Array, every: int) -> Array:
         """Hessian of the sum of the losses, shape (dim, dim), from one in so many records."""

@@ -3,6 +3,7 @@
 Products are of integers below 2^53, exact in any order, so that what becomes of a record depends on that record alone.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,8 @@ FINE, RECORD_LEVELS = 2**22, 2**18
 SMALLEST = 1e-250
 # Numbers of a block that is gone through.
 BLOCK = 2**22
-# Whitened records lie within their ball by so much.
-INSIDE = 1 - 1e-12
+# Whitened records lie within their ball by so much, and are multiples of such a part of a power of two: exact products are quick.
+INSIDE, WHITENED_BITS = 1 - 1e-12, 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,7 @@ class Whitening:
     def _blocks(self, column: Any) -> Iterator[tuple[Array, Array]]:
         """Yield whitened records and their weights, in blocks; of sparse records of any format, as rows."""
         rows = sp.csr_array(column) if sp.issparse(column) else column
+        grid = max(2.0 ** (math.ceil(math.log2(self.radius)) - WHITENED_BITS), math.ulp(0.0))
         for block in blocks(rows, max(BLOCK // len(self.matrix), 1)):
             largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
             # What is too small to be divided by counts as nothing.
@@ -78,7 +80,8 @@ class Whitening:
             longest = np.maximum(np.sqrt(np.einsum("ij,ij->i", turned, turned)), least)
             nothing = longest == 0
             longest[nothing] = 1.0
-            yield turned * (self.radius * INSIDE / longest)[:, None], np.where(nothing, 1.0, least / longest)
+            turned *= (self.radius * INSIDE / longest)[:, None]
+            yield np.trunc(turned / grid) * grid, np.where(nothing, 1.0, least / longest)
 
 
 def in_levels(block: Any, scale: Any) -> Any:

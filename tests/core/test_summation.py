@@ -31,8 +31,8 @@ def test_apart_no_record_depends_on_others():
     assert (contracted(np, "ij", "jk", "ik", a, b[..., LANES : 2 * LANES]) == whole[..., LANES : 2 * LANES]).all()
     rows = rng.normal(size=(5 * LANES, 100))
     for weights in (rng.normal(size=(1, 100)), rng.normal(size=(6, 100))):
-        found = product_apart(weights, rows)
-        assert (product_apart(weights, rows[LANES : 2 * LANES]) == found[:, LANES : 2 * LANES]).all()
+        found = product_apart(weights, {"x": rows}, "x")
+        assert (product_apart(weights, {"x": rows[LANES : 2 * LANES]}, "x") == found[:, LANES : 2 * LANES]).all()
 
 
 def logistic(x, y, w):
