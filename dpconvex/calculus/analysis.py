@@ -125,11 +125,9 @@ class Analysis:
             raise self.unbounded
         bound = max(loss.gradient_bound for loss in self.losses)
         if bound == 0:
-            raise NotPrivate(
-                "the loss has slope 0 everywhere, so nothing would be learnt from the data",
-                self.form.template.losses[0],
-                "check the factors of its terms: one of them is 0",
-            )
+            why = "the loss has slope 0 everywhere, so nothing would be learnt from the data"
+            remedy = "check the factors of its terms: one of them is 0"
+            raise NotPrivate(why, self.form.template.losses[0], remedy)
         return bound
 
     @cached_property
@@ -151,11 +149,11 @@ class Analysis:
                 found = found if found < apart * (1 - SAME) else apart
                 bound = max(bound, found * (1 + ROUNDING_SLACK))
         if bound <= SAME * self.gradient_bound:
-            raise NotPrivate(
-                "every record has the same gradient, so nothing would be learnt from the data",
-                self.form.template.losses[0],
-                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
+            why = "every record has the same gradient, so nothing would be learnt from the data"
+            remedy = (
+                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer"
             )
+            raise NotPrivate(why, self.form.template.losses[0], remedy)
         return min(bound, 2 * self.gradient_bound)
 
     def sensitivity(self, adjacency: str) -> float:

@@ -98,6 +98,5 @@ class Walker:
 def check_finite(values: list[Interval], expression: Expression) -> None:
     """Refuse ranges that overflowed."""
     if not all(value.low <= value.high for value in values):
-        raise NotPrivate(
-            "the range of a term overflows, so nothing bounds it", expression, "scale the fields or the loss down"
-        )
+        why = "the range of a term overflows, so nothing bounds it"
+        raise NotPrivate(why, expression, "scale the fields or the loss down")

@@ -111,11 +111,9 @@ class QuadraticLoss:
             # A product of norms, each rounded up.
             size = math.prod(math.nextafter(self.bases.bases[b].squared[1] ** 0.5, math.inf) for b in bases)
             if not 1e-150 < size < 1e150:
-                raise NotPrivate(
-                    "products of the record's scalars have no floating-point numbers",
-                    self.bases.bases[bases[0]].name if bases else "the record",
-                    "use other units, in which the fields are of size 1",
-                )
+                why = "products of the record's scalars have no floating-point numbers"
+                remedy = "use other units, in which the fields are of size 1"
+                raise NotPrivate(why, self.bases.bases[bases[0]].name, remedy)
             kinds.append(Kind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
         return Moments(tuple(kinds))
 
@@ -231,25 +229,18 @@ class SquareExpander(Expander):
     def _function(self, expression: Expression) -> Polynomial:
         if expression.fields & self.stand_ins:
             raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
-        raise NotPrivate(
-            "a coefficient of the loss is not a polynomial of the record",
-            expression,
-            "compute it beforehand and declare it as a field with its own bounds",
-        )
+        why = "a coefficient of the loss is not a polynomial of the record"
+        raise NotPrivate(why, expression, "compute it beforehand and declare it as a field with its own bounds")
 
 
 def check_size(form: LossForm) -> None:
     """Refuse losses whose squares have too many terms to be written down."""
-    terms = 0.0
-    for group in form.leaves:
-        for leaf in group:
-            terms += float((np.bincount(form.polynomial(leaf).entry).astype(float) ** 2).sum())
+    counts = (np.bincount(form.polynomial(leaf).entry) for group in form.leaves for leaf in group)
+    terms = sum(float((count.astype(float) ** 2).sum()) for count in counts)
     if terms > LARGEST:
-        raise NotPrivate(
-            f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down",
-            form.template.losses[0],
-            "use fewer features, or another mechanism, whose passes over the records never write squares",
-        )
+        why = f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down"
+        remedy = "use fewer features, or another mechanism, whose passes over the records never write squares"
+        raise NotPrivate(why, form.template.losses[0], remedy)
 
 
 def base_of(loss: QuadraticLoss, field: str) -> int:
@@ -262,9 +253,8 @@ def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
     kinds = []
     for kind in moments.kinds:
         if kind.bases.count(base) > 2:
-            raise TemplateError(
-                f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted; leave `whitening` out."
-            )
+            why = f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted"
+            raise TemplateError(f"{why}; leave `whitening` out.")
         kinds.append(replace(kind, weights=2 - kind.bases.count(base)))
     return Moments(tuple(kinds))
 
@@ -285,9 +275,8 @@ def turned_parameters(form: LossForm, field: str, matrix: Array) -> sp.csr_array
         found = sp.csr_array(sp.block_diag(way))
         if turns(form, field, matrix, found):
             return found
-    raise TemplateError(
-        f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows; leave `whitening` out."
-    )
+    why = f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows"
+    raise TemplateError(f"{why}; leave `whitening` out.")
 
 
 def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool:

@@ -83,9 +83,8 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         off = alone.off_hull(theta) + float(np.linalg.norm((theta - alone.lower)[alone.fixed]))
         inside, outside = missed < 0 and off <= ROUNDING * np.linalg.norm(theta), max(missed, off) > room
         if (inside and excess > room) or (outside and excess < -room):
-            raise TemplateError(
-                f"the constraint {constraint} was read as another set. Please report it; write it in another way."
-            )
+            why = f"the constraint {constraint} was read as another set"
+            raise TemplateError(f"{why}. Please report it; write it in another way.")
 
 
 def excess_of(kind: str, values: list[Array]) -> float:

@@ -348,8 +348,6 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0
     steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
     error = sum(space.error for space in spaces) + 4 * UNIT * (dim + len(spaces)) * steep
-    room = error * float(np.linalg.norm(point.astype(float))) + region.off_hull(point) * (
-        1 + float(np.linalg.norm(rest))
-    )
     bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
+    room = error * size_of(point) + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
     return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

@@ -160,9 +160,8 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
         rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
         heights = epigraph(rough, feasible)
         if heights is not None:
-            return weighted_sum({part: row for part, row in parts.items() if part not in rough}), Kinks(
-                epigraph=heights
-            )
+            rest = {part: row for part, row in parts.items() if part not in rough}
+            return weighted_sum(rest), Kinks(epigraph=heights)
     return (weighted_sum(left) if terms else regularizer), Kinks(tuple(terms))
 
 

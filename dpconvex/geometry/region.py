@@ -79,9 +79,8 @@ class Region:
 
     def contradiction(self) -> TemplateError:
         told = " and ".join(dict.fromkeys(self.told))
-        return TemplateError(
-            f"no point satisfies all constraints together, the attributes of the variables included: {told}."
-        )
+        why = "no point satisfies all constraints together, the attributes of the variables included"
+        return TemplateError(f"{why}: {told}.")
 
     def _read(self, constraint: Constraint) -> None:
         first, *others = constraint.args
@@ -97,9 +96,8 @@ class Region:
         elif constraint.kind == "exponential cone":
             self.curved.append(first + rel_entr(others[0], others[1]))
         else:
-            raise MissingRule(
-                f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power"
-            )
+            why = f"a {constraint.kind} has no linearisations"
+            raise MissingRule(why, first, "write the constraint with atoms such as cp.power")
 
     def _not_negative(self, matrix: sp.csr_array, offset: Array, equal: bool = False) -> None:
         """Ask that ``matrix @ x + offset`` is not negative, or zero; rows of a single coordinate are bounds."""
@@ -127,9 +125,8 @@ class Region:
         upper, lower = column * side + row, row * side + column
         skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
         if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
-            raise MissingRule(
-                "a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2"
-            )
+            why = "a matrix inequality is of a matrix that is not symmetric"
+            raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
         if side == 1:
             self._not_negative(*found)
@@ -339,9 +336,8 @@ class Region:
             if kept.any():
                 relative = max(float(error[kept].max()), (ROOM + self.dim) * UNIT)
                 about = np.asarray(x, dtype=np.longdouble)
-                found.append(
-                    Block(NONNEGATIVE, sp.csr_array(-slopes[kept]), -value[kept], about, error[kept], relative)
-                )
+                slope = sp.csr_array(-slopes[kept])
+                found.append(Block(NONNEGATIVE, slope, -value[kept], about, error[kept], relative))
         return found
 
     def curvature(self, x: Array, weights: Sequence[Array]) -> Array:

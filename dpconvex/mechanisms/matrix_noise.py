@@ -73,9 +73,8 @@ def best_structure(analysis: Analysis) -> RankOne:
         why = "matrix-shaped noise needs gradients that are matrices of rank one, weights of the classes times features"
         remedy = "write all scores as one matrix times one vector of features, or use noise='gamma'"
         raise NotPrivate(f"{why} of the record, and that is not seen here", analysis.form.template.losses[0], remedy)
-    return min(
-        found, key=lambda structure: (structure.square, structure.layout.max())
-    )  # of equal ones the narrowest table
+    # Of equal ones the narrowest table.
+    return min(found, key=lambda structure: (structure.square, structure.layout.max()))
 
 
 def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:

@@ -150,11 +150,9 @@ class GaussianLaw(Law):
 
 
 def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPrivate:
-    return NotPrivate(
-        f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are",
-        analysis.form.template.regularizer,
-        "raise the regularization, or leave `added` to be chosen",
-    )
+    why = f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are"
+    remedy = "raise the regularization, or leave `added` to be chosen"
+    return NotPrivate(why, analysis.form.template.regularizer, remedy)
 
 
 def hulls_of(analysis: Analysis, adjacency: str, mu: float, sigma: float) -> tuple[Hull, ...]:

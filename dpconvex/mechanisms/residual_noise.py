@@ -40,6 +40,10 @@ DROWNED = (
     "The residual noise is larger than the mechanism's own: with these constants answers may be so large, or the objective so "
     "curved, that rounding certifies no shorter a distance. Bound the parameters by a constraint, or regularize more."
 )
+SMOOTHER = (
+    "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
+    "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent"
+)
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
     LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
@@ -195,13 +199,11 @@ def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, r
     form = analysis.form
     bend = bend_of(form, answer_radius(analysis, certificate, cap, records) * (1 + 1e-6))
     if not math.isfinite(bend.rest):
-        raise NotPrivate(
+        why = (
             "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
-            f"impossible to certify, depending on the data: {bend.reason}",
-            form.template.regularizer,
-            "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
-            "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent",
+            f"impossible to certify, depending on the data: {bend.reason}"
         )
+        raise NotPrivate(why, form.template.regularizer, SMOOTHER)
 
 
 def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:

@@ -196,9 +196,8 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
     if privacy.adjacency == "replace-one":
         records = counted(data)
         if size not in (None, records):
-            raise TemplateError(
-                f"solve: size is {size}, but there are {records} records; replace-one needs their number."
-            )
+            why = f"size is {size}, but there are {records} records"
+            raise TemplateError(f"solve: {why}; replace-one needs their number.")
         return max(records, 1)
     if size is None:
         why = "under add-remove adjacency the number of records is private, and the regularization scales with it"

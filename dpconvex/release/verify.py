@@ -185,16 +185,14 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
         low, high = LEAST, 1.0
         found, missing = attempted(prove, privacy, low)
         if missing:
-            raise MissingRule(
-                f"the checker does not replay {missing}", None, "leave checked=True out, or use other noise"
-            )
+            why, remedy = f"the checker does not replay {missing}", "leave checked=True out, or use other noise"
+            raise MissingRule(why, None, remedy)
         while high - low > 0.01:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
-        found = found.advised(
-            f"The noise is that of {100 * low:.0f} % of the promise, for plainer bounds that are replayed."
-        )
+        share = f"{100 * low:.0f} % of the promise"
+        found = found.advised(f"The noise is that of {share}, for plainer bounds that are replayed.")
     return found
 
 

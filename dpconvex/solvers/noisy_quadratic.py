@@ -145,9 +145,8 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
         try:
             theta[mine] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(total[mine][:, mine].toarray()), pull[mine])
         except np.linalg.LinAlgError as error:
-            raise NotConverged(
-                "the noisy loss with this regularizer has no single minimiser; regularize more, or leave `ridge` out."
-            ) from error
+            why = "the noisy loss with this regularizer has no single minimiser"
+            raise NotConverged(f"{why}; regularize more, or leave `ridge` out.") from error
     return theta
 
 
