@@ -25,10 +25,8 @@ from dpconvex.noise.profiles import (
     table,
 )
 
-# Tables are made for no smaller Gaussian shift, or epsilon, than this.
-SMALLEST = 1e-12
-# Compositions of compositions are read down to here.
-DEEPEST = 50
+SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
+DEEPEST = 50  # Compositions of compositions are read down to here
 
 
 class Event:

@@ -23,13 +23,11 @@ from dpconvex.release.verify import analyse
 
 # Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
 TOLERANCE = 1e-9
-# Where a constant is certified to be zero, this much is rounding.
-ZERO = 1e-12
+ZERO = 1e-12  # Where a constant is certified to be zero, this much is rounding
 # Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
 RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
-# Random steps for each that is asked for.
-LONGER = 1.5
+LONGER = 1.5  # Random steps for each that is asked for
 
 NAMES = {
     "gradient_bound": "gradient bound G",

@@ -28,8 +28,7 @@ from dpconvex.release.whitening import second_moment
 
 # Newton steps to another minimiser, and how far from K a point of it may be by rounding.
 STEPS, CLOSE = 40, 1e-9
-# Steps of the search for records with other statistics.
-CLIMB = 150
+CLIMB = 150  # Steps of the search for records with other statistics
 
 # Draws of a mechanism's noise that are compared with its law, and the probability with which an honest sampler is called broken.
 DRAWS, ALARM = 8000, 1e-9

@@ -37,10 +37,8 @@ ROUNDS, FEWER = 12, 3
 TOLERANCE = 1e-13
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
-# The field of weights of leaves.
-SEED = " seed"
-# What needs no Hessian.
-FLAT = ("gradient", "difference", "distance")
+SEED = " seed"  # The field of weights of leaves
+FLAT = ("gradient", "difference", "distance")  # What needs no Hessian
 
 
 class Losses:

@@ -23,10 +23,8 @@ from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 
 # Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11
-# Gradients that differ by less than this fraction of their bound differ by rounding.
-SAME = 1e-12
-# Values that agree to this fraction tie.
-TIE = 1e-9
+SAME = 1e-12  # Gradients that differ by less than this fraction of their bound differ by rounding
+TIE = 1e-9  # Values that agree to this fraction tie
 
 
 @dataclass(frozen=True, eq=False)

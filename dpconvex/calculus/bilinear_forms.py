@@ -15,8 +15,7 @@ Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 
 SMALL, LARGEST_DENSE = 100, 1500
-# Diagonal entries that agree to this fraction may be taken together.
-ALIKE = 1e-12
+ALIKE = 1e-12  # Diagonal entries that agree to this fraction may be taken together
 
 
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:

@@ -15,8 +15,7 @@ from dpconvex.core.arrays import Array
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
 FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-12
-# Relative slack that covers the rounding of sums.
-PADDING = 1 + 1e-11
+PADDING = 1 + 1e-11  # Relative slack that covers the rounding of sums
 # Error of a computed eigenvalue, relative to the largest one and to the side of the matrix.
 ROUNDING = 1e-15
 

@@ -13,8 +13,7 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, rounded_product
 
-# So few generators are not divided further.
-FEW = 8
+FEW = 8  # So few generators are not divided further
 
 
 @dataclass(frozen=True, eq=False)

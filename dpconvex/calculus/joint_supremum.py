@@ -14,10 +14,8 @@ from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Interval, Mean, Piece, Scalar, Term
 
-# Relative slack for rounding, as for every constant of an analysis.
-SLACK = 1 + 1e-11
-# Stretches of the angle between the entries of a norm and those that do not move.
-STRETCHES = 400
+SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
+STRETCHES = 400  # Stretches of the angle between the entries of a norm and those that do not move
 # Rounds of touching again, and the least square of a mean there, of that of the longest point.
 ROUNDS, TINY = 2, 1e-12
 # Where tangents touch: at a length of gradients, an eigenvalue of a covariance and a square, both over mu.

@@ -15,8 +15,7 @@ from dpconvex.geometry.feasible_set import FeasibleSet
 
 Pair = tuple[Array, Array]
 
-# A few roundings of a length.
-SLACK = 1e-14
+SLACK = 1e-14  # A few roundings of a length
 
 
 @dataclass(frozen=True, eq=False)

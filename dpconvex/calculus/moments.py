@@ -23,10 +23,8 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.template import Template
 
-# Directions of patterns below this fraction of the largest are rounding.
-RANK = 1e-10
-# Patterns, and values of polynomials, that agree to this fraction are the same.
-SAME = 1e-9
+RANK = 1e-10  # Directions of patterns below this fraction of the largest are rounding
+SAME = 1e-9  # Patterns, and values of polynomials, that agree to this fraction are the same
 # Squares of leaves with more terms than this fill the memory.
 LARGEST = 3 * 10**7
 REMEDY = "write the loss as squares of affine expressions, or use another mechanism, such as dp.ObjectivePerturbation"

@@ -17,12 +17,9 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.core.runtime import once
 
-# Coefficients that agree to this relative accuracy are equal.
-CLOSE = 2.0**-46
-# Products of entries agree to this relative accuracy.
-ROOT_ACCURACY = 1e-14
-# A direction that the noise does not cover sticks out by far more than this.
-COVERED = 1e-12
+CLOSE = 2.0**-46  # Coefficients that agree to this relative accuracy are equal
+ROOT_ACCURACY = 1e-14  # Products of entries agree to this relative accuracy
+COVERED = 1e-12  # A direction that the noise does not cover sticks out by far more than this
 # Rounding of gradients, relative to their bound, above which terms are taken to cancel.
 CANCELLED = 1e-10
 

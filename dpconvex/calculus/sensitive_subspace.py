@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 
-# Differences of more coordinates than this get a basis of few entries.
-LARGE = 64
+LARGE = 64  # Differences of more coordinates than this get a basis of few entries
 # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms.
 ROUNDS = 8
 

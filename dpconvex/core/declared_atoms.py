@@ -18,8 +18,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import double_precision
 from dpconvex.errors import NotPrivate, TemplateError
 
-# Declared numbers are at most this large, so that their products are finite.
-LARGEST = 1e100
+LARGEST = 1e100  # Declared numbers are at most this large, so that their products are finite
 # Slopes are means over stretches of this relative length: a mean keeps every bound of slope and curvature.
 STRETCH = 2.0**-20
 # Slopes between nodes are right to this fraction of the steepest one; differences of values are exact to a tenth of it.

@@ -23,8 +23,7 @@ from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 
-# A few roundings, relative to what is rounded.
-ROUNDING = 16 * float(np.finfo(float).eps)
+ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 
 
 @dataclass(frozen=True, eq=False)

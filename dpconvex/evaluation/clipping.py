@@ -21,8 +21,7 @@ LEFT, MOST_NUMBERS = 1e-14, 2**24
 # What rounding can take off a squared norm is added to it, so much for each term of its sums: a norm may be a little too large,
 # never too small.
 SLACK = 2.0**-50
-# So many numbers of gradients are written down at a time.
-WRITTEN = 2**21
+WRITTEN = 2**21  # So many numbers of gradients are written down at a time
 
 
 def clipped(gradient: Array, squares: Array, clip: float) -> Array:

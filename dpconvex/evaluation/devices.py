@@ -24,14 +24,11 @@ from dpconvex.evaluation.programs import Lowered, Program
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored, dense
 
-# Bytes of a block of records, unless others are asked for.
-BLOCK = 2**26
-# Blocks on their way for each device: one that is computed, and the next.
-AHEAD = 2
+BLOCK = 2**26  # Bytes of a block of records, unless others are asked for
+AHEAD = 2  # Blocks on their way for each device: one that is computed, and the next
 # Records take at most this share of a device's memory, unless a limit is given: what is made of a block lies there too.
 SHARE = 0.5
-# Gradients of pieces that are held at a time have so many numbers.
-HELD = 2**21
+HELD = 2**21  # Gradients of pieces that are held at a time have so many numbers
 # Platforms whose arithmetic in double precision is IEEE's, which bounds on rounding rest on.
 EXACT = ("cpu", "gpu", "cuda", "rocm")
 

@@ -26,12 +26,9 @@ T = TypeVar("T")
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block has
 # at least so many records, because each costs some calls of functions.
 BLOCK_BYTES, FEWEST = 2**23, 4096
-# So many sums of pieces of sparse records are made at a time.
-WIDE = 2**22
-# With so many numbers, or more, to read, several threads are worth while.
-LARGE = 2**17
-# Monomials of degree two are kept if they are so many at most: 128 MB.
-KEPT = 2**24
+WIDE = 2**22  # So many sums of pieces of sparse records are made at a time
+LARGE = 2**17  # With so many numbers, or more, to read, several threads are worth while
+KEPT = 2**24  # Monomials of degree two are kept if they are so many at most: 128 MB
 
 
 class Share(NamedTuple):

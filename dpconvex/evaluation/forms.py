@@ -27,16 +27,14 @@ from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
-# Monomials of a higher degree are left to outer functions.
-LARGEST_DEGREE = 2
+LARGEST_DEGREE = 2  # Monomials of a higher degree are left to outer functions
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
 # that is a combination of others.
 ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
 # Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
 # with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
-# With more forms than this none are shared.
-LARGEST_BASIS = 600
+LARGEST_BASIS = 600  # With more forms than this none are shared
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,7 @@ from dpconvex.geometry.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
 
-# Rounding is looked at in so many directions.
-DIRECTIONS = 12
+DIRECTIONS = 12  # Rounding is looked at in so many directions
 # Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
 FINE, WHOLE = 240, 1074
 

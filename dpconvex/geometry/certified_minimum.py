@@ -21,16 +21,12 @@ from dpconvex.geometry.region import Region
 Array = NDArray[Any]  # of double or extended precision
 
 NEWTON_STEPS, LAST_STEPS, PATIENCE, BUNDLE_STEPS = 60, 40, 4, 100
-# A Newton step of this size, relative to the point, is followed by the last steps.
-NEAR = 1e-7
-# Conditions that are farther away, in units of a step, are left out.
-REACH = 1e4
-# Eigenvalues, and norms, that are smaller, relatively, are next to 0.
-ROUND = 1e-4
+NEAR = 1e-7  # A Newton step of this size, relative to the point, is followed by the last steps
+REACH = 1e4  # Conditions that are farther away, in units of a step, are left out
+ROUND = 1e-4  # Eigenvalues, and norms, that are smaller, relatively, are next to 0
 # Guesses of tight inequalities, and the largest system of optimality conditions that is solved directly.
 ROUNDS, MOST_REFINED = 12, 500
-# A set that reaches so far is taken to be unbounded.
-FAR = 1e8
+FAR = 1e8  # A set that reaches so far is taken to be unbounded
 
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:

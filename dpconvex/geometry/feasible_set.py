@@ -20,10 +20,8 @@ from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece, Spect
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
-# Bounds of single coordinates are looked for up to this many of them.
-MOST_BOUNDED = 400
-# Room for the rounding of a shift's eigenvalues, and of a norm.
-SLACK, ROUNDED = 1e-12, 1e-14
+MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
+SLACK, ROUNDED = 1e-12, 1e-14  # Room for the rounding of a shift's eigenvalues, and of a norm
 
 
 class FeasibleSet:

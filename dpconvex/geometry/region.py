@@ -43,8 +43,7 @@ from dpconvex.geometry.quadratics import (
 # Of double or extended precision.
 Array = NDArray[Any]
 
-# Where no variable occurs, a number may miss zero by this much.
-SLACK = 1e-12
+SLACK = 1e-12  # Where no variable occurs, a number may miss zero by this much
 # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell.
 SHALLOW = 1e-9
 

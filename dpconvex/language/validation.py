@@ -25,8 +25,7 @@ TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
 # A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
 ROUNDING = 1e-9
-# The same for records that were computed in single precision.
-SINGLE_ROUNDING = 1e-6
+SINGLE_ROUNDING = 1e-6  # The same for records that were computed in single precision
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
 

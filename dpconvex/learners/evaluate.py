@@ -23,10 +23,8 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
-# Errors of a regression are added up in so many steps of the largest one.
-STEPS = 2**20
-# Records whose predictions are compared at once.
-BLOCK = 65_536
+STEPS = 2**20  # Errors of a regression are added up in so many steps of the largest one
+BLOCK = 65_536  # Records whose predictions are compared at once
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,8 +22,7 @@ from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
 FINENESS = 1024
-# Relative error of the computed delta.
-SLACK = 1 + 1e-9
+SLACK = 1 + 1e-9  # Relative error of the computed delta
 # OpenDP draws 64-bit integers.
 LONGEST = 2**62
 SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"

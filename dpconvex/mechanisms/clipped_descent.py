@@ -24,10 +24,8 @@ GAUSSIAN = SPHERICAL["gaussian"]
 # records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
 # Where curvature is known, so many times its inverse is enough.
 NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
-# A computed clipped gradient is at most so much longer than the clip.
-ROUNDED = 1 + 1e-12
-# Probabilities of samples are multiples of this, as uniform variates are.
-GRAIN = 2.0**-53
+ROUNDED = 1 + 1e-12  # A computed clipped gradient is at most so much longer than the clip
+GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform variates are
 
 
 def sampling_rate(sampling: float | None, privacy: Privacy) -> float:

@@ -26,12 +26,9 @@ from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 
 GAUSSIAN = SPHERICAL["gaussian"]
-# A set of one point needs no steps, but a number that can be divided by.
-SMALLEST_RADIUS = 1e-100
-# Numbers of steps that are chosen automatically.
-FEWEST, MOST = 10, 1000
-# Squares of norms near the clip neither underflow nor overflow.
-LARGEST_CLIP = 1e100
+SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by
+FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
+LARGEST_CLIP = 1e100  # Squares of norms near the clip neither underflow nor overflow
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"

@@ -20,8 +20,7 @@ from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
 
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
 ACCURATE, ROUGH = 1e-12, 1e-4
-# Relative slack for rounding, as for every constant of an analysis.
-SLACK = 1 + 1e-11
+SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,9 @@ Statistics = Callable[[Array], tuple[Array, Array]]
 
 # The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.
 FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
-# Noise of more radii than this on a sum leaves nothing to cluster.
-LARGEST_NOISE = 2.0**26
-# Covers that the norm of a record is checked in floating point.
-SLACK = 1 + 1e-12
-# Numbers in the centres, at most.
-LARGEST = 10**7
+LARGEST_NOISE = 2.0**26  # Noise of more radii than this on a sum leaves nothing to cluster
+SLACK = 1 + 1e-12  # Covers that the norm of a record is checked in floating point
+LARGEST = 10**7  # Numbers in the centres, at most
 # By default, and for a pure promise.  More rounds come closer to the k-means of the data, and bear more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.

@@ -20,8 +20,7 @@ from dpconvex.errors import NotPrivate
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
 
-# Room for the rounding of special functions and sums, and of tables.
-SMALL, SLACK = 1e-13, 1e-11
+SMALL, SLACK = 1e-13, 1e-11  # Room for the rounding of special functions and sums, and of tables
 # Cells of the quadrature of the chi law, and where its tail is cut, as a fraction of the mass that is left.
 CELLS, TAIL = 240, 1e-9
 # Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
@@ -33,8 +32,7 @@ FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
 GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
 # Points of a table.  Where delta is below this, the rest is given up: added to the delta of any total.
 NODES, LOST = 160, 1e-31
-# Losses beyond this are given up: their exponentials are to stay far from overflow.
-LARGEST_LOSS = 300.0
+LARGEST_LOSS = 300.0  # Losses beyond this are given up: their exponentials are to stay far from overflow
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:

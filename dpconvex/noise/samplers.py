@@ -24,8 +24,7 @@ from dpconvex.noise.profiles import gaussian_sigma
 ROUNDS = 20
 # Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.
 ROUNDING = 1e-9
-# Quantiles are computed to many more digits than this.
-SLACK = 1 + 1e-9
+SLACK = 1 + 1e-9  # Quantiles are computed to many more digits than this
 
 
 class SystemChaCha(ChaCha):

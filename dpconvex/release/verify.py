@@ -28,8 +28,7 @@ from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.proof import proof_of
 
-# The smallest share of a promise that noise is made for so that its proof is replayed.
-LEAST = 0.25
+LEAST = 0.25  # The smallest share of a promise that noise is made for so that its proof is replayed
 
 
 def check_template(template: object) -> None:

@@ -24,10 +24,8 @@ from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
 # Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
 FINE, RECORD_LEVELS = 2**22, 2**18
 SMALLEST = 1e-250
-# Numbers of a block that is gone through.
-BLOCK = 2**22
-# Whitened records lie within their ball by so much.
-INSIDE = 1 - 1e-12
+BLOCK = 2**22  # Numbers of a block that is gone through
+INSIDE = 1 - 1e-12  # Whitened records lie within their ball by so much
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,8 @@ DECREASE, SLOPE = 1e-4, 0.9
 # A model is made where steps do not make the gradient smaller by the last factor, each, and anew of more records where they
 # end; of so many records, and of so many for each monomial, at least.
 FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
-# Steps before a model: where they begin losses may not bend at all.
-FIRST = 3
-# Steps without a smaller gradient after which rounding is to blame.
-PATIENCE = 30
+FIRST = 3  # Steps before a model: where they begin losses may not bend at all
+PATIENCE = 30  # Steps without a smaller gradient after which rounding is to blame
 
 
 class Memory:

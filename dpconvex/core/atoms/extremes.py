@@ -17,8 +17,7 @@ from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 
-# So many sums of k entries are enumerated.
-LARGEST_CHOICE = 256
+LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
 
 def largest(expression: Expression, group: rules.Entries) -> Scalar:
