@@ -1,7 +1,5 @@
 """Events: what a release is for accounting, in numbers that are public and fixed before any data are read."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -53,7 +51,7 @@ class Event:
         """Return the shift mu of a Gaussian mechanism that is no more private, but for a loss of delta, which comes second."""
         return known(self).level, known(self).lost
 
-    def leaves(self) -> Iterator[Event]:
+    def leaves(self) -> "Iterator[Event]":
         yield self
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,7 +137,7 @@ class Composition(Event):
     kind: ClassVar[str] = "composition"
     parts: tuple[Event, ...]
 
-    def leaves(self) -> Iterator[Event]:
+    def leaves(self) -> "Iterator[Event]":
         for part in self.parts:
             yield from part.leaves()
 

@@ -3,8 +3,6 @@
 All else is a linear term and a quadratic one with the certified modulus: these suffice to put the answer anywhere.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

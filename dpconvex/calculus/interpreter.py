@@ -1,7 +1,5 @@
 """Interprets the outer function of a loss, from its affine leaves up, by the rule of each atom: ranges, gradients, curvature."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +25,7 @@ class Step:
     expression: Expression
     claims: dict[str, float]
     source: str
-    children: tuple[Step, ...] = ()
+    children: "tuple[Step, ...]" = ()
 
     def written(self, seen: set[int] | None = None) -> Derivation:
         """Return the tree of steps with texts; what was derived before is not derived again."""

@@ -3,8 +3,6 @@
 Slopes are read off by differences at some thousand points; what runs is the convex function with slopes linear between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -114,7 +112,7 @@ class Atom:
         # Whatever was given may change later.
         self.__dict__.update(slope=(lowest, highest), curvature=curvature, lower=lower)
 
-    def __call__(self, expression: Any) -> DeclaredAtom:
+    def __call__(self, expression: Any) -> "DeclaredAtom":
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)
 
     def __reduce__(self) -> tuple[Any, ...]:

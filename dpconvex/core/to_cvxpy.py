@@ -1,11 +1,9 @@
 """Writes core expressions with CVXPY again, for conic solvers and for people: the only way back."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import cvxpy as cp
 import numpy as np
@@ -81,7 +79,7 @@ class ConicForm:
     columns: slice  # where the coordinates of the parameters are in x; the rest are auxiliary numbers
 
     @classmethod
-    def of(cls, space: Space, constraints: Sequence[Constraint]) -> ConicForm:
+    def of(cls, space: Space, constraints: Sequence[Constraint]) -> Self:
         from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
         theta, _, limits = posed(space, constraints)

@@ -3,8 +3,6 @@
 Losses of different labels are so one object, and what is prepared for it serves them all.  Arrays have the records last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

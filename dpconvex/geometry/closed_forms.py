@@ -1,7 +1,5 @@
 """Which conditions have a projection in closed form, and what each of them alone says about where K lies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Each lives on some coordinates of the parameter space, where a symmetric matrix 
 coordinates is Frobenius projection of matrices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -236,7 +234,7 @@ class Spectral(Piece):
         return self.project_all([self], x[None])[0]
 
     @staticmethod
-    def project_all(pieces: Sequence[Spectral], x: Array) -> Array:
+    def project_all(pieces: "Sequence[Spectral]", x: Array) -> Array:
         """Project on many at once, shape (k, m): they have one shape, and all are symmetric or none is."""
         shift, symmetric = np.stack([piece.shift for piece in pieces]), pieces[0].symmetric
         matrix = as_matrices(x, shift.shape[1:], symmetric) - shift

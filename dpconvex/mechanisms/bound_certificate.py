@@ -3,12 +3,10 @@
 The noise is drawn exactly (docs/theory.md, section 19).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -128,8 +126,8 @@ class BoundCertificate(Printed):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> BoundCertificate:
-        return cast(BoundCertificate, built(cls, data))
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cast(Self, built(cls, data))
 
 
 def bound_certificate(

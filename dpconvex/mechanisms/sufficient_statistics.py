@@ -3,8 +3,6 @@
 Every regularizer, set and strength of regularization is post-processing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -75,7 +73,7 @@ class SufficientStatistics:
             raise TemplateError(f"SufficientStatistics: residuals must be True or False, not {self.residuals!r}.")
 
     @classmethod
-    def usual(cls, privacy: Privacy) -> SufficientStatistics:
+    def usual(cls, privacy: Privacy) -> "SufficientStatistics":
         return cls("gamma" if privacy.pure else "gaussian")
 
     @property

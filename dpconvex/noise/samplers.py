@@ -3,8 +3,6 @@
 How far rounding moves them is for the bound on exactness to cover.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from fractions import Fraction
@@ -79,7 +77,7 @@ class NoiseSource:
         """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
         return None if self.seeded is None or self.seed is None else seeded_generator(self.seed).spawn(1)[0]
 
-    def next(self) -> NoiseSource:
+    def next(self) -> "NoiseSource":
         """Return a source for one of several fits: what it draws does not depend on when the others draw."""
         return NoiseSource(None if self.seeded is None else int(self.rng.integers(2**63)))
 

@@ -8,8 +8,6 @@ with everything that privacy needs already fixed: a backend sees the drawn noise
 change the privacy cost.  A `Solution` is a point with a proved bound on its distance from the minimiser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -58,7 +56,7 @@ class Problem:
             raise TemplateError(f"Problem: linear must be {self.space.dim} finite numbers, got shape {linear.shape}.")
         object.__setattr__(self, "linear", frozen(linear))
 
-    def copied(self) -> Problem:
+    def copied(self) -> "Problem":
         """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
         fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         # A conic program of K, once it is made, cannot be copied: K is made anew from its constraints.
