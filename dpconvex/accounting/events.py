@@ -137,7 +137,7 @@ class Composition(Event):
     kind: ClassVar[str] = "composition"
     parts: tuple[Event, ...]
 
-    def leaves(self) -> "Iterator[Event]":
+    def leaves(self) -> Iterator[Event]:
         for part in self.parts:
             yield from part.leaves()
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import STEP
+from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.core.summation import BLOCK, PIECE, summed
-from dpconvex.core.threads import in_order, one_blas_thread
 from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
 from dpconvex.evaluation.design import TABLE, Product, product, product_apart
 from dpconvex.evaluation.forms import Label, LeafForm

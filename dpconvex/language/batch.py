@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import frozen
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.core.summation import summed
-from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import checksum, chosen
 

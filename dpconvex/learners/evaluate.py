@@ -10,7 +10,7 @@ from scipy.stats import dlaplace
 
 from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.record_domains import Box, Choice
-from dpconvex.core.threads import one_blas_thread
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense

@@ -14,8 +14,7 @@ from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import is_whole
-from dpconvex.core.runtime import this_process
-from dpconvex.core.threads import in_order
+from dpconvex.core.runtime import in_order, this_process
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template

@@ -13,9 +13,9 @@ import numpy as np
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.rewriting import smoothed
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -139,7 +139,8 @@ class OutputPerturbation:
 @once
 def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     """Return the constants of the template with its kinks rounded off."""
-    found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
+    template = analysis.form.template
+    found = Analysis(LossForm(template.with_parts(losses=tuple(smoothed(loss, width) for loss in template.losses))))
     if found.kink is not None:
         why, remedy = "a kink is left after rounding off", "use NoisyGradientDescent, which needs no smoothness"
         raise NotPrivate(f"{why}: {found.kink.reason}", found.kink.expression, remedy)

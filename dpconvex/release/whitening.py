@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real
-from dpconvex.core.threads import one_blas_thread
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.language.batch import Batch
