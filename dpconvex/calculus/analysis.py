@@ -90,11 +90,11 @@ class Analysis:
 
     def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
-        return self.ranges.offsets[id(polynomial)]
+        return self.ranges[id(polynomial)][0]
 
     def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
-        return self.ranges.values[id(polynomial)]
+        return self.ranges[id(polynomial)][1]
 
     def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
         """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
@@ -157,11 +157,6 @@ class Analysis:
     def sensitivity(self, adjacency: str) -> float:
         """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
         return self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
-
-    @property
-    def row_dimension(self) -> int:
-        """Bound on the dimension of the subspace that all gradients of one given record lie in."""
-        return max(loss.dimension for loss in self.losses)
 
     @cached_property
     def kink(self) -> Kink | None:

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import EPSILON, Interval
-from dpconvex.core.arrays import Array
 from dpconvex.core.expansion import Bases
+from dpconvex.language.columns import dense
 
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
@@ -136,10 +136,6 @@ def singular_bound(block: Block) -> float:
         return float(np.linalg.norm(dense(block), 2))
     magnitude = abs(block)
     return float(np.sqrt(magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()))
-
-
-def dense(block: Block) -> Array:
-    return block if isinstance(block, np.ndarray) else np.asarray(block.toarray())
 
 
 def is_diagonal(block: Block) -> bool:

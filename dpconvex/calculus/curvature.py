@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpconvex.calculus.gradient_norms import gradient_bound
+from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Piece
 from dpconvex.core.arrays import Array
@@ -80,7 +80,7 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
     ``outer max |a|^2``, reached at a vertex; otherwise it is concave in p, and is maximised over the simplex by Frank-Wolfe
     steps, whose linearisation is an upper bound wherever one stops.
     """
-    largest = (gradient_bound(piece.terms, gram) if longest is None else longest) ** 2
+    largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest

@@ -55,6 +55,7 @@ class Gradients:
 
     @cached_property
     def bound(self) -> float:
+        """Bound on the norm of every gradient in the sum, for every record."""
         if not self.terms:
             return 0.0
         if self.squares is not None:
@@ -90,11 +91,6 @@ class Gradients:
         total = self.bound**2 + other.bound**2
         total += 2 * float(largest_products(self, other, cross=True, sign=-1.0).sum())
         return float(min(apart, np.sqrt(max(total, 0.0)) + self.slacks.max() + other.slacks.max()))
-
-
-def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
-    """Bound the norm of every gradient in the Minkowski sum of `terms`, for every record."""
-    return Gradients(terms, gram).bound
 
 
 def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpconvex.calculus.curvature import rank_bound, trace_bound, widest
-from dpconvex.calculus.gradient_norms import gradient_bound
+from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Interval, Mean, Piece, Scalar, Term
 
@@ -128,7 +128,7 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     if scalar.mean is None:
         return None
     covariance = Piece(scalar.mean.piece.terms, 0.0, 1.0)
-    longest, rank = gradient_bound(covariance.terms, gram), min(rank_bound(covariance), dimension)
+    longest, rank = Gradients(covariance.terms, gram).bound, min(rank_bound(covariance), dimension)
     variance = trace_bound(covariance, gram, longest)
     return MeanJoint(scalar.mean, gram, longest, variance, rank) if rank and longest > 0 else None
 

@@ -39,12 +39,8 @@ def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
     return known[key]
 
 
-def engine_of(batch: Batch, form: LeafForm) -> Engine:
-    return kept(batch, id(form), partial(Engine, form))
-
-
 def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Array:
-    return np.asarray(getattr(engine_of(batch, form), name)(*arguments, *rows))
+    return np.asarray(getattr(kept(batch, id(form), partial(Engine, form)), name)(*arguments, *rows))
 
 
 class BatchedLoss:

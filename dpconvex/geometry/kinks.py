@@ -112,8 +112,8 @@ class Epigraph:
         return float(self.weights @ self.region.inside[-len(self.weights) :].astype(float)) - self.value(self.inside)
 
     def heights(self, theta: Array) -> Array:
-        leaves = self.region.leaves(np.concatenate([theta, np.zeros(len(self.weights))]))
-        found = evaluations(self.entries, dict(leaves.items()))
+        leaves = self.region.space.leaves(np.concatenate([theta, np.zeros(len(self.weights))]))
+        found = evaluations(self.entries, leaves)
         return np.concatenate([found[entry][0].reshape(-1, order="F") for entry in self.entries])
 
     def value(self, theta: Array) -> float:

@@ -19,7 +19,7 @@ from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.core.atoms.norms import norm
 from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.evaluate import bent, over_records, subgradient
-from dpconvex.core.expression import Constraint, Expression, Variable, postorder
+from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, attribute_constraints, inner_point
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
@@ -182,9 +182,15 @@ class Region:
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
         if any((weights < 0).any() for _, weights in parts):
             return None
-        squared = [squares(part, weights) for part, weights in parts]
-        if None not in squared:
-            return self._squares(level, [found for found in squared if found is not None])
+        squared = [found for part, weights in parts if (found := squares(part, weights)) is not None]
+        if len(squared) == len(parts):
+            if level[0].nnz:
+                return None
+            if level[1][0] < 0:
+                raise self.contradiction()
+            terms = [affine_map(e, self.space) for e, _ in squared]
+            rows = stacked(terms, [np.sqrt(weights) for _, weights in squared])
+            return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
         if not all(part.args[0].is_affine for part, _ in parts):
             return None
         inner = [affine_map(part.args[0], self.space) for part, _ in parts]
@@ -204,14 +210,6 @@ class Region:
             matrix = vstack(hstack(zeros[0], matrix), hstack(transpose(matrix), zeros[1]))
         bound = weighted_sum({part: factors for part, factors in sums.items() if part.is_affine})
         return -bound * np.eye(matrix.shape[0]) - float(weights[entry]) * matrix
-
-    def _squares(self, level: Affine, terms: list[tuple[Expression, Array]]) -> tuple[str, Affine, Affine] | None:
-        rows = stacked([affine_map(e, self.space) for e, _ in terms], [np.sqrt(weights) for _, weights in terms])
-        if level[0].nnz:
-            return None
-        if level[1][0] < 0:
-            raise self.contradiction()
-        return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
 
     # The affine hull.
 
@@ -251,7 +249,7 @@ class Region:
 
     def _curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
         """Values of a curved function's entries, in column order, and what rounding does to them."""
-        leaves: dict[Expression, Array] = {leaf: value[..., None] for leaf, value in self.leaves(x).items()}
+        leaves = {leaf: value[..., None] for leaf, value in self.space.leaves(x).items()}
         try:
             found = over_records([root], leaves)
         except TypeError:  # decompositions of matrices have double precision
@@ -261,10 +259,6 @@ class Region:
         size = max(float(np.abs(found[node]).max(initial=0.0)) for node in nodes)
         flat = np.broadcast_to(np.where(np.isnan(value), np.inf, value), root.shape).reshape(-1, order="F")
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
-
-    def leaves(self, x: Array) -> dict[Variable, Array]:
-        values = self.space.unpack(x)
-        return {block.variable: values[name] for name, block in self.space.blocks.items()}
 
     def margins(self, x: Array) -> tuple[Array, Array]:
         """By how much each condition holds, and what rounding does to that."""
@@ -350,7 +344,7 @@ class Region:
         for block in self.space.blocks.values():
             move = block.lift @ np.eye(self.dim)[block.slice]
             moves[block.variable] = move.reshape((*block.variable.shape, -1), order="F")
-        found = bent(add(*terms), self.leaves(x.astype(float)), moves) if terms else {}
+        found = bent(add(*terms), self.space.leaves(x.astype(float)), moves) if terms else {}
         for variable, change in found.items():
             block = self.space.blocks[variable.name]
             whole = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
@@ -360,9 +354,8 @@ class Region:
 
 def slope_of(expression: Expression, space: Space, x: Array) -> Array:
     """Return a subgradient of a public scalar at a point, shape (dim,)."""
-    values, result = space.unpack(x), np.zeros(space.dim)
-    leaves = {variable: values[variable.name] for variable in expression.variables}
-    for variable, slope in subgradient(expression, leaves).items():
+    result = np.zeros(space.dim)
+    for variable, slope in subgradient(expression, space.leaves(x)).items():
         block = space.blocks[variable.name]
         result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
     return result

@@ -121,7 +121,7 @@ class OutputPerturbation:
         part of the noise in one record's row space.
         """
         square, p = self._square(analysis, privacy, mu), analysis.form.space.dim
-        rank = max(min(analysis.row_dimension, p), 1)
+        rank = max(min(max(loss.dimension for loss in analysis.losses), p), 1)
         slope = analysis.gradient_bound * math.sqrt(square * rank / p)
         bent = math.inf
         if analysis.kink is None:

@@ -190,8 +190,8 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
-        share = f"{100 * low:.0f} % of the promise"
-        found = found.advised(f"The noise is that of {share}, for plainer bounds that are replayed.")
+        part = f"{100 * low:.0f} % of the promise"
+        found = found.advised(f"The noise is that of {part}, for plainer bounds that are replayed.")
     return found
 
 
