@@ -46,7 +46,9 @@ def off(what: str, value: Any, *targets: str) -> Switch:
 def longest(piece: Any, gram: Any, length: float | None = None) -> float:
     """Bound the trace of a piece by its longest vector alone."""
     gradients = importlib.import_module(C + "gradient_norms").Gradients
-    return float(max(piece.outer, piece.spread) * (gradients(piece.terms, gram).bound if length is None else length) ** 2)
+    return float(
+        max(piece.outer, piece.spread) * (gradients(piece.terms, gram).bound if length is None else length) ** 2
+    )
 
 
 def no_products(first: Any, second: Any, cross: bool, sign: float = 1.0) -> Any:

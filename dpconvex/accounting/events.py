@@ -165,21 +165,15 @@ class Composition(Event):
 
 @dataclass(frozen=True)
 class Hull:
-    """The differences of gradients of one kind of ordered pairs of records, in units of the noise's standard deviation.
+    """The differences of gradients of one kind of ordered pairs of records, in units of the noise's standard deviation."""
 
-    `dimension`: of the span of the differences of two given records; `length`: bound on the norm of every difference;
-    `curvature`: what is charged for the curvature of the record in front; `lengths` and `counts`: norms of the vertices
-    other than 0, and how many have each; None if they are not known; `slopes`: for a record of one margin in front: the
-    steepest slopes upward and downward, the flattest slope, and curvature over modulus if it is a logistic one, else 0;
-    `behind`: for such a record: norms of the vertices of the other one's gradients, each as often as it occurs; 0 if there
-    is none.
-    """
-
-    dimension: int
-    length: float
-    curvature: float
-    lengths: tuple[float, ...] | None = None
-    counts: tuple[float, ...] | None = None
+    dimension: int  # of the span of the differences of two given records
+    length: float  # bounds the norm of every difference
+    curvature: float  # what is charged for that of the record in front
+    lengths: tuple[float, ...] | None = None  # norms of the vertices other than 0, if known
+    counts: tuple[float, ...] | None = None  # how many vertices have each
+    # Of a record of one margin in front: its steepest slopes upward and downward, the flattest, and curvature over modulus
+    # if it is a logistic one, else 0; and norms of the vertices behind, each as often as it occurs, 0 if there is none.
     slopes: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
 

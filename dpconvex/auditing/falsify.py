@@ -14,7 +14,7 @@ from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
@@ -143,9 +143,7 @@ def falsify(
     analysis = analyse(template)
     if certificate is not None and not isinstance(certificate, Certificate):
         raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")
-    for name, value in (("starts", starts), ("steps", steps)):
-        if not is_whole(value, 1):
-            raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
+    check_whole("falsify", starts=starts, steps=steps)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     moduli = diagonal(analysis, size, added)
     search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))

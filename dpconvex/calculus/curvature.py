@@ -76,9 +76,7 @@ def hull(piece: Piece) -> Array | None:
 def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float:
     """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
 
-    With weights p the trace is ``spread E|a|^2 + (outer - spread) |E a|^2``.  If outer >= spread this is at most
-    ``outer max |a|^2``, reached at a vertex; otherwise it is concave in p, and is maximised over the simplex by Frank-Wolfe
-    steps, whose linearisation is an upper bound wherever one stops.
+    With weights p it is ``spread E|a|^2 + (outer - spread) |E a|^2``: if outer >= spread, at most ``outer max |a|^2``.
     """
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull(piece)
@@ -89,7 +87,10 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
 
 
 def widest(piece: Piece, rows: Array, gram: Gram) -> tuple[float, Array]:
-    """Bound that trace where spread > outer, and return the weights of the points where it is about as large."""
+    """Bound that trace where spread > outer, and return the weights of the points where it is about as large.
+
+    It is concave in these: Frank-Wolfe steps, whose linearisation is an upper bound wherever one stops.
+    """
     if piece.outer == 0:  # a covariance does not change with the origin, and differences carry smaller errors
         rows = rows - rows[0]
     inner, error = gram.inner(rows)

@@ -42,10 +42,9 @@ class Form:
 class Gram:
     """Inner products of the leaves' rows.
 
-    `rows`: the rows of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix
-    of the generators at every record (in the Loewner order); `rounding`: what rounding does to an inner product, for each
-    unit of the absolute factors of two generators; `errors`: how far a row may be from its generator at any record, for each
-    unit of its factor; `exact`: whether rows are multiples of the generator without any rounding.
+    `rows`: those of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix of the
+    generators at every record; `rounding`: what that does to an inner product, for each unit of the absolute factors of two
+    generators; `errors`: how far a row may be from its generator, for each unit of its factor; `exact`: if it is a multiple.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:

@@ -20,7 +20,7 @@ SLACK = 1e-14  # A few roundings of a length
 def leaf_ranges(
     leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases
 ) -> dict[int, tuple[Pair, list[Interval]]]:
-    """Bound what leaves add to their linear parts, and their entries, by the leaf's id; all at once, for they may be very many."""
+    """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many."""
     if not leaves:
         return {}
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])

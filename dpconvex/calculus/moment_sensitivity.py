@@ -1,7 +1,6 @@
 """How long the moments of one record are, and how far those of two records are apart, over the record's domain.
 
-All moments of one kind together are the tensor product of the record's fields with a row of patterns, so the inner product of
-those of two records z and z' is
+Moments of one kind are the tensor product of the record's fields with a row of patterns: those of z and z' have inner products
 
     K(z, z') = sum over kinds of  weight^2  P(y, y')  product over the kind's fields b of <b, b'>,
 

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole
 from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.errors import TemplateError
@@ -115,9 +115,8 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     >>> release["w"].shape
     (2,)
     """
-    for name, value in (("count", count), ("memory", memory), ("block", block)):
-        if not is_whole(value, 1) and not (value is None and name != "block"):
-            raise TemplateError(f"devices: {name} must be a positive integer, not {value!r}.")
+    check_whole("devices", 1, True, count=count, memory=memory)
+    check_whole("devices", block=block)
     token = _CURRENT.set(Placement(count, memory, block, asked=True))
     try:
         yield

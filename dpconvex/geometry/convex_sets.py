@@ -220,9 +220,8 @@ def smat(vector: Array) -> Array:
 class Spectral(Piece):
     """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
 
-    The set does not change when its coordinates change places, and for singular values when they change signs: the projection
-    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis
-    1995).  For the positive semidefinite cone that clips eigenvalues (N. Higham, Linear Algebra Appl. 1988, Theorem 2.1).
+    The set does not change when its coordinates change places, nor for singular values their signs: its projection is then that
+    of the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).
     Symmetric matrices are given by their svec, others by their entries in column order.
     """
 

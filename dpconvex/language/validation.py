@@ -177,10 +177,9 @@ def is_single(column: Any) -> bool:
 
 
 class Gate:
-    """What records pass whenever they are read from memory that may change.
+    """What records pass whenever they are read from memory that may change: a copy, unless `fresh` from a file, is checked.
 
-    They are copied, unless they are `fresh` from a file, and the copy is checked: whoever changes the original cannot reach what
-    was let in.  What happens to a record depends on that record alone, to the last bit, and not on those beside it.
+    What happens to a record depends on that record alone, to the last bit, and not on those beside it.
     """
 
     def __init__(self, name: str, domain: Ball | Box, clip: bool, fresh: bool = False) -> None:

@@ -50,7 +50,7 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """The promise, or a warning, in one line."""
+        """The promise, or a warning."""
         return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from dpconvex.calculus.gram import EPSILON
 from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms import base, clipped_descent as clipped
@@ -92,8 +92,7 @@ class NoisyGradientDescent:
     momentum: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps is not None and not is_whole(self.steps, 1):
-            raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
+        check_whole("NoisyGradientDescent", 1, True, steps=self.steps)
         check_options("NoisyGradientDescent", self, ("momentum",), ("step_size", "clip", "sampling"))
         if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
             raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-100 to 1e100, not {self.clip!r}.")

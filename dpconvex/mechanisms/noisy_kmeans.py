@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical, seeded_generator
@@ -95,8 +95,7 @@ class NoisyKMeans:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and not is_whole(self.rounds, 2):
-            raise TemplateError(f"NoisyKMeans: rounds must be an integer, 2 or above, not {self.rounds!r}.")
+        check_whole("NoisyKMeans", 2, True, rounds=self.rounds)
 
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float

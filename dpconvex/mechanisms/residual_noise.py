@@ -252,9 +252,8 @@ def calibrate_residual_noise(
 ) -> IntegerNoise:
     """Choose grid and noise for answers within a distance of the exact one.
 
-    Two answers that come from neighbours and belong to the same exact answer are at most 2 tau apart.  Rounding moves each
-    coordinate of each by half a step at most, so on the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1,
-    and ``2 tau/step + sqrt(dim)`` in l2.
+    Two answers to the same exact one are at most 2 tau apart, and rounding moves each coordinate by half a step at most: on the
+    grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
     """
     if not 1e-250 < distance < 1e250:
         raise DPConvexError(f"cover: there is no grid for a distance of {distance!r}; rescale the problem.")

@@ -81,9 +81,8 @@ def largest_floor(
 def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls: float, room: float = 0.0) -> float:
     """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
 
-    Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
-    the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
-    inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
+    With margins s_j of the inequalities at a point p of K, and multipliers y of the minimiser, the sum of the y_j s_j is at most
+    the objective's decrease from p; where inequalities are kept to a fraction r of margins, the gap is a multiple of r times it.
     `gradient` bounds the slope, `pulls` what gradients and multipliers are made of, `room` what heights cost at p above terms.
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))

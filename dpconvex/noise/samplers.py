@@ -26,11 +26,7 @@ SLACK = 1 + 1e-9  # Quantiles are computed to many more digits than this
 
 
 class SystemChaCha(ChaCha):
-    """ChaCha under a key that no one chose and that never leaves the process.
-
-    It cannot be copied or pickled: a copy would repeat its words, and the difference of two answers with the same noise
-    is exact.
-    """
+    """ChaCha under a key that no one chose and that never leaves the process; it cannot be copied or pickled."""
 
     def __init__(self) -> None:
         super().__init__(key=secrets.randbits(256), rounds=ROUNDS)

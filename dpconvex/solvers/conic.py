@@ -68,9 +68,8 @@ class Conic:
         for name, value in options.items():
             if not isinstance(value, Hashable):
                 raise TemplateError(f"Conic: the option {name} must be a plain value, not {value!r}.")
-        object.__setattr__(self, "solver", solver.upper())
-        object.__setattr__(self, "polish_steps", polish_steps)
-        object.__setattr__(self, "options", tuple(sorted(options.items())))
+        given = tuple(sorted(options.items()))
+        self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         try:
@@ -148,8 +147,8 @@ def least(problem: Problem) -> tuple[Array, float]:
 def solver_gap(data: dict[str, Any], found: Any) -> float:
     """Return the gap between a primal and a dual answer.
 
-    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C``, convexity puts ``-b'z - x'Px/2 + r'x*`` below the least value, where
-    r = Px + q + A'z; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
+    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C`` and r = Px + q + A'z, the least value is above
+    ``-b'z - x'Px/2 + r'x*``; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
     """
     x, z = np.asarray(found.x), np.asarray(found.z)
     q, matrix, b = np.asarray(data["c"]), data["A"], np.asarray(data["b"])

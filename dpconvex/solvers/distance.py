@@ -150,9 +150,8 @@ def at_point(
 ) -> Iterate:
     """Certificate of a point itself, from f and its gradient there, without another pass over the records.
 
-    Where h = 0, the gradient is the only subgradient.  Else let ``x = prox(theta - grad f(theta) / L)`` with
-    ``L = sqrt(L_f mu)``, L_f a proved Lipschitz constant of the gradient of f, which has all of the strong convexity; then
-    ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))`` (docs/theory.md, section 13).  Infinite if L_f is not known.
+    Of a step x with ``L = sqrt(L_f mu)``, where h is not 0: ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))``
+    (docs/theory.md, section 13).  Infinite if L_f is not known.
     """
     mu = composite.problem.strong_convexity
     bound, root = float(np.linalg.norm(gradient)) / mu, composite.balanced(theta)
