@@ -12,16 +12,7 @@ import numpy as np
 
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
-from dpconvex.noise.profiles import (
-    LARGEST_LOSS,
-    SLACK,
-    Orders,
-    Profile,
-    chi_delta,
-    gaussian_delta,
-    swing,
-    table,
-)
+from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, chi_delta, gaussian_delta, swing, table
 
 SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
 DEEPEST = 50  # Compositions of compositions are read down to here

@@ -198,10 +198,7 @@ def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int
 
 
 def observed_dimension(search: Search) -> int:
-    """Count the dimensions that rows of `A_z` span, for sampled records of all labels (some thousands of rows at most).
-
-    Rows that stick out of the certified subspace count on top of it.
-    """
+    """Count the dimensions that rows of `A_z` of samples span, and on top those that stick out of the certified subspace."""
     form, rng = search.form, search.rng
     wanted = min(2 * form.noise_dimension + 50, LARGEST_RANK_TEST)
     each = -(-wanted // (search.losses.count * search.losses.width)) + 1

@@ -24,8 +24,7 @@ LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ra
 # Answers are this far from the faces of K, and singular values below this fraction of the largest are rounding.
 INSIDE, RANK = 1e-6, 1e-9
 COARSE, FINE = 1200, 8000  # Cells of the line, to compare rests of the data and at last
-# Candidates that are integrated, and how often, usually and at least.
-FINALISTS, TRIALS = (6, 4), (24, 6)
+FINALISTS, TRIALS = (6, 4), (24, 6)  # Candidates that are integrated, and how often, usually and at least
 
 
 @dataclass(frozen=True, eq=False)

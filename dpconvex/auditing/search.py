@@ -27,14 +27,11 @@ Derivatives = tuple[Array, Array]
 # Whether there is a first record and a second; under add-remove, one is missing.
 Pair = tuple[bool, bool]
 
-# Candidates that climb at a time, and numbers of frames that are looked at at once.
-BATCH, AT_ONCE = 64, 2**22
+BATCH, AT_ONCE = 64, 2**22  # Candidates that climb at a time, and numbers of frames that are looked at at once
 # Batches of candidates that are drawn for each pair of kinds, and steps that they take, usually and at least.
 POOL, STEPS = (16, 4), (40, 8)
-# Projections on K and on the wanted values of the leaves, of what is drawn and of what moves.
-ROUNDS, FEWER = 12, 3
-# Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding.
-TOLERANCE = 1e-13
+ROUNDS, FEWER = 12, 3  # Projections on K and on the wanted values of the leaves, of what is drawn and of what moves
+TOLERANCE = 1e-13  # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
 SEED = " seed"  # The field of weights of leaves
@@ -259,10 +256,7 @@ class Search:
     def placed(
         self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]
     ) -> Candidates:
-        """Return candidates with parameters near `theta` at which all leaves take chosen values, as far as K allows.
-
-        Where `free`, parameters stay what they are: always, if K has no projection.
-        """
+        """Return candidates near `theta` whose leaves take chosen values, as far as K allows; they stay where `free`."""
         rows = [side.rows(len(self.moduli)) for side in sides]
         matrix, offset = (np.concatenate(part, axis=1) for part in zip(*rows, strict=True))
         if self.feasible.has_projection:

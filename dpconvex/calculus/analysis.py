@@ -7,11 +7,10 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.curvature import Curvature, curvature_bound
+from dpconvex.calculus.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
-from dpconvex.calculus.joint_supremum import Joint, MeanJoint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue

@@ -203,8 +203,7 @@ def check_steepness(sizes: Sequence[float], loss: Expression) -> None:
         raise NotPrivate("the loss is so steep that its constants overflow", loss, "scale the loss or the fields down")
 
 
-# Atoms that add up nothing, though shapes change.
-REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}
+REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}  # Atoms that add up nothing, though shapes change
 
 
 def longest_sums(losses: Iterable[Expression]) -> tuple[int, int]:

@@ -137,10 +137,10 @@ class QuadraticLoss:
         needed = np.flatnonzero(left & (self.targets[self.target] >= 0).any(axis=1))
         if len(needed):
             monomial = self.monomials[self.monomial[needed[0]]]
-            raise TemplateError(
-                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}. "
-                "Release statistics for this template, or fit one with the same loss."
+            why = (
+                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}"
             )
+            raise TemplateError(f"{why}. Release statistics for this template, or fit one with the same loss.")
         places = np.concatenate(row), np.concatenate(column)
         return sp.csr_array(sp.coo_array((np.concatenate(value), places), shape=(len(self.targets), start)))
 
@@ -289,3 +289,85 @@ def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool
         if not abs(first - second) <= SAME * (abs(first) + abs(second)):
             return False
     return True
+
+
+# Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
+SLACK, ROUNDING = 1 + 1e-9, 1e-12
+CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
+
+
+def length_bound(moments: Moments, bases: Bases) -> float:
+    """Bound the Euclidean norm of one record's moments: of one kind, they are the tensor product of its fields and a pattern."""
+    squares = sum((scaled(kind, bases) * np.sum(kind.patterns**2, axis=1) for kind in moments.kinds), np.zeros(1))
+    return float(np.sqrt(np.max(squares))) * SLACK
+
+
+@once
+def difference_bound(moments: Moments, bases: Bases) -> float:
+    """Bound the distance of two records' moments, by polynomials in few numbers (docs/theory.md, section 18)."""
+    length, kinds = length_bound(moments, bases), moments.kinds
+    fields = sorted({b for kind in kinds for b in kind.bases})
+    exact = next((base for base in fields if bases.bases[base].size == 1), None)
+    exponents: list[Array] = []
+    ranges: list[tuple[float, float]] = []
+    none = np.zeros(len(kinds))
+    for base in fields:
+        field, power = bases.bases[base], np.array([float(kind.bases.count(base)) for kind in kinds])
+        square = field.squared[1]
+        if base == exact:
+            exponents += [np.concatenate([2 * power, none, power]), np.concatenate([none, 2 * power, power])]
+            ranges += 2 * [(float(field.lower[0]) / square**0.5, float(field.upper[0]) / square**0.5)]
+        else:
+            exponents.append(np.concatenate([none, none, power]))
+            ranges.append((field.paired[0] / square, field.paired[1] / square))
+    if any(kind.weights for kind in kinds):
+        exponents.append(np.concatenate([none, none, [kind.weights for kind in kinds]]))
+        ranges.append((0.0, 1.0))
+    table, ends = np.array(exponents).reshape(len(ranges), -1), np.array(ranges).reshape(-1, 2)
+    scales = np.array([scaled(kind, bases) for kind in kinds])
+    products = np.array([kind.patterns @ kind.patterns.T for kind in kinds])
+    own = np.diagonal(products, axis1=1, axis2=2).T
+    pairs = np.repeat(own, len(own), axis=0), np.tile(own, (len(own), 1)), -2 * products.reshape(len(kinds), -1).T
+    cases = np.unique(np.column_stack(pairs), axis=0) * np.tile(scales, 3)
+    largest = 0.0
+    for case in cases:
+        largest = highest(case, table, ends, largest)
+    largest = largest * (1 + CLOSE) + 4 * ROUNDING * length**2
+    return min(float(np.sqrt(largest)) * SLACK, 2 * length)
+
+
+def scaled(kind: Kind, bases: Bases) -> float:
+    """Bound the squared norm of all moments of a kind but for the patterns: a weight, if nothing is rounded."""
+    result = kind.scale**2
+    for base in kind.bases:
+        result *= bases.bases[base].squared[1]
+    return result
+
+
+def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
+    """Bound a polynomial in a box of numbers from -1 to 1, but for `CLOSE` of it and rounding; at least `known`.
+
+    `exponents` has shape (variables, terms).  Variables linear in each moment are at their ends where the value is largest,
+    others at theirs or where their slope is 0: the nearest point of a grid is lower by (step/2)^2/2 times the sum of the absolute
+    second slopes at most, d (d - 1) for a term of degree d.  Only points that can be that near are kept when steps are halved.
+    """
+    low, high = ranges.T
+    curved = exponents[:, -(len(coefficients) // 3) :].max(axis=1) > 1
+    if max(2 ** len(low), 3 ** int(curved.sum())) > MOST_POINTS:
+        return max(known, float(np.abs(coefficients).sum()))
+    degree = exponents[curved].sum(axis=0)
+    bend, step = float(np.abs(coefficients) @ (degree * (degree - 1))), np.where(curved, high - low, 0.0)
+    points = np.array(list(itertools.product(*ranges.tolist()))).reshape(-1, len(low))
+    rounding = ROUNDING * float(np.abs(coefficients).sum())
+    ways = [(-0.5, 0.0, 0.5) if bent else (0.0,) for bent in curved]
+    moves = np.array(list(itertools.product(*ways))).reshape(-1, len(low))
+    while True:
+        values = np.prod(points[:, :, None] ** exponents, axis=1) @ coefficients
+        known, room = max(known, float(values.max())), bend * step.max(initial=0.0) ** 2 / 8
+        kept = points[values + room > known * (1 + CLOSE) + rounding]
+        if not len(kept):
+            return known
+        if len(kept) * len(moves) > MOST_POINTS:
+            return float(known + room)
+        points = np.unique(np.clip((kept[:, None] + moves * step).reshape(-1, len(low)), low, high), axis=0)
+        step = step / 2

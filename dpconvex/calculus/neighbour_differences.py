@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from dpconvex.calculus.analysis import Analysis, LossBounds
-from dpconvex.calculus.joint_supremum import MeanJoint
+from dpconvex.calculus.curvature import MeanJoint
 from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import once
 

@@ -16,8 +16,7 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 
 LARGE = 64  # Differences of more coordinates than this get a basis of few entries
-# Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms.
-ROUNDS = 8
+ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,10 +50,8 @@ class Placement:
         if self.count is not None and self.count > len(there):
             raise TemplateError(f"devices: {self.count} were asked for, and JAX finds {len(there)}.")
         if there[0].platform not in EXACT:
-            raise TemplateError(
-                f"devices: {there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on; "
-                "use a GPU or processors (JAX_PLATFORMS=cpu)."
-            )
+            why = f"{there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on"
+            raise TemplateError(f"devices: {why}; use a GPU or processors (JAX_PLATFORMS=cpu).")
         return there[: self.count]
 
     def check(self, scalars: int) -> None:
@@ -63,10 +61,9 @@ class Placement:
         self.found()
         block = max(self.block, 8 * PIECE * (scalars + 1))
         if self.memory is not None and self.memory < AHEAD * block:
-            raise TemplateError(
-                f"devices: a block of up to {block} bytes is sent while the last one is used, and two of them do not fit into "
-                f"the memory limit of {self.memory} bytes; raise `memory`, or lower `block`."
-            )
+            why = f"a block of up to {block} bytes is sent while the last one is used, and two of them do not fit into"
+            limit = f"the memory limit of {self.memory} bytes; raise `memory`, or lower `block`"
+            raise TemplateError(f"devices: {why} {limit}.")
 
     def limit(self, device: Any) -> float:
         """Return how many bytes of records may lie on a device; a limit above what it has is none."""

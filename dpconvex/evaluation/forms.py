@@ -157,9 +157,8 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
     """Choose rows that all rows are combinations of, and the combinations; None if there are too many.
 
     Those of one label are preferred if they are well conditioned, as the differences of one class with all others are; else rows
-    are made orthonormal: what rounding does to sums over records for each form is then not much enlarged by the sums over forms
-    (docs/release.md, section 5).  Random combinations of the columns keep the rank, with probability one; what they claim is
-    checked.
+    are made orthonormal, so that sums over forms enlarge rounding little (docs/release.md, section 5).  Random combinations of
+    the columns keep the rank, with probability one; what they claim is checked.
     """
     scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     moving = np.flatnonzero(scale > 0)

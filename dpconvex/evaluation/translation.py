@@ -14,10 +14,8 @@ from dpconvex.core.expression import Constraint, Expression
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.region import Region
 
-# Records and parameters are drawn at these sizes; each size is tried this many times.
-SCALES = (1.0, 30.0)
-# Two ways of rounding may differ by this fraction of the largest number in a computation.
-ROUNDING = 1e-9
+SCALES = (1.0, 30.0)  # Records and parameters are drawn at these sizes; each size is tried this many times
+ROUNDING = 1e-9  # Two ways of rounding may differ by this fraction of the largest number in a computation
 # Constraints are tried around this many points, and points nearer to their boundary than this fraction do not count.
 POINTS = 12
 MARGIN = 1e-7

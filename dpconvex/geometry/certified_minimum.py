@@ -262,8 +262,8 @@ def refined(
 ) -> tuple[Array, Array]:
     """Solve the optimality conditions of a quadratic program directly, from the inequalities that an answer is at the end of.
 
-    An interior-point method leaves errors in proportion to the largest multipliers: where kinks cost a million times what records
-    add up to, these are all that is asked for.  The answer itself is returned where no guess of the inequalities works out.
+    An interior-point method leaves errors in proportion to the largest multipliers.  The answer itself is returned where no guess
+    of the inequalities works out.
     """
     v, z = answer
     slack, free = offset - rows @ v, np.arange(len(z)) >= equations
@@ -297,10 +297,7 @@ def refined(
 
 
 def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Bound single coordinates over a set from below and above by multipliers, as in docs/theory.md, section 17.
-
-    `known` are bounds, possibly infinite.
-    """
+    """Bound single coordinates over a set by multipliers (docs/theory.md, section 17); `known` are bounds, possibly infinite."""
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
     found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])

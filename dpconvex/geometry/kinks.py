@@ -147,11 +147,7 @@ class Kinks:
 
 @once
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks]:
-    """Split a regularizer into the rest and its kinks.
-
-    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If not all kinks have a proximal
-    map together with K, all become inequalities, or, where these cannot be handled, those that have none stay.
-    """
+    """Split a regularizer into the rest and its kinks, by a proximal map together with K, or else as inequalities."""
     if not is_convex(regularizer):
         return regularizer, Kinks()
     parts = linear_parts(regularizer)

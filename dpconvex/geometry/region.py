@@ -44,8 +44,7 @@ from dpconvex.geometry.quadratics import (
 Array = NDArray[Any]
 
 SLACK = 1e-12  # Where no variable occurs, a number may miss zero by this much
-# A set without a point that is at least so deep inside has none, as far as floating-point numbers tell.
-SHALLOW = 1e-9
+SHALLOW = 1e-9  # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell
 
 
 class Region:
@@ -287,10 +286,10 @@ class Region:
                 return point
         if depth < -1e-6:
             raise self.contradiction()
-        raise NotConverged(
-            "no point was found at which all constraints hold strictly; write those that can only hold with equality as "
-            "equations, and make sure that the others can be satisfied"
+        remedy = (
+            "write those that can only hold with equality as equations, and make sure that the others can be satisfied"
         )
+        raise NotConverged(f"no point was found at which all constraints hold strictly; {remedy}")
 
     @cached_property
     def depth(self) -> Array:

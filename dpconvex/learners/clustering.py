@@ -31,8 +31,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.files import Released
 
-# Centres may start outside of the ball of records, but not far: so many radii from the middle.
-FARTHEST = 2.0
+FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far: so many radii from the middle
 
 
 @dataclass(frozen=True, eq=False, repr=False)

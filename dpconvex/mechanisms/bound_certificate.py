@@ -1,7 +1,4 @@
-"""Private bounds that noise only tightens: values on a grid plus k - reach, k discrete Laplace, cut off at both ends.
-
-The noise is drawn exactly (docs/theory.md, section 19).
-"""
+"""Private bounds that noise only tightens: truncated discrete Laplace on a grid, drawn exactly (docs/theory.md, section 19)."""
 
 import math
 from dataclasses import asdict, dataclass, field

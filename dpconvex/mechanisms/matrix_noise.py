@@ -91,10 +91,7 @@ def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator
 
 
 def noise_bound(rows: int, columns: int, scale: float, probability: float) -> float:
-    """Bound the Frobenius norm of the noise but for a probability.
-
-    Every row, over s, has the law of ``z / chi``, so that ``1/(1 + |row|^2)`` has a beta law.
-    """
+    """Bound the Frobenius norm but for a probability: of a row over s, ``z / chi``, ``1/(1 + |row|^2)`` has a beta law."""
     freedom = degrees_of_freedom(rows, columns)
     least = float(beta_law.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
     return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * MATRIX_SLACK

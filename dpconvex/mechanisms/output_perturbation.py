@@ -117,8 +117,7 @@ class OutputPerturbation:
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, mu: float) -> float:
         """Predict by how much the noise raises the objective, from public numbers.
 
-        Noise of no preferred direction meets a share ``trace/p`` of the curvature; and no loss changes by more than G times the
-        part of the noise in one record's row space.
+        Noise of no preferred direction meets ``trace/p`` of the curvature; in one record's rows no loss is steeper than G.
         """
         square, p = self._square(analysis, privacy, mu), analysis.form.space.dim
         rank = max(min(max(loss.dimension for loss in analysis.losses), p), 1)

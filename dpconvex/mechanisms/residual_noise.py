@@ -29,8 +29,7 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 COUNTED, MARGINS = 0.25, 1.1
 # Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer.
 RELATIVE_SIZE = 0.01
-# The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 10.0
+ABOVE_FLOOR = 10.0  # The tolerance is this many times the floor that rounding sets, so that every fit can be certified
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below, and of what is computed again for another distance.

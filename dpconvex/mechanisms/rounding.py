@@ -29,8 +29,7 @@ from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
-# Under add-remove the number of records is private; bounds hold for up to so many times the nominal one.
-SURPLUS = 2
+SURPLUS = 2  # Under add-remove the number of records is private; bounds hold for up to so many times the nominal one
 # The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
 # margins.
 GAPS = 16.0
@@ -110,9 +109,8 @@ def minimiser_norm(
 ) -> float:
     """Bound the norm of the minimiser (docs/release.md, section 4).
 
-    Let h be the public part of the objective, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
-    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.  The
-    objective is no larger there than at theta_0: if that is 0, ``mu r^2/2 - (s + ||b||) r <= n D``, D the largest drop of a loss.
+    With s the slope of the public part at theta_0, the point of K next to 0, its distance r has ``mu r <= nG + s + ||b||``; and
+    if theta_0 is 0, the objective is no larger: ``mu r^2/2 - (s + ||b||) r <= n D``, D the largest drop of a loss.
     """
     start, slope = public_start(analysis, size, added)
     pull = slope + noise

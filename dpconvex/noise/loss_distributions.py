@@ -26,8 +26,7 @@ TRANSFORM = 16.0
 # A promise of a smaller delta is refused: what is left out of the grid is a part of it.
 SMALLEST_DELTA = 1e-20
 ACCURACY = 1e-5  # Relative accuracy of a calibration, which rounds up
-# With less noise than this nothing is promised: rounding is not counted for it.
-SMALLEST_MULTIPLIER = 0.02
+SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is promised: rounding is not counted for it
 # Points of a profile, steps of the grid in one deviation of a step's loss, and the most points of a grid.
 NODES, FINE, LARGEST_GRID = 600, 20, 2**16
 

@@ -188,10 +188,7 @@ def grid_loss(epsilon: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Upper bounds on delta at rising losses epsilon >= 0, for both orders of neighbours unless `others` are for the other.
-
-    The last is given away for good.
-    """
+    """Upper bounds on delta at rising losses epsilon >= 0, in both orders unless `others` are given; the last is given away."""
 
     losses: Array
     deltas: Array

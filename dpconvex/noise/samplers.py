@@ -1,7 +1,4 @@
-"""The laws of the noise that privacy rests on, and its draws, which nobody can predict from others.
-
-How far rounding moves them is for the bound on exactness to cover.
-"""
+"""The laws of the noise that privacy rests on, and its draws; how far rounding moves them is covered elsewhere."""
 
 import math
 import secrets

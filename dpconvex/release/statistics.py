@@ -24,8 +24,7 @@ from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 
-# The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
-WHITENED_RIDGE = 0.5
+WHITENED_RIDGE = 0.5  # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md)
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0
 HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")

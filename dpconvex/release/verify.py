@@ -1,7 +1,4 @@
-"""The checker: from a template and a promise to a certificate, or to the reason why there is none.
-
-No data are needed, and none are touched.
-"""
+"""The checker: from a template and a promise to a certificate, or to the reason why there is none; no data are touched."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -89,10 +89,9 @@ class Conic:
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
         if stopped_early(solution, options):
-            raise NotConverged(
-                f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
-                "released. Allow it more iterations, or use the first-order backend."
-            )
+            why = f"stopped at its limit, before it was done (its status: {program.status}); nothing is released"
+            remedy = "Allow it more iterations, or use the first-order backend"
+            raise NotConverged(f"the solver {self.solver} {why}. {remedy}.")
         return packed(problem, fresh, program)
 
 

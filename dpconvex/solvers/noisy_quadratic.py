@@ -159,8 +159,6 @@ def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) ->
     public = form.template.regularizer, size / scale
     theta, said = least_squares_program(form.space, roots, slope / scale, public, form.constraints)
     if theta is None:
-        raise NotConverged(
-            f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver; regularize more, or "
-            "check that the constraints can be met."
-        )
+        why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
+        raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")
     return theta

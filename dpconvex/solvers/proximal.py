@@ -79,10 +79,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
 
 
 def search(composite: Composite, now: State, memory: Memory, lipschitz: float) -> tuple[State | None, float]:
-    """Find a point between the quasi-Newton step and the proximal-gradient step that lowers the envelope.
-
-    None if the gradient turns faster than L allows, and how fast.
-    """
+    """Find a point between both steps that lowers the envelope; None if the gradient turns faster than L allows, and how fast."""
     residual, length = now.residual, float(np.linalg.norm(now.residual))
     ahead = residual - memory.apply(residual) if memory.pairs else np.zeros_like(residual)
     enough, found, steepest = now.envelope - DECREASE * lipschitz * length**2, None, 0.0
