@@ -108,10 +108,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """Noise beyond its cap: with at most this probability, under either of two neighbours, anything may happen.
-
-    Nothing happens otherwise; totals add ``(1 + exp(epsilon))`` times the probability themselves.
-    """
+    """Noise beyond its cap: with this probability, under either of two neighbours, anything may happen; totals add it."""
 
     kind: ClassVar[str] = "tail"
     probability: float

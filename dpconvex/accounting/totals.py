@@ -127,10 +127,7 @@ class Entry:
 
 
 class Basic:
-    """How a ledger adds up, against a total: `price` is what adds up, `nothing` its zero.
-
-    By itself, epsilons and deltas, exactly: an amount counts as the shortest decimal that denotes its float.
-    """
+    """How a ledger adds up, against a total: `price` adds up, from `nothing`; here, epsilons and deltas, as exact decimals."""
 
     name, says = "basic", "epsilons and deltas add up"
     nothing: tuple[Any, ...] = (Fraction(0), Fraction(0))

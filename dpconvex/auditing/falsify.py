@@ -44,10 +44,7 @@ HEAD: Row = ("constant", "observed", "certified", "ratio")
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst case that was found for one constant: the record, what replaces it, and the parameters there.
-
-    A `lower_bound`, the strong convexity, is certified from below, all else from above.
-    """
+    """The worst case that was found for one constant, and where; a `lower_bound`, the modulus, is certified from below."""
 
     constant: str
     observed: float
@@ -214,11 +211,7 @@ def observed_dimension(search: Search) -> int:
 
 
 def observed_modulus(search: Search, size: int, added: float, shape: Array) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K, and where it is.
-
-    Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
-    attacked too.
-    """
+    """Find the least curvature along lines in K, against ``<d, shape * d>`` for a direction d, and where it is."""
     form, rng, count, dim = search.form, search.rng, 64, search.form.space.dim
     mask = np.concatenate([np.ones((1, dim)), np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)

@@ -52,11 +52,7 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: float, r
 
 
 def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[Array, Array]:
-    """Return minimisers for the second data sets, if those for the first are the candidates' points, and their least distances.
-
-    The rest of the data makes each point a minimiser; from there Newton's method goes to the other one.  What is left of the
-    gradient is taken off the distance.
-    """
+    """Return the second data sets' minimisers, where candidates are the first ones', and their least distances."""
     here, moduli, form = found.theta, search.moduli, search.form
     frame = np.broadcast_to(np.eye(len(moduli)), (len(found), len(moduli), len(moduli)))
     base = moduli * here + found.sides[0].slopes(here, frame, curved=False)[0]

@@ -71,10 +71,7 @@ class Records:
         return Records(self.losses, change(self.group, *(other.group for other in others)), fields)
 
     def rows(self, dim: int) -> Derivatives:
-        """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k).
-
-        They are the slopes and values, at zero, of the sum of the leaves with one weight 1 and all others 0.
-        """
+        """Return the rows of the affine leaves, shape (B, k, dim), as slopes at zero, and their offsets, shape (B, k)."""
         losses, width = self.losses, 0 if self.losses is None else self.losses.width
         matrix, offset = np.zeros((len(self), width, dim)), np.zeros((len(self), width))
         if losses is None:

@@ -45,11 +45,7 @@ class LossBounds:
 
 
 class Analysis:
-    """All constants of a template.
-
-    `losses`: one for each combination of discrete fields that is examined; empty if nothing is known of their gradients and
-    curvature, and `unbounded` says why.
-    """
+    """All constants of a template; `losses` are those of examined labels, empty if nothing is known: `unbounded` says why."""
 
     def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form, self.unbounded = form, unbounded

@@ -89,10 +89,7 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
 
 
 def widest(piece: Piece, rows: Array, gram: Gram) -> tuple[float, Array]:
-    """Bound that trace where spread > outer, and return the weights of the points where it is about as large.
-
-    It is concave in these: Frank-Wolfe steps, whose linearisation is an upper bound wherever one stops.
-    """
+    """Bound that trace where spread > outer, concave in the weights, by Frank-Wolfe steps, with weights where it is large."""
     if piece.outer == 0:  # a covariance does not change with the origin, and differences carry smaller errors
         rows = rows - rows[0]
     inner, error = gram.inner(rows)

@@ -79,10 +79,7 @@ class Gram:
         return np.array([known[generator.key] for generator in generators])
 
     def _forms(self, generators: list[Generator]) -> tuple[list[Form], float]:
-        """Write the inner products of all pairs of generators as multiples of forms, constants apart; and what is left out.
-
-        An entry that is small against the sum of its absolute terms is rounding; one small against other entries is not.
-        """
+        """Write inner products of generators as multiples of forms, without entries far below their absolute terms."""
         size, count = len(self.monomial), len(generators)
         place, value, whole = products(*terms_of(generators), count, size)
         kept = np.abs(value) > RESIDUE * whole

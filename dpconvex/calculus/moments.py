@@ -90,10 +90,7 @@ class QuadraticLoss:
 
     @once
     def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
-        """Return the moments that make up the loss; those that occur beside no square of theta get a weight.
-
-        Left out are the constant of the loss, unless for `residuals`, and the number of records where it is public (`counted`).
-        """
+        """Return the moments of the loss, without its constant unless for `residuals`, and without a public number of records."""
         kinds = []
         owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
         constant = (self.targets[self.target] < 0).all(axis=1)

@@ -105,10 +105,7 @@ class Part(NamedTuple):
 
 
 def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> tuple[Expression, Expression]:
-    """Write a scalar objective as the mean over records of what the first result says of one record, plus a public rest.
-
-    `rows` gives, for each field with `count` records along its first axis, one record's.
-    """
+    """Write a scalar objective as a mean over records, of what the first result says of one (`rows`), plus a public rest."""
     parts = Rows(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):

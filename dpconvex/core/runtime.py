@@ -66,10 +66,7 @@ _forks = 0
 
 
 def this_process() -> tuple[int, int]:
-    """Return the number of this process, and of the forks that led to it, for numbers are used again.
-
-    A fork copies budgets and generators of noise: what must not be there twice remembers where it was made, and stops elsewhere.
-    """
+    """Return the numbers of this process and of forks: what must not be there twice, such as a budget, stops elsewhere."""
     return os.getpid(), _forks
 
 
@@ -103,10 +100,7 @@ class Limit:
 
 @contextmanager
 def one_blas_thread() -> Iterator[int]:
-    """Context in which the linear algebra library uses one thread; yields how many it would use.
-
-    The limit holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back.
-    """
+    """Context in which linear algebra uses one thread, while anybody needs it; yields how many it would use."""
     with Limit.lock:
         if Limit.users == 0:
             Limit.threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)

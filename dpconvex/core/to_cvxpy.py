@@ -138,10 +138,7 @@ def least_squares_program(
     public: tuple[Expression, float],
     constraints: Sequence[Constraint],
 ) -> tuple[Array | None, str]:
-    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function of the variables.
-
-    Returns coordinates, or None, and what the solver says of them, which nobody need believe.
-    """
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also returns the status."""
     theta, writer, limits = posed(space, constraints)
     function, factor = public
     goal = factor * writer.expression(function) - slope @ theta
@@ -156,10 +153,7 @@ def least_squares_program(
 
 
 def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """Solve a program without a word, for what a solver says depends on the data; returns its data, its answer and the solution.
-
-    CVXPY's own `solve` warns, and warnings can only be silenced for the whole process, other threads included.
-    """
+    """Solve without CVXPY's warnings, for they depend on the data; returns the program's data, its answer and the solution."""
     given = {name: value for name, value in (options or {}).items() if name not in ("verbose", "solver_verbose")}
     with np.errstate(all="ignore"):
         data, chain, inverse = program.get_problem_data(solver, solver_opts=given)
@@ -192,10 +186,7 @@ def attribute_constraints(variable: Variable) -> list[tuple[str, Constraint]]:
 
 
 def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array | None, float]:
-    """Return coordinates at which no inequality is near equality, and how far from it, as far as a solver says.
-
-    None if it finds none; the distance is minus infinity if it says that there are none.
-    """
+    """Return a point at which no inequality is near equality, if one is found, and its depth: minus infinity if there is none."""
     depth = cp.Variable()
     theta, _, limits = posed(space, constraints)
     limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]

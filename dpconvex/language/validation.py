@@ -177,10 +177,7 @@ def is_single(column: Any) -> bool:
 
 
 class Gate:
-    """What records pass whenever they are read from memory that may change: a copy, unless `fresh` from a file, is checked.
-
-    What happens to a record depends on that record alone, to the last bit, and not on those beside it.
-    """
+    """What records pass whenever they are read from memory that may change: copied, unless `fresh`, and checked one by one."""
 
     def __init__(self, name: str, domain: Ball | Box, clip: bool, fresh: bool = False) -> None:
         self.name, self.domain, self.clip, self.fresh = name, domain, clip, fresh

@@ -74,10 +74,7 @@ def margin_length(analysis: Analysis) -> float:
 
 
 def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
-    """Bound the curvature of the regularizer's smooth part, and the slope of the rest of it, in sum form.
-
-    A gradient step on the smooth part, from the start, has the slope there.  Where K is bounded, nothing depends on the slope.
-    """
+    """Bound the curvature of the regularizer's smooth part and the slope of the rest of it, in sum form, from the start on."""
     form = analysis.form
     constant, (stiff, _, _) = largest_eigenvalue(analysis), parts(form)
     bend = bend_of(form, form.feasible.norm_bound)
@@ -105,10 +102,7 @@ def curvature(analysis: Analysis) -> float:
 
 
 def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
-    """Bound how far computed sums of so many gradients can be from exact ones, at all iterates.
-
-    These lie in K; where that is unbounded, a gradient step on a smooth convex regularizer moves no two points apart.
-    """
+    """Bound the rounding of sums of so many gradients at all iterates: in K, or as far from the start as all steps reach."""
     form, bound, steps, rate = analysis.form, certificate.gradient_bound, certificate.steps, certificate.sampling
     rare = TAIL / (2 * steps)
     drawn = most_drawn(records, rate, rare) if rate < 1 else records

@@ -191,10 +191,7 @@ class NoisyGradientDescent:
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with noise that also hides what rounding does to sums of so many gradients.
-
-        With samples rounding may move the sum for all other records too, so it is paid from a share of its own.
-        """
+        """Return the certificate with noise that hides rounding in sums, too; with samples, that has a share of its own."""
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + 1e-12)

@@ -98,10 +98,7 @@ def noise_bound(rows: int, columns: int, scale: float, probability: float) -> fl
 
 
 def rounding_bound(rows: int, columns: int, scale: float, probability: float) -> float:
-    """Bound the distance of a drawn matrix from an ideal one, but for a given probability (docs/release.md, section 5).
-
-    Each step of `matrix_noise` adds an error; later ones enlarge it by independent factors, bounded by Markov's inequality.
-    """
+    """Bound the distance of a drawn matrix from an ideal one, but for a probability (docs/release.md, section 5)."""
     freedom = degrees_of_freedom(rows, columns)
     own = freedom - rows + np.arange(1.0, rows + 1)  # degrees of freedom of the k-th row
     following = rows - np.arange(1.0, rows + 1)  # how many rows lie below it

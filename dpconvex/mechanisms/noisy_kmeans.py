@@ -133,10 +133,7 @@ class NoisyKMeans:
         return chosen
 
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
-        """Cluster, and return the centres in steps of the grid, shape (C, K, d).
-
-        `statistics` maps centres to the exact sums of the records in each cell, in steps, and their numbers, shape (C, k).
-        """
+        """Cluster; `statistics` maps centres, in steps, to sums and numbers of cells, (C, k); returns centres, (C, K, d)."""
         centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
         spread = start_directions(noise.components, noise.features)
         centers = np.rint(centers + spread * (noise.radius / noise.step / 2))

@@ -81,10 +81,7 @@ class Cover:
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise.
-
-        Where that is the larger one, an automatic choice is what has the least of both.
-        """
+        """Prove a mechanism private with residual noise; where that is larger, an automatic choice has the least of both."""
         best = self._certify(mechanism, analysis, privacy, size)
         others = getattr(mechanism, "others", None)
         for other in others(analysis, best) if best.is_drowned and callable(others) else ():
@@ -173,10 +170,7 @@ def hidden(
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
-    """Return how long residual noise may be that is small next to the mechanism's noise.
-
-    Noise b on the objective moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
-    """
+    """Return how long residual noise may be that is small next to the least that the mechanism's does to the answer."""
     if isinstance(certificate, OutputCertificate):
         return RELATIVE_SIZE * certificate.expected_noise
     radius = answer_radius(analysis, certificate, cap, records)

@@ -159,10 +159,7 @@ def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
-    """Bound the curvature of a regularizer at all points of K up to a norm; kinks that a proximal map handles do not count.
-
-    Squares and determinants are read off; what is left is treated like a loss that no record enters, over K or a ball.
-    """
+    """Bound the curvature of a regularizer, without kinks that a proximal map handles, at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return found(form, radius)

@@ -149,10 +149,7 @@ class SufficientStatistics:
 
 
 def summation_error(moments: Moments, length: float, records: float) -> float:
-    """Bound the Euclidean distance of computed sums over so many records from the exact ones.
-
-    A product of k factors errs by k roundings of itself, a sum of n terms by n of their absolute sum (Higham 2002, section 4.2).
-    """
+    """Bound the error of computed sums: k roundings of a product, n of an absolute sum of n terms (Higham 2002, section 4.2)."""
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
     degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
     roundings = MOMENT_BLOCK + combinations + records / MOMENT_BLOCK + degree + 16

@@ -114,10 +114,7 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
 def swing(
     epsilon: float, steepest: float, flattest: float, curvature: float, ratio: float = 0.0, behind: float = 0.0
 ) -> float:
-    """Bound what curvature adds where slopes fall from `steepest` to `flattest`, beside a gradient of length `behind`.
-
-    Of a logistic record with the slopes ``s * steepest``, 0 <= s <= 1, curvature is ``log(1 + ratio s (1 - s))`` if that is less.
-    """
+    """Bound what curvature adds where slopes fall; of a logistic record, ``log(1 + ratio s (1 - s))`` if that is less."""
     if steepest <= flattest or curvature <= 0:
         return 0.0
     ends = np.linspace(flattest, steepest, SLICES + 1)

@@ -106,10 +106,7 @@ class NoisyQuadratic:
         return [(mine, self.hessian[mine][:, mine].toarray()) for mine in components(pattern)]
 
     def edge(self, mine: Indices) -> float:
-        """Return about how large the largest eigenvalue is of the noise on a block: twice the root of a row's variance.
-
-        For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)) (Wigner's semicircle).
-        """
+        """Return about the noise's largest eigenvalue on a block: twice the root of a row's variance (Wigner's semicircle)."""
         squared, a, b = self.pairs
         entries = self.loss.onto(self.moments)[squared][:, : self.moments.count]
         variance = np.asarray(entries.power(2).sum(axis=1)) * self.deviation**2
