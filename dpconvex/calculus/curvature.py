@@ -187,10 +187,7 @@ class MeanJoint:
         return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest), touch
 
     def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
-        """Return a sharp bound, and where its tangents touch: at the covariance's trace that is worst if all points are longest.
-
-        Where what is left still grows with that trace, they touch again for the weights of the points that it is largest for.
-        """
+        """Return a sharp bound, and where its tangents touch: where points of one length are worst, then where the rest is."""
         if self.mean.slopes is not None:
             return self.logistic(beta, mu, self.mean.slopes)
 

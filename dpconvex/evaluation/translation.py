@@ -31,10 +31,7 @@ def check_translation(form: LossForm) -> None:
 
 
 def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
-    """Evaluate losses and regularizer as they are, and with polynomials in the place of their affine subexpressions.
-
-    At one record of the public domain, and parameters of a given size before they are projected on K.
-    """
+    """Evaluate losses and regularizer, at one public point, as they are and with polynomials for their affine subexpressions."""
     theta = scale * rng.normal(size=form.space.dim)
     theta = form.feasible.project(theta) if form.feasible.has_projection else theta
     batch, roots = form.template.record.sample(1, rng), [*form.losses, form.template.regularizer]

@@ -163,10 +163,7 @@ def longest_row(region: Region) -> float:
 
 
 def relative_rounding(region: Region, radius: float) -> float:
-    """Bound what rounding does to conditions, in units of their margins at `inside`, at points of K up to a norm.
-
-    Rounding is proportional to the numbers that occur, and is looked at in some directions.
-    """
+    """Bound what rounding does to conditions, in units of margins at `inside`, looked at in some directions up to a norm."""
     rng = np.random.default_rng(0)
     points = [region.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, region.dim))]
     errors = [region.margins(point)[1].astype(float) + region.off_hull(point) for point in [region.inside, *points]]

@@ -160,10 +160,7 @@ def is_same(one: Block, other: Block) -> bool:
 
 
 def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
-    """Return what a condition with a multiplier asks of short moves from a point, to second order.
-
-    That is a condition, what takes its multipliers back, and the curvature of what the condition is the tangent of.
-    """
+    """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
     kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
@@ -220,10 +217,7 @@ def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | fl
 def model(
     region: Region, blocks: Sequence[Block], x: Array, hessian: Array, gradient: Array, unit: float
 ) -> tuple[Array, list[Array]] | None:
-    """Minimise ``<gradient, m> + m' hessian m / 2`` over moves m that blocks and equations allow, in units of a length.
-
-    Returns the move and a vector for each block; None if the solver fails.
-    """
+    """Minimise ``<gradient, m> + m' hessian m / 2`` over allowed moves m; returns that and vectors for blocks, or None."""
     dim, (equations, values) = region.dim, region.system
     # The l1 cone has a number above each entry, which comes after the move.
     extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
@@ -260,11 +254,7 @@ def model(
 def refined(
     bent: Array, pull: Array, rows: Array, offset: Array, answer: tuple[Array, Array], equations: int
 ) -> tuple[Array, Array]:
-    """Solve the optimality conditions of a quadratic program directly, from the inequalities that an answer is at the end of.
-
-    An interior-point method leaves errors in proportion to the largest multipliers.  The answer itself is returned where no guess
-    of the inequalities works out.
-    """
+    """Solve the optimality conditions of a quadratic program directly, with more digits; the answer itself if no guess works."""
     v, z = answer
     slack, free = offset - rows @ v, np.arange(len(z)) >= equations
     squares = np.maximum((rows**2).sum(axis=1), 1e-300)
