@@ -51,7 +51,7 @@ class RankOne:
 def degrees_of_freedom(rows: int, columns: int) -> int:
     """Return the nu of matrix-shaped noise, ``rows + 1 + (3/2) (rows + columns + 1)``, rounded up.
 
-    Two thirds of what is added have the least mean square; the tail falls the faster the more there is, for 1/24 of that.
+    The mean square is least for two thirds of what is added to the rows; the rest makes the tail fall faster, and costs 1/24.
     """
     return rows + 1 + -(-3 * (rows + columns + 1) // 2)
 

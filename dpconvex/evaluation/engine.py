@@ -32,10 +32,7 @@ KEPT = 2**24  # Monomials of degree two are kept if they are so many at most: 12
 
 
 class Share(NamedTuple):
-    """Records of a block whose losses are one function of different leaves, label by label.
-
-    The last is repeated up to a multiple of `LANES`: where each is computed apart, none is one of few that are left over.
-    """
+    """Records of a block whose losses are one function of different leaves, by label, filled up to a multiple of `LANES`."""
 
     parts: tuple[tuple[Label, slice], ...]  # the last axis of what is computed for the share, by label
     rows: Any  # where the records are in the block: places, or a slice of all

@@ -90,10 +90,7 @@ def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Arra
 
 
 def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
-    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
-
-    The cost of a height of which they say nothing goes to the conditions next to equality.
-    """
+    """Scale multipliers so that those of each height add up to its cost, which conditions next to equality pay if none do."""
     count = len(costs)
     heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
     given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)

@@ -41,7 +41,7 @@ Condition = Row | Block | Expression
 
 
 def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
-    """Return pieces on disjoint coordinates, pieces that contain K, and groups on which K is none: coordinates that meet."""
+    """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
     items: list[Condition] = [*region.cones, *region.curved]
     for sign, (matrix, offset) in [*((1.0, e) for e in region.equations), (-1.0, region.rows)]:
         for k in range(len(offset)):

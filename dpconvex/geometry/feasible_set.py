@@ -25,10 +25,7 @@ SLACK, ROUNDED = 1e-12, 1e-14  # Room for the rounding of a shift's eigenvalues,
 
 
 class FeasibleSet:
-    """A closed convex set of parameters, in the coordinates of a space: `region` has it as conditions in cones.
-
-    `pieces` are its factors on disjoint coordinates, if all have a projection in closed form (other coordinates are free).
-    """
+    """A closed convex set of parameters; `pieces` are factors on disjoint coordinates, if all have a closed projection."""
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.constraints = space, tuple(constraints)

@@ -33,10 +33,7 @@ from dpconvex.geometry.region import Region
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||theta[k-th group]||`` of disjoint groups; absolute values are groups of one.
-
-    `support` are all coordinates in a group, `labels` says which group each is in.
-    """
+    """The function ``sum_k weights_k ||theta[k-th group]||``, of the groups `labels` of `support`; absolute values are single."""
 
     support: Indices
     labels: Indices
