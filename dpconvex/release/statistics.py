@@ -205,7 +205,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))
     if not values[0] > CLEAR * edge:
-        why = f"the least curvature of the noisy squares is {values[0]:.3g}, of which noise makes about {edge:.3g}"
+        part = f"of which noise alone makes about {edge:.3g}"
+        why = f"the least curvature of the noisy squares is {values[0]:.3g}, {part}"
         remedy = "More records, whitening=True, a larger epsilon or fewer features help; `fit` works, with its ridge"
         raise NotConverged(f"{why}: no standard errors hold. {remedy}.")
     inverse = (vectors / values) @ vectors.T
