@@ -45,8 +45,10 @@ def off(what: str, value: Any, *targets: str) -> Switch:
 
 def longest(piece: Any, gram: Any, length: float | None = None) -> float:
     """Bound the trace of a piece by its longest vector alone."""
-    bound = importlib.import_module(C + "gradient_norms").gradient_bound
-    return float(max(piece.outer, piece.spread) * (bound(piece.terms, gram) if length is None else length) ** 2)
+    gradients = importlib.import_module(C + "gradient_norms").Gradients
+    return float(
+        max(piece.outer, piece.spread) * (gradients(piece.terms, gram).bound if length is None else length) ** 2
+    )
 
 
 def no_products(first: Any, second: Any, cross: bool, sign: float = 1.0) -> Any:
@@ -54,11 +56,11 @@ def no_products(first: Any, second: Any, cross: bool, sign: float = 1.0) -> Any:
 
 
 SWITCHES = {
-    "norm angles": off("joint bound of a norm", always(None), C + "joint_supremum:norm_form"),
+    "norm angles": off("joint bound of a norm", always(None), C + "curvature:norm_form"),
     "moving slopes": off("Gaussian profile of one margin", always(None), C + "neighbour_differences:slopes_of"),
     "chi law": off("Gaussian noise by its length", always(1.0), P + "chi_delta"),
     "label symmetry": off("interchangeable labels", always(None), C + "loss_form:exchange_of"),
-    "joint means": off("gradient and covariance", always(math.inf), C + "joint_supremum:MeanJoint.loss"),
+    "joint means": off("gradient and covariance", always(math.inf), C + "curvature:MeanJoint.loss"),
     "matrix noise": off("chosen by default", always(()), "dpconvex.mechanisms.recipe:rank_one_structures"),
     "vertices": off("enumerated for one gradient", 0, C + "gradient_norms:LARGEST_ENUMERATION"),
     "pairs of vertices": off("enumerated for two", 0, C + "gradient_norms:LARGEST_PAIR_ENUMERATION"),
@@ -67,7 +69,7 @@ SWITCHES = {
     "spectrum": off("dominating all Hessians", always(None), C + "curvature:dominating_spectrum"),
     "joint eigenvalue": off("of pieces together", always(math.inf), C + "curvature:joint_eigenvalue"),
     "Popoviciu": off("eigenvalue of a covariance", lambda piece, gram, trace: trace, C + "curvature:eigenvalue_bound"),
-    "Frank-Wolfe": off("trace of a piece", longest, C + "curvature:trace_bound", C + "joint_supremum:trace_bound"),
+    "Frank-Wolfe": off("trace of a piece", longest, C + "curvature:trace_bound"),
 }
 
 SETTINGS: dict[str, tuple[dp.Privacy, Any]] = {

@@ -1,7 +1,5 @@
 """Events: what a release is for accounting, in numbers that are public and fixed before any data are read."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,21 +12,10 @@ import numpy as np
 
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.errors import TemplateError
-from dpconvex.noise.profiles import (
-    LARGEST_LOSS,
-    SLACK,
-    Orders,
-    Profile,
-    chi_delta,
-    gaussian_delta,
-    swing,
-    table,
-)
+from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, chi_delta, gaussian_delta, swing, table
 
-# Tables are made for no smaller Gaussian shift, or epsilon, than this.
-SMALLEST = 1e-12
-# Compositions of compositions are read down to here.
-DEEPEST = 50
+SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
+DEEPEST = 50  # Compositions of compositions are read down to here
 
 
 class Event:
@@ -55,7 +42,7 @@ class Event:
         """Return the shift mu of a Gaussian mechanism that is no more private, but for a loss of delta, which comes second."""
         return known(self).level, known(self).lost
 
-    def leaves(self) -> Iterator[Event]:
+    def leaves(self) -> "Iterator[Event]":
         yield self
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,10 +108,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """Noise beyond its cap: with at most this probability, under either of two neighbours, anything may happen.
-
-    Nothing happens otherwise; totals add ``(1 + exp(epsilon))`` times the probability themselves.
-    """
+    """Noise beyond its cap: with this probability, under either of two neighbours, anything may happen; totals add it."""
 
     kind: ClassVar[str] = "tail"
     probability: float
@@ -169,21 +153,15 @@ class Composition(Event):
 
 @dataclass(frozen=True)
 class Hull:
-    """The differences of gradients of one kind of ordered pairs of records, in units of the noise's standard deviation.
+    """The differences of gradients of one kind of ordered pairs of records, in units of the noise's standard deviation."""
 
-    `dimension`: of the span of the differences of two given records; `length`: bound on the norm of every difference;
-    `curvature`: what is charged for the curvature of the record in front; `lengths` and `counts`: norms of the vertices
-    other than 0, and how many have each; None if they are not known; `slopes`: for a record of one margin in front: the
-    steepest slopes upward and downward, the flattest slope, and curvature over modulus if it is a logistic one, else 0;
-    `behind`: for such a record: norms of the vertices of the other one's gradients, each as often as it occurs; 0 if there
-    is none.
-    """
-
-    dimension: int
-    length: float
-    curvature: float
-    lengths: tuple[float, ...] | None = None
-    counts: tuple[float, ...] | None = None
+    dimension: int  # of the span of the differences of two given records
+    length: float  # bounds the norm of every difference
+    curvature: float  # what is charged for that of the record in front
+    lengths: tuple[float, ...] | None = None  # norms of the vertices other than 0, if known
+    counts: tuple[float, ...] | None = None  # how many vertices have each
+    # Of a record of one margin in front: its steepest slopes upward and downward, the flattest, and curvature over modulus
+    # if it is a logistic one, else 0; and norms of the vertices behind, each as often as it occurs, 0 if there is none.
     slopes: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
 

@@ -17,14 +17,12 @@ from dpconvex.noise.loss_distributions import composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
-# Losses up to this are looked for; beyond it there is no bound.
-LARGEST = 700.0
+LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound
 # Grid steps in the loss that is looked for, the largest grid of one event, and the most events that differ.
 STEPS, LARGEST_GRID, MOST = 4000, 2**17, 50
 # Fraction of a ledger's delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
-# Probability of noise beyond its cap in a fit, once at least.
-TAIL = 2.0**-100
+TAIL = 2.0**-100  # Probability of noise beyond its cap in a fit, once at least
 # Spends fill a limit up to this, relatively, and a ledger that is read may exceed that a tenth as far: rounding differs.
 GUARD = 1e-8
 
@@ -129,10 +127,7 @@ class Entry:
 
 
 class Basic:
-    """How a ledger adds up, against a total: `price` is what adds up, `nothing` its zero.
-
-    By itself, epsilons and deltas, exactly: an amount counts as the shortest decimal that denotes its float.
-    """
+    """How a ledger adds up, against a total: `price` adds up, from `nothing`; here, epsilons and deltas, as exact decimals."""
 
     name, says = "basic", "epsilons and deltas add up"
     nothing: tuple[Any, ...] = (Fraction(0), Fraction(0))

@@ -114,10 +114,7 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
 
 
 def prepared(chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy) -> tuple[Path, Any, dict[str, Any]]:
-    """Return the file to write, the table, which is read before anything is paid, and options of every fit.
-
-    So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
-    """
+    """Return the file to write, the table, which is read before anything is paid, and options of every fit."""
     inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
     problem = str(locate(chosen.problem))
     out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})

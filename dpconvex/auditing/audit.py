@@ -148,11 +148,7 @@ def attack_certificate(
 def attack_runs(
     template: Template, certificate: Certificate, mechanism: Mechanism, worst: Attack, backend: Any, count: int
 ) -> Attack:
-    """Fit two neighbouring data sets `count` times each, and bound epsilon from below by the best event.
-
-    The neighbours are those of the worst case that was found; all other records are copies of the second one's, or of the first's
-    if the second has none.
-    """
+    """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
     solver, proved, answers = resolved(backend), Proved(template, certificate, mechanism), []
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):

@@ -14,7 +14,7 @@ from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arrays import Array
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
@@ -23,13 +23,11 @@ from dpconvex.release.verify import analyse
 
 # Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
 TOLERANCE = 1e-9
-# Where a constant is certified to be zero, this much is rounding.
-ZERO = 1e-12
+ZERO = 1e-12  # Where a constant is certified to be zero, this much is rounding
 # Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
 RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
-# Random steps for each that is asked for.
-LONGER = 1.5
+LONGER = 1.5  # Random steps for each that is asked for
 
 NAMES = {
     "gradient_bound": "gradient bound G",
@@ -46,10 +44,7 @@ HEAD: Row = ("constant", "observed", "certified", "ratio")
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst case that was found for one constant: the record, what replaces it, and the parameters there.
-
-    A `lower_bound`, the strong convexity, is certified from below, all else from above.
-    """
+    """The worst case that was found for one constant, and where; a `lower_bound`, the modulus, is certified from below."""
 
     constant: str
     observed: float
@@ -145,9 +140,7 @@ def falsify(
     analysis = analyse(template)
     if certificate is not None and not isinstance(certificate, Certificate):
         raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")
-    for name, value in (("starts", starts), ("steps", steps)):
-        if not is_whole(value, 1):
-            raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
+    check_whole("falsify", starts=starts, steps=steps)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     moduli = diagonal(analysis, size, added)
     search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))
@@ -202,10 +195,7 @@ def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int
 
 
 def observed_dimension(search: Search) -> int:
-    """Count the dimensions that rows of `A_z` span, for sampled records of all labels (some thousands of rows at most).
-
-    Rows that stick out of the certified subspace count on top of it.
-    """
+    """Count the dimensions that rows of `A_z` of samples span, and on top those that stick out of the certified subspace."""
     form, rng = search.form, search.rng
     wanted = min(2 * form.noise_dimension + 50, LARGEST_RANK_TEST)
     each = -(-wanted // (search.losses.count * search.losses.width)) + 1
@@ -221,11 +211,7 @@ def observed_dimension(search: Search) -> int:
 
 
 def observed_modulus(search: Search, size: int, added: float, shape: Array) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K, and where it is.
-
-    Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
-    attacked too.
-    """
+    """Find the least curvature along lines in K, against ``<d, shape * d>`` for a direction d, and where it is."""
     form, rng, count, dim = search.form, search.rng, 64, search.form.space.dim
     mask = np.concatenate([np.ones((1, dim)), np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)

@@ -17,18 +17,13 @@ from dpconvex.noise.profiles import bisect
 
 # Masses below this have lost digits to underflow; cells that are known less accurately say nothing about a largest ratio.
 SMALLEST, ACCURATE = 1e-280, 1e-6
-# Rounding of a gradient, relative to its size, and the least relative error of a mass.
-ROUNDING, LEAST = 1e-15, 1e-12
-# No cell begins or ends at a number that a declaration would name, such as a kink at 0.
-OFFSET = 1.2345e-7
+ROUNDING, LEAST = 1e-15, 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
+OFFSET = 1.2345e-7  # No cell begins or ends at a number that a declaration would name, such as a kink at 0
 
 
 @dataclass(frozen=True, eq=False)
 class Masses:
-    """Masses of the same cells under two laws, and the relative error of both.
-
-    Whatever the cells are, ``sum (P - e^epsilon Q)_+`` is at most the delta of the two laws, and for fine cells it is near it.
-    """
+    """Masses of the same cells under two laws, and their relative error: ``sum (P - e^epsilon Q)_+`` is at most delta."""
 
     first: Array
     second: Array
@@ -60,11 +55,7 @@ class Masses:
 
 
 def grid(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
-    """Return ends of cells, rising, shape (m,), strictly between `lower` and `upper`.
-
-    Half of them are equally spaced within `reach` of the center; the others are close together near 0 and near the center, at
-    the scale of `feature`, where losses bend.
-    """
+    """Return rising ends of cells, shape (m,), half equally spaced about the center, others close together where losses bend."""
     even = center + reach * np.linspace(-1, 1, count // 2)
     wide = np.arcsinh(2 * (abs(center) + reach) / feature)
     bent = np.sinh(np.linspace(-wide, wide, count // 4)) * feature
@@ -104,19 +95,15 @@ def line_masses(first: Array, second: Array, noise: str, scale: float) -> Masses
 
 
 def matrix_density(analysis: Analysis, certificate: Certificate) -> Callable[[Array], Array]:
-    """Return the log density of matrix-shaped noise in the parameters' coordinates, shape (..., dim) to (...), up to a constant.
-
-    The noise is a linear image of a matrix with a matrix-variate t law; where that is one to one, so is the density.
-    """
+    """Return the log density of matrix-shaped noise, (..., dim) to (...), up to a constant, where its map is one to one."""
     rows, columns = shape_of(certificate)
     order = (degrees_of_freedom(rows, columns) + columns) / 2
     spread = certificate.noise_scale * order
     image = best_structure(analysis).map.toarray()
     if np.linalg.matrix_rank(image) < rows * columns:
-        raise TemplateError(
-            f"audit: matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions has no "
-            "density in closed form; audit ObjectivePerturbation('gamma') or a problem with fewer features."
-        )
+        why = f"matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions"
+        remedy = "audit ObjectivePerturbation('gamma') or a problem with fewer features"
+        raise TemplateError(f"audit: {why} has no density in closed form; {remedy}.")
     inverse = np.linalg.pinv(image)
 
     def log_density(b: Array) -> Array:

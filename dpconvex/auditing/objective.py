@@ -3,8 +3,6 @@
 All else is a linear term and a quadratic one with the certified modulus: these suffice to put the answer anywhere.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -25,10 +23,8 @@ ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
 LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ravel())
 # Answers are this far from the faces of K, and singular values below this fraction of the largest are rounding.
 INSIDE, RANK = 1e-6, 1e-9
-# Cells of the line, to compare rests of the data and at last.
-COARSE, FINE = 1200, 8000
-# Candidates that are integrated, and how often, usually and at least.
-FINALISTS, TRIALS = (6, 4), (24, 6)
+COARSE, FINE = 1200, 8000  # Cells of the line, to compare rests of the data and at last
+FINALISTS, TRIALS = (6, 4), (24, 6)  # Candidates that are integrated, and how often, usually and at least
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,7 @@ from dpconvex.release.whitening import second_moment
 
 # Newton steps to another minimiser, and how far from K a point of it may be by rounding.
 STEPS, CLOSE = 40, 1e-9
-# Steps of the search for records with other statistics.
-CLIMB = 150
+CLIMB = 150  # Steps of the search for records with other statistics
 
 # Draws of a mechanism's noise that are compared with its law, and the probability with which an honest sampler is called broken.
 DRAWS, ALARM = 8000, 1e-9
@@ -53,11 +52,7 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: float, r
 
 
 def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[Array, Array]:
-    """Return minimisers for the second data sets, if those for the first are the candidates' points, and their least distances.
-
-    The rest of the data makes each point a minimiser; from there Newton's method goes to the other one.  What is left of the
-    gradient is taken off the distance.
-    """
+    """Return the second data sets' minimisers, where candidates are the first ones', and their least distances."""
     here, moduli, form = found.theta, search.moduli, search.form
     frame = np.broadcast_to(np.eye(len(moduli)), (len(found), len(moduli), len(moduli)))
     base = moduli * here + found.sides[0].slopes(here, frame, curved=False)[0]

@@ -27,20 +27,15 @@ Derivatives = tuple[Array, Array]
 # Whether there is a first record and a second; under add-remove, one is missing.
 Pair = tuple[bool, bool]
 
-# Candidates that climb at a time, and numbers of frames that are looked at at once.
-BATCH, AT_ONCE = 64, 2**22
+BATCH, AT_ONCE = 64, 2**22  # Candidates that climb at a time, and numbers of frames that are looked at at once
 # Batches of candidates that are drawn for each pair of kinds, and steps that they take, usually and at least.
 POOL, STEPS = (16, 4), (40, 8)
-# Projections on K and on the wanted values of the leaves, of what is drawn and of what moves.
-ROUNDS, FEWER = 12, 3
-# Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding.
-TOLERANCE = 1e-13
+ROUNDS, FEWER = 12, 3  # Projections on K and on the wanted values of the leaves, of what is drawn and of what moves
+TOLERANCE = 1e-13  # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
-# The field of weights of leaves.
-SEED = " seed"
-# What needs no Hessian.
-FLAT = ("gradient", "difference", "distance")
+SEED = " seed"  # The field of weights of leaves
+FLAT = ("gradient", "difference", "distance")  # What needs no Hessian
 
 
 class Losses:
@@ -76,10 +71,7 @@ class Records:
         return Records(self.losses, change(self.group, *(other.group for other in others)), fields)
 
     def rows(self, dim: int) -> Derivatives:
-        """Return the rows of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k).
-
-        They are the slopes and values, at zero, of the sum of the leaves with one weight 1 and all others 0.
-        """
+        """Return the rows of the affine leaves, shape (B, k, dim), as slopes at zero, and their offsets, shape (B, k)."""
         losses, width = self.losses, 0 if self.losses is None else self.losses.width
         matrix, offset = np.zeros((len(self), width, dim)), np.zeros((len(self), width))
         if losses is None:
@@ -261,10 +253,7 @@ class Search:
     def placed(
         self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]
     ) -> Candidates:
-        """Return candidates with parameters near `theta` at which all leaves take chosen values, as far as K allows.
-
-        Where `free`, parameters stay what they are: always, if K has no projection.
-        """
+        """Return candidates near `theta` whose leaves take chosen values, as far as K allows; they stay where `free`."""
         rows = [side.rows(len(self.moduli)) for side in sides]
         matrix, offset = (np.concatenate(part, axis=1) for part in zip(*rows, strict=True))
         if self.feasible.has_projection:

@@ -7,11 +7,10 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.curvature import Curvature, curvature_bound
+from dpconvex.calculus.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
-from dpconvex.calculus.joint_supremum import Joint, MeanJoint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
@@ -23,10 +22,8 @@ from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 
 # Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11
-# Gradients that differ by less than this fraction of their bound differ by rounding.
-SAME = 1e-12
-# Values that agree to this fraction tie.
-TIE = 1e-9
+SAME = 1e-12  # Gradients that differ by less than this fraction of their bound differ by rounding
+TIE = 1e-9  # Values that agree to this fraction tie
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +45,7 @@ class LossBounds:
 
 
 class Analysis:
-    """All constants of a template.
-
-    `losses`: one for each combination of discrete fields that is examined; empty if nothing is known of their gradients and
-    curvature, and `unbounded` says why.
-    """
+    """All constants of a template; `losses` are those of examined labels, empty if nothing is known: `unbounded` says why."""
 
     def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form, self.unbounded = form, unbounded
@@ -92,11 +85,11 @@ class Analysis:
 
     def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
-        return self.ranges.offsets[id(polynomial)]
+        return self.ranges[id(polynomial)][0]
 
     def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
-        return self.ranges.values[id(polynomial)]
+        return self.ranges[id(polynomial)][1]
 
     def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
         """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
@@ -125,11 +118,9 @@ class Analysis:
             raise self.unbounded
         bound = max(loss.gradient_bound for loss in self.losses)
         if bound == 0:
-            raise NotPrivate(
-                "the loss has slope 0 everywhere, so nothing would be learnt from the data",
-                self.form.template.losses[0],
-                "check the factors of its terms: one of them is 0",
-            )
+            why = "the loss has slope 0 everywhere, so nothing would be learnt from the data"
+            remedy = "check the factors of its terms: one of them is 0"
+            raise NotPrivate(why, self.form.template.losses[0], remedy)
         return bound
 
     @cached_property
@@ -151,21 +142,16 @@ class Analysis:
                 found = found if found < apart * (1 - SAME) else apart
                 bound = max(bound, found * (1 + ROUNDING_SLACK))
         if bound <= SAME * self.gradient_bound:
-            raise NotPrivate(
-                "every record has the same gradient, so nothing would be learnt from the data",
-                self.form.template.losses[0],
-                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
+            why = "every record has the same gradient, so nothing would be learnt from the data"
+            remedy = (
+                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer"
             )
+            raise NotPrivate(why, self.form.template.losses[0], remedy)
         return min(bound, 2 * self.gradient_bound)
 
     def sensitivity(self, adjacency: str) -> float:
         """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
         return self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
-
-    @property
-    def row_dimension(self) -> int:
-        """Bound on the dimension of the subspace that all gradients of one given record lie in."""
-        return max(loss.dimension for loss in self.losses)
 
     @cached_property
     def kink(self) -> Kink | None:

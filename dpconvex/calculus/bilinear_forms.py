@@ -8,15 +8,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import EPSILON, Interval
-from dpconvex.core.arrays import Array
 from dpconvex.core.expansion import Bases
+from dpconvex.language.columns import dense
 
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 
 SMALL, LARGEST_DENSE = 100, 1500
-# Diagonal entries that agree to this fraction may be taken together.
-ALIKE = 1e-12
+ALIKE = 1e-12  # Diagonal entries that agree to this fraction may be taken together
 
 
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:
@@ -137,10 +136,6 @@ def singular_bound(block: Block) -> float:
         return float(np.linalg.norm(dense(block), 2))
     magnitude = abs(block)
     return float(np.sqrt(magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()))
-
-
-def dense(block: Block) -> Array:
-    return block if isinstance(block, np.ndarray) else np.asarray(block.toarray())
 
 
 def is_diagonal(block: Block) -> bool:

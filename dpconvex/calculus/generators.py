@@ -13,8 +13,7 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, rounded_product
 
-# So few generators are not divided further.
-FEW = 8
+FEW = 8  # So few generators are not divided further
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +37,7 @@ class Generator:
 def factor(
     terms: Polynomial, mono: Indices, largest: Array, space: Space, rows: int
 ) -> tuple[Array, list[Generator], Array]:
-    """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
-
-    Rows share one only if they are exactly proportional in it, but for the `error` of their coefficients, which the errors bound.
-    """
+    """Write every row as a combination of generators, exactly but for errors; returns factors, generators and errors."""
     blocks = list(space.blocks.values())
     starts = np.array([block.start for block in blocks])
     owner = np.searchsorted(starts, terms.coordinate, side="right") - 1

@@ -4,8 +4,6 @@ A gradient is a sum of terms, each in a convex hull (or an ellipsoid), and its n
 tried, else inner products are bounded pair by pair.  Errors of generator coordinates are added to every norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -57,6 +55,7 @@ class Gradients:
 
     @cached_property
     def bound(self) -> float:
+        """Bound on the norm of every gradient in the sum, for every record."""
         if not self.terms:
             return 0.0
         if self.squares is not None:
@@ -65,14 +64,14 @@ class Gradients:
         total = float((self.norms**2).sum() + 2 * np.triu(products, 1).sum())
         return float(min(np.sqrt(max(total, 0.0)) + self.slacks[0], self.norms.sum()))
 
-    def enumerated(self, other: Gradients) -> tuple[Array, Array] | None:
+    def enumerated(self, other: "Gradients") -> tuple[Array, Array] | None:
         """Return the vertices of both, if all pairs of them can be gone through."""
         left, right = self.vertices, other.vertices
         if left is None or right is None or len(left) * len(right) > LARGEST_PAIR_ENUMERATION:
             return None
         return left, right
 
-    def squared_distances(self, other: Gradients) -> Array | None:
+    def squared_distances(self, other: "Gradients") -> Array | None:
         """Bound the squared distance of each vertex from each of another loss and record; None if they are too many."""
         both = self.enumerated(other)
         if both is None or self.squares is None or other.squares is None:
@@ -81,7 +80,7 @@ class Gradients:
         squares = self.squares[:, None] + other.squares[None, :] + 2 * crossed
         return np.asarray((np.sqrt(np.maximum(squares, 0.0)) + self.slacks[:, None] + other.slacks[None, :]) ** 2)
 
-    def difference_bound(self, other: Gradients) -> float:
+    def difference_bound(self, other: "Gradients") -> float:
         """Bound ``||g - g'||`` for gradients g of this loss and g' of another, of two records."""
         apart = self.bound + other.bound
         if not self.terms or not other.terms:
@@ -92,11 +91,6 @@ class Gradients:
         total = self.bound**2 + other.bound**2
         total += 2 * float(largest_products(self, other, cross=True, sign=-1.0).sum())
         return float(min(apart, np.sqrt(max(total, 0.0)) + self.slacks.max() + other.slacks.max()))
-
-
-def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
-    """Bound the norm of every gradient in the Minkowski sum of `terms`, for every record."""
-    return Gradients(terms, gram).bound
 
 
 def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:

@@ -42,10 +42,9 @@ class Form:
 class Gram:
     """Inner products of the leaves' rows.
 
-    `rows`: the rows of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix
-    of the generators at every record (in the Loewner order); `rounding`: what rounding does to an inner product, for each
-    unit of the absolute factors of two generators; `errors`: how far a row may be from its generator at any record, for each
-    unit of its factor; `exact`: whether rows are multiples of the generator without any rounding.
+    `rows`: those of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix of the
+    generators at every record; `rounding`: what that does to an inner product, for each unit of the absolute factors of two
+    generators; `errors`: how far a row may be from its generator, for each unit of its factor; `exact`: if it is a multiple.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
@@ -80,10 +79,7 @@ class Gram:
         return np.array([known[generator.key] for generator in generators])
 
     def _forms(self, generators: list[Generator]) -> tuple[list[Form], float]:
-        """Write the inner products of all pairs of generators as multiples of forms, constants apart; and what is left out.
-
-        An entry that is small against the sum of its absolute terms is rounding; one small against other entries is not.
-        """
+        """Write inner products of generators as multiples of forms, without entries far below their absolute terms."""
         size, count = len(self.monomial), len(generators)
         place, value, whole = products(*terms_of(generators), count, size)
         kept = np.abs(value) > RESIDUE * whole

@@ -1,7 +1,5 @@
 """Interprets the outer function of a loss, from its affine leaves up, by the rule of each atom: ranges, gradients, curvature."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +25,7 @@ class Step:
     expression: Expression
     claims: dict[str, float]
     source: str
-    children: tuple[Step, ...] = ()
+    children: "tuple[Step, ...]" = ()
 
     def written(self, seen: set[int] | None = None) -> Derivation:
         """Return the tree of steps with texts; what was derived before is not derived again."""
@@ -98,6 +96,5 @@ class Walker:
 def check_finite(values: list[Interval], expression: Expression) -> None:
     """Refuse ranges that overflowed."""
     if not all(value.low <= value.high for value in values):
-        raise NotPrivate(
-            "the range of a term overflows, so nothing bounds it", expression, "scale the fields or the loss down"
-        )
+        why = "the range of a term overflows, so nothing bounds it"
+        raise NotPrivate(why, expression, "scale the fields or the loss down")

@@ -1,7 +1,6 @@
 """Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and over K, as a ball, a box and simplices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,22 +14,15 @@ from dpconvex.geometry.feasible_set import FeasibleSet
 
 Pair = tuple[Array, Array]
 
-# A few roundings of a length.
-SLACK = 1e-14
+SLACK = 1e-14  # A few roundings of a length
 
 
-@dataclass(frozen=True, eq=False)
-class LeafRanges:
-    """By the id of a leaf's polynomial: the ranges of what it adds to its linear part, and those of its entries."""
-
-    offsets: dict[int, Pair]
-    values: dict[int, list[Interval]]
-
-
-def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases) -> LeafRanges:
-    """Bound the offsets and the values of all leaves at once: with many classes there are very many, each small."""
+def leaf_ranges(
+    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases
+) -> dict[int, tuple[Pair, list[Interval]]]:
+    """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many."""
     if not leaves:
-        return LeafRanges({}, {})
+        return {}
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
     terms = stacked(leaves)
     offset = bases.range(terms.part(with_theta=False))
@@ -49,7 +41,8 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
             size[ends[k] : ends[k + 1]] = length * reach * (1 + SLACK)
     size[~moving] = 0.0
     limits = feasible.lower, feasible.upper
-    linear = [box_of(part, factors, limits), (-size, size)]
+    own = limits[0][part.coordinate], limits[1][part.coordinate]
+    linear = [interval_sums(part.entry, *interval_product(factors, own), part.size), (-size, size)]
     if feasible.hulls:
         linear.append(hulls_of(part, factors, limits, feasible.hulls))
     low, high = np.max([ends[0] for ends in linear], axis=0), np.min([ends[1] for ends in linear], axis=0)
@@ -61,11 +54,8 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
     least, most = np.minimum(least, most), np.maximum(least, most)
-    values = intervals(least, most)
-    result = LeafRanges({}, {})
-    for leaf, a, b in zip(leaves, ends, ends[1:], strict=False):
-        result.offsets[id(leaf)], result.values[id(leaf)] = (offset[0][a:b], offset[1][a:b]), values[a:b]
-    return result
+    values, spans = intervals(least, most), zip(leaves, ends, ends[1:], strict=False)
+    return {id(leaf): ((offset[0][a:b], offset[1][a:b]), values[a:b]) for leaf, a, b in spans}
 
 
 def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet, bases: Bases) -> float:
@@ -82,12 +72,6 @@ def factors_of(part: Polynomial, monomial: Pair) -> Pair:
     about = [part.coefficient + sign * part.error * (1 + SLACK) for sign in (-1, 1)]
     about = [np.where(exact, part.coefficient, end) for end in about]
     return interval_product(monomial, (about[0], about[1]))
-
-
-def box_of(part: Polynomial, factors: Pair, limits: Pair) -> Pair:
-    """Bound the linear parts of all entries term by term, given the bounds of factors and of coordinates."""
-    own = limits[0][part.coordinate], limits[1][part.coordinate]
-    return interval_sums(part.entry, *interval_product(factors, own), part.size)
 
 
 def hulls_of(part: Polynomial, factors: Pair, limits: Pair, hulls: Sequence[AxisHull]) -> Pair:

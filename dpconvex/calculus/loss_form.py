@@ -31,6 +31,7 @@ LEAST, MOST = 1e-75, 1e75
 WIDEST = STEEPEST = 1e100
 # So few labels are examined one by one, without a search for what is alike.
 FEW = 12
+ESTIMATED = "write the loss in the CVXPY variables that the learner estimates"
 REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
 
@@ -65,11 +66,8 @@ class LossForm:
         if self.exchange is None:
             self._examine(tuple(range(len(template.losses))))
         if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
-            raise NotPrivate(
-                "the loss does not change with any variable: what multiplies them is zero",
-                template.losses[0],
-                "write the loss in the CVXPY variables that the learner estimates",
-            )
+            why = "the loss does not change with any variable: what multiplies them is zero"
+            raise NotPrivate(why, template.losses[0], ESTIMATED)
 
     def _examine(self, labels: tuple[int, ...]) -> None:
         """Let the losses of some labels stand for all."""
@@ -138,17 +136,11 @@ def check_public(template: Template) -> None:
     """Refuse a regularizer or a constraint that mentions a field of the record, or is not known to be convex."""
     regularizer = template.regularizer
     if regularizer.fields:
-        raise NotPrivate(
-            "the regularizer mentions a field of the record; it must be public",
-            regularizer,
-            "move the term into the loss, or use a constant",
-        )
+        why = "the regularizer mentions a field of the record; it must be public"
+        raise NotPrivate(why, regularizer, "move the term into the loss, or use a constant")
     if not is_convex(regularizer):
-        raise NotPrivate(
-            "the regularizer is not convex by CVXPY's rules",
-            obstacle(regularizer),
-            "use a convex regularizer",
-        )
+        why = "the regularizer is not convex by CVXPY's rules"
+        raise NotPrivate(why, obstacle(regularizer), "use a convex regularizer")
 
 
 def check_loss(template: Template, convex: bool = True) -> None:
@@ -160,34 +152,25 @@ def check_loss(template: Template, convex: bool = True) -> None:
             why, remedy = why_not_convex(place)
             raise NotPrivate(f"the loss{where} is not convex: {why}", place, remedy)
     if not any(loss.variables for loss in template.losses):
-        raise NotPrivate(
-            "the loss mentions no variable, so nothing would be learnt from the data",
-            template.losses[0],
-            "write the loss in the CVXPY variables that the learner estimates",
-        )
+        why = "the loss mentions no variable, so nothing would be learnt from the data"
+        raise NotPrivate(why, template.losses[0], ESTIMATED)
 
 
 def why_not_convex(place: Expression) -> tuple[str, str]:
     """Say what keeps a subexpression from being convex, and what to do about it."""
     if is_concave(place):
-        return (
-            "it has a concave term",
-            "drop the term, change its sign, or replace it by its tangent; a loss must be convex",
-        )
+        remedy = "drop the term, change its sign, or replace it by its tangent; a loss must be convex"
+        return "it has a concave term", remedy
     if place.atom is not None and place.atom.affine in ("bilinear", "quotient"):
         if all(argument.variables for argument in place.args):
-            return (
-                "it multiplies variables with each other",
-                "write one of the factors as a constant or a field, or use a convex function of both",
-            )
-        return (
-            "a factor that can change sign multiplies a curved term",
-            "declare the factor's field non-negative (a Box with lower bounds of 0), so that the product stays convex",
+            remedy = "write one of the factors as a constant or a field, or use a convex function of both"
+            return "it multiplies variables with each other", remedy
+        remedy = (
+            "declare the factor's field non-negative (a Box with lower bounds of 0), so that the product stays convex"
         )
-    return (
-        "CVXPY's rules do not prove it",
-        "compose as the rules ask: a convex non-decreasing function of a convex one, or a convex function of an affine one",
-    )
+        return "a factor that can change sign multiplies a curved term", remedy
+    convex = "a convex non-decreasing function of a convex one, or a convex function of an affine one"
+    return "CVXPY's rules do not prove it", f"compose as the rules ask: {convex}"
 
 
 def check_magnitudes(form: LossForm) -> None:
@@ -220,8 +203,7 @@ def check_steepness(sizes: Sequence[float], loss: Expression) -> None:
         raise NotPrivate("the loss is so steep that its constants overflow", loss, "scale the loss or the fields down")
 
 
-# Atoms that add up nothing, though shapes change.
-REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}
+REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}  # Atoms that add up nothing, though shapes change
 
 
 def longest_sums(losses: Iterable[Expression]) -> tuple[int, int]:

@@ -23,10 +23,8 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.template import Template
 
-# Directions of patterns below this fraction of the largest are rounding.
-RANK = 1e-10
-# Patterns, and values of polynomials, that agree to this fraction are the same.
-SAME = 1e-9
+RANK = 1e-10  # Directions of patterns below this fraction of the largest are rounding
+SAME = 1e-9  # Patterns, and values of polynomials, that agree to this fraction are the same
 # Squares of leaves with more terms than this fill the memory.
 LARGEST = 3 * 10**7
 REMEDY = "write the loss as squares of affine expressions, or use another mechanism, such as dp.ObjectivePerturbation"
@@ -92,10 +90,7 @@ class QuadraticLoss:
 
     @once
     def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
-        """Return the moments that make up the loss; those that occur beside no square of theta get a weight.
-
-        Left out are the constant of the loss, unless for `residuals`, and the number of records where it is public (`counted`).
-        """
+        """Return the moments of the loss, without its constant unless for `residuals`, and without a public number of records."""
         kinds = []
         owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
         constant = (self.targets[self.target] < 0).all(axis=1)
@@ -111,11 +106,9 @@ class QuadraticLoss:
             # A product of norms, each rounded up.
             size = math.prod(math.nextafter(self.bases.bases[b].squared[1] ** 0.5, math.inf) for b in bases)
             if not 1e-150 < size < 1e150:
-                raise NotPrivate(
-                    "products of the record's scalars have no floating-point numbers",
-                    self.bases.bases[bases[0]].name if bases else "the record",
-                    "use other units, in which the fields are of size 1",
-                )
+                why = "products of the record's scalars have no floating-point numbers"
+                remedy = "use other units, in which the fields are of size 1"
+                raise NotPrivate(why, self.bases.bases[bases[0]].name, remedy)
             kinds.append(Kind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
         return Moments(tuple(kinds))
 
@@ -141,10 +134,10 @@ class QuadraticLoss:
         needed = np.flatnonzero(left & (self.targets[self.target] >= 0).any(axis=1))
         if len(needed):
             monomial = self.monomials[self.monomial[needed[0]]]
-            raise TemplateError(
-                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}. "
-                "Release statistics for this template, or fit one with the same loss."
+            why = (
+                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}"
             )
+            raise TemplateError(f"{why}. Release statistics for this template, or fit one with the same loss.")
         places = np.concatenate(row), np.concatenate(column)
         return sp.csr_array(sp.coo_array((np.concatenate(value), places), shape=(len(self.targets), start)))
 
@@ -231,25 +224,18 @@ class SquareExpander(Expander):
     def _function(self, expression: Expression) -> Polynomial:
         if expression.fields & self.stand_ins:
             raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
-        raise NotPrivate(
-            "a coefficient of the loss is not a polynomial of the record",
-            expression,
-            "compute it beforehand and declare it as a field with its own bounds",
-        )
+        why = "a coefficient of the loss is not a polynomial of the record"
+        raise NotPrivate(why, expression, "compute it beforehand and declare it as a field with its own bounds")
 
 
 def check_size(form: LossForm) -> None:
     """Refuse losses whose squares have too many terms to be written down."""
-    terms = 0.0
-    for group in form.leaves:
-        for leaf in group:
-            terms += float((np.bincount(form.polynomial(leaf).entry).astype(float) ** 2).sum())
+    counts = (np.bincount(form.polynomial(leaf).entry) for group in form.leaves for leaf in group)
+    terms = sum(float((count.astype(float) ** 2).sum()) for count in counts)
     if terms > LARGEST:
-        raise NotPrivate(
-            f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down",
-            form.template.losses[0],
-            "use fewer features, or another mechanism, whose passes over the records never write squares",
-        )
+        why = f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down"
+        remedy = "use fewer features, or another mechanism, whose passes over the records never write squares"
+        raise NotPrivate(why, form.template.losses[0], remedy)
 
 
 def base_of(loss: QuadraticLoss, field: str) -> int:
@@ -262,9 +248,8 @@ def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
     kinds = []
     for kind in moments.kinds:
         if kind.bases.count(base) > 2:
-            raise TemplateError(
-                f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted; leave `whitening` out."
-            )
+            why = f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted"
+            raise TemplateError(f"{why}; leave `whitening` out.")
         kinds.append(replace(kind, weights=2 - kind.bases.count(base)))
     return Moments(tuple(kinds))
 
@@ -285,9 +270,8 @@ def turned_parameters(form: LossForm, field: str, matrix: Array) -> sp.csr_array
         found = sp.csr_array(sp.block_diag(way))
         if turns(form, field, matrix, found):
             return found
-    raise TemplateError(
-        f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows; leave `whitening` out."
-    )
+    why = f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows"
+    raise TemplateError(f"{why}; leave `whitening` out.")
 
 
 def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool:
@@ -302,3 +286,85 @@ def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool
         if not abs(first - second) <= SAME * (abs(first) + abs(second)):
             return False
     return True
+
+
+# Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
+SLACK, ROUNDING = 1 + 1e-9, 1e-12
+CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
+
+
+def length_bound(moments: Moments, bases: Bases) -> float:
+    """Bound the Euclidean norm of one record's moments: of one kind, they are the tensor product of its fields and a pattern."""
+    squares = sum((scaled(kind, bases) * np.sum(kind.patterns**2, axis=1) for kind in moments.kinds), np.zeros(1))
+    return float(np.sqrt(np.max(squares))) * SLACK
+
+
+@once
+def difference_bound(moments: Moments, bases: Bases) -> float:
+    """Bound the distance of two records' moments, by polynomials in few numbers (docs/theory.md, section 18)."""
+    length, kinds = length_bound(moments, bases), moments.kinds
+    fields = sorted({b for kind in kinds for b in kind.bases})
+    exact = next((base for base in fields if bases.bases[base].size == 1), None)
+    exponents: list[Array] = []
+    ranges: list[tuple[float, float]] = []
+    none = np.zeros(len(kinds))
+    for base in fields:
+        field, power = bases.bases[base], np.array([float(kind.bases.count(base)) for kind in kinds])
+        square = field.squared[1]
+        if base == exact:
+            exponents += [np.concatenate([2 * power, none, power]), np.concatenate([none, 2 * power, power])]
+            ranges += 2 * [(float(field.lower[0]) / square**0.5, float(field.upper[0]) / square**0.5)]
+        else:
+            exponents.append(np.concatenate([none, none, power]))
+            ranges.append((field.paired[0] / square, field.paired[1] / square))
+    if any(kind.weights for kind in kinds):
+        exponents.append(np.concatenate([none, none, [kind.weights for kind in kinds]]))
+        ranges.append((0.0, 1.0))
+    table, ends = np.array(exponents).reshape(len(ranges), -1), np.array(ranges).reshape(-1, 2)
+    scales = np.array([scaled(kind, bases) for kind in kinds])
+    products = np.array([kind.patterns @ kind.patterns.T for kind in kinds])
+    own = np.diagonal(products, axis1=1, axis2=2).T
+    pairs = np.repeat(own, len(own), axis=0), np.tile(own, (len(own), 1)), -2 * products.reshape(len(kinds), -1).T
+    cases = np.unique(np.column_stack(pairs), axis=0) * np.tile(scales, 3)
+    largest = 0.0
+    for case in cases:
+        largest = highest(case, table, ends, largest)
+    largest = largest * (1 + CLOSE) + 4 * ROUNDING * length**2
+    return min(float(np.sqrt(largest)) * SLACK, 2 * length)
+
+
+def scaled(kind: Kind, bases: Bases) -> float:
+    """Bound the squared norm of all moments of a kind but for the patterns: a weight, if nothing is rounded."""
+    result = kind.scale**2
+    for base in kind.bases:
+        result *= bases.bases[base].squared[1]
+    return result
+
+
+def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
+    """Bound a polynomial in a box of numbers from -1 to 1, but for `CLOSE` of it and rounding; at least `known`.
+
+    `exponents` has shape (variables, terms).  Variables linear in each moment are at their ends where the value is largest,
+    others at theirs or where their slope is 0: the nearest point of a grid is lower by (step/2)^2/2 times the sum of the absolute
+    second slopes at most, d (d - 1) for a term of degree d.  Only points that can be that near are kept when steps are halved.
+    """
+    low, high = ranges.T
+    curved = exponents[:, -(len(coefficients) // 3) :].max(axis=1) > 1
+    if max(2 ** len(low), 3 ** int(curved.sum())) > MOST_POINTS:
+        return max(known, float(np.abs(coefficients).sum()))
+    degree = exponents[curved].sum(axis=0)
+    bend, step = float(np.abs(coefficients) @ (degree * (degree - 1))), np.where(curved, high - low, 0.0)
+    points = np.array(list(itertools.product(*ranges.tolist()))).reshape(-1, len(low))
+    rounding = ROUNDING * float(np.abs(coefficients).sum())
+    ways = [(-0.5, 0.0, 0.5) if bent else (0.0,) for bent in curved]
+    moves = np.array(list(itertools.product(*ways))).reshape(-1, len(low))
+    while True:
+        values = np.prod(points[:, :, None] ** exponents, axis=1) @ coefficients
+        known, room = max(known, float(values.max())), bend * step.max(initial=0.0) ** 2 / 8
+        kept = points[values + room > known * (1 + CLOSE) + rounding]
+        if not len(kept):
+            return known
+        if len(kept) * len(moves) > MOST_POINTS:
+            return float(known + room)
+        points = np.unique(np.clip((kept[:, None] + moves * step).reshape(-1, len(low)), low, high), axis=0)
+        step = step / 2

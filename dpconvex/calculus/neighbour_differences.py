@@ -11,16 +11,14 @@ from functools import partial
 import numpy as np
 
 from dpconvex.calculus.analysis import Analysis, LossBounds
-from dpconvex.calculus.joint_supremum import MeanJoint
+from dpconvex.calculus.curvature import MeanJoint
 from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import once
 
-# Relative slack for rounding, as for every constant of an analysis.
-SLACK = 1 + 1e-11
+SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 # Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
 GRID = 1e-7
-# Vertices of a record behind that are gone through one by one.
-MOST_BEHIND = 64
+MOST_BEHIND = 64  # Vertices of a record behind that are gone through one by one
 
 
 @dataclass(frozen=True)

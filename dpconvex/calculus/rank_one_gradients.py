@@ -17,14 +17,10 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.core.runtime import once
 
-# Coefficients that agree to this relative accuracy are equal.
-CLOSE = 2.0**-46
-# Products of entries agree to this relative accuracy.
-ROOT_ACCURACY = 1e-14
-# A direction that the noise does not cover sticks out by far more than this.
-COVERED = 1e-12
-# Rounding of gradients, relative to their bound, above which terms are taken to cancel.
-CANCELLED = 1e-10
+CLOSE = 2.0**-46  # Coefficients that agree to this relative accuracy are equal
+ROOT_ACCURACY = 1e-14  # Products of entries agree to this relative accuracy
+COVERED = 1e-12  # A direction that the noise does not cover sticks out by far more than this
+CANCELLED = 1e-10  # Rounding of gradients, relative to their bound, above which terms are taken to cancel
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +51,7 @@ class RankOne:
 def degrees_of_freedom(rows: int, columns: int) -> int:
     """Return the nu of matrix-shaped noise, ``rows + 1 + (3/2) (rows + columns + 1)``, rounded up.
 
-    With t = nu - rows - 1 and k = rows + columns + 1 the mean square is proportional to ``(t + k)^2 / (4t)``, least for t = k.
-    The tail falls like the power -(t + 2) of the norm, so some more is well spent: t = 3k/2 costs 1/24 of the mean square.
+    The mean square is least for two thirds of what is added to the rows; the rest makes the tail fall faster, and costs 1/24.
     """
     return rows + 1 + -(-3 * (rows + columns + 1) // 2)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.gradient_norms import gradient_bound
+from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
@@ -157,6 +157,6 @@ def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> fl
             return intervals(offset - size, offset + size)
 
         entries, _ = Walker(form.expander, dict(zip(leaves, gram.rows, strict=True)), reach).walk(expression)
-        return sum(gradient_bound(entry.terms, gram) for entry in entries)
+        return sum(Gradients(entry.terms, gram).bound for entry in entries)
     except NotPrivate:
         return math.inf

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 
-# Differences of more coordinates than this get a basis of few entries.
-LARGE = 64
-# Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms.
-ROUNDS = 8
+LARGE = 64  # Differences of more coordinates than this get a basis of few entries
+ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +118,7 @@ def is_invariant(parts: Sequence[Part], orders: Sequence[Indices]) -> bool:
 
 
 class Projection:
-    """Orthogonal projection on the sensitive subspace, on the last axis: what runs sees the data through that alone.
-
-    `reach` is the largest product, over the rows, of the number of terms and the sum of their absolute values.
-    """
+    """Orthogonal projection on the sensitive subspace; `reach`: of a row, its terms times their absolute sum, at most."""
 
     def __init__(self, basis: sp.csc_array) -> None:
         self.matrix = sp.csr_array(basis @ basis.T)
@@ -134,20 +129,14 @@ class Projection:
 
 
 def span(block: Array) -> Array:
-    """Return an orthonormal basis of a space that contains all columns, each of length 1.
-
-    If directions of small coordinates are lost beside the larger ones, the whole block is taken: it is never wrong to cover more.
-    """
+    """Return an orthonormal basis of a space with all columns, each of length 1; all of it if small coordinates get lost."""
     vectors, values, _ = np.linalg.svd(block, full_matrices=False)
     kept = values > rank_tolerance(block.shape) * values[0]
     return vectors[:, kept] if int(kept.sum()) == numerical_rank(block) else np.eye(len(block))
 
 
 def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the orthonormal basis of the same space that is nearest to fixed vectors: a seed draws the same noise everywhere.
-
-    It is the orthogonal polar factor (N. Higham, "Computing the polar decomposition", 1986, theorem 2.1).
-    """
+    """Return the basis of the space nearest to fixed vectors, by the polar factor: a seed draws the same noise everywhere."""
     rows, p = basis.shape
     fixed = np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1)))
     left, _, right = np.linalg.svd(basis.T @ fixed)

@@ -175,9 +175,8 @@ class Mean(NamedTuple):
             return None
         rows = self.piece.terms[0].rows + np.sum([term.rows[0] for term in terms], axis=0) / self.lead
         mass = self.piece.terms[0].masses.max(axis=0) + np.sum([term.masses[0] for term in terms], axis=0) / self.lead
-        return Mean(
-            self.lead, Piece((Term(rows, mass=mass, merged=self.piece.terms[0].merged),), 0.0, self.piece.spread)
-        )
+        points = Term(rows, mass=mass, merged=self.piece.terms[0].merged)
+        return Mean(self.lead, Piece((points,), 0.0, self.piece.spread))
 
 
 class Kink(NamedTuple):

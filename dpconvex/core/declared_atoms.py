@@ -3,8 +3,6 @@
 Slopes are read off by differences at some thousand points; what runs is the convex function with slopes linear between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +16,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import double_precision
 from dpconvex.errors import NotPrivate, TemplateError
 
-# Declared numbers are at most this large, so that their products are finite.
-LARGEST = 1e100
+LARGEST = 1e100  # Declared numbers are at most this large, so that their products are finite
 # Slopes are means over stretches of this relative length: a mean keeps every bound of slope and curvature.
 STRETCH = 2.0**-20
 # Slopes between nodes are right to this fraction of the steepest one; differences of values are exact to a tenth of it.
@@ -115,7 +112,7 @@ class Atom:
         # Whatever was given may change later.
         self.__dict__.update(slope=(lowest, highest), curvature=curvature, lower=lower)
 
-    def __call__(self, expression: Any) -> DeclaredAtom:
+    def __call__(self, expression: Any) -> "DeclaredAtom":
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,5 @@
 """Derivation trees: which rule proved which constant of which subexpression, and where the rule comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,7 +15,7 @@ class Derivation:
     expression: str = ""
     claims: dict[str, float] = field(default_factory=dict)
     source: str = ""  # where the rule's mathematics comes from
-    children: tuple[Derivation, ...] = ()
+    children: "tuple[Derivation, ...]" = ()
 
     def lines(self, depth: int = 0) -> Iterator[str]:
         claims = ", ".join(f"{name} = {value:.6g}" for name, value in self.claims.items())

@@ -69,14 +69,16 @@ def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: E
     return known
 
 
-def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variable, Array]:
+def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Variable, Array]:
     found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
     with np.errstate(all="ignore"):
         known = slopes(list(found), found, root)
     return {leaf: np.broadcast_to(known.get(leaf, np.zeros(1))[..., 0], leaf.shape) for leaf in root.variables}
 
 
-def bent(root: Expression, leaves: Mapping[Variable, Array], moves: Mapping[Variable, Array]) -> dict[Variable, Array]:
+def bent(
+    root: Expression, leaves: Mapping[Expression, Array], moves: Mapping[Variable, Array]
+) -> dict[Variable, Array]:
     """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth."""
     found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
     with np.errstate(all="ignore"):

@@ -23,8 +23,7 @@ from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 
-# A few roundings, relative to what is rounded.
-ROUNDING = 16 * float(np.finfo(float).eps)
+ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +88,7 @@ class Bases:
         return len(self.owner)
 
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
-        """Bound the entries of a record-only polynomial from below and above, each of shape (size,).
-
-        The tighter, entry by entry, of interval arithmetic for each monomial and Cauchy-Schwarz for all of one type (`kinds`).
-        """
+        """Bound the entries of a record-only polynomial: the tighter of interval arithmetic and Cauchy-Schwarz by types."""
         coefficient, error = polynomial.coefficient, polynomial.error
         around = np.where(error > 0, np.nextafter(coefficient - error, -np.inf), coefficient)
         about = np.where(error > 0, np.nextafter(coefficient + error, np.inf), coefficient)
@@ -139,10 +135,7 @@ class Bases:
         return {tuple(int(b) for b in row if b >= 0): np.flatnonzero(number == k) for k, row in enumerate(types)}
 
     def multiplicity(self, monomial: NDArray[np.int64]) -> Array:
-        """Count, for each monomial, the equal entries that stand for it in the tensor product of its bases.
-
-        Coefficients divided by its square root are those of the symmetric tensor, whose norm Cauchy-Schwarz needs.
-        """
+        """Count the equal entries of the symmetric tensor that each monomial stands for: Cauchy-Schwarz divides by the root."""
         owner, result = np.append(self.owner, -1)[monomial], np.ones(len(monomial))
         for k in range(monomial.shape[1]):  # how many factors so far are of the same base, and how many are the same
             same_base, same = ((table[:, : k + 1] == table[:, [k]]).sum(axis=1) for table in (owner, monomial))

@@ -1,7 +1,4 @@
-"""The language that everything after the reader speaks: immutable real arrays, equal expressions one node.
-
-Nothing in it refers to CVXPY or to anything that can change.
-"""
+"""The language that everything after the reader speaks, without CVXPY: immutable real arrays, equal expressions one node."""
 
 from __future__ import annotations
 

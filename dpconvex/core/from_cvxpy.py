@@ -184,10 +184,7 @@ def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) 
 
 
 def square_root(matrix: Array) -> tuple[int, Array] | None:
-    """Return s and R with ``s R'R`` the symmetric part of a matrix that is semidefinite but for the rounding of its entries.
-
-    None if it has eigenvalues of both signs, however small the numbers in it are.
-    """
+    """Return s and R with ``s R'R`` the symmetric part of a matrix, but for rounding; None if eigenvalues have both signs."""
     values, vectors, rounding = np.diag(matrix), np.eye(len(matrix)), 0.0
     if (matrix != np.diag(values)).any():
         values, vectors = np.linalg.eigh(matrix / 2 + matrix.T / 2)

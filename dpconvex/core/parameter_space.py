@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array
-from dpconvex.core.expression import Variable
+from dpconvex.core.expression import Expression, Variable
 from dpconvex.errors import TemplateError
 
 SYMMETRIC = ("symmetric", "PSD", "NSD")
@@ -77,6 +77,11 @@ class Space:
             name: np.asarray((block.lift @ theta[block.slice]).reshape(block.variable.shape, order="F"))
             for name, block in self.blocks.items()
         }
+
+    def leaves(self, theta: Array) -> dict[Expression, Array]:
+        """Return the same by variable."""
+        values = self.unpack(theta)
+        return {block.variable: values[name] for name, block in self.blocks.items()}
 
 
 def entries_matrix(space: Space) -> sp.csr_array:

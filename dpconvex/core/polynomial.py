@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, Indices
 
 EPSILON = float(np.finfo(float).eps)
-# Half of the digits of a number, and the smallest number that has them all.
-HALF, SMALLEST = 26, 1e-290
-# Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
-SYMMETRIC = 1e-12
+HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest number that has them all
+SYMMETRIC = 1e-12  # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest
 # Numbers with so many binary digits after the point are added up exactly, if they are not large.
 FRACTION = 20
-# A sum that is smaller than its terms by this factor is added up again, exactly.
-CANCELLED = 2.0**-10
+CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
 
 
 @dataclass(frozen=True, eq=False)

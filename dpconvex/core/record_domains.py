@@ -12,8 +12,7 @@ from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
-# Squares of numbers below this lose digits.
-SMALL = 1e-100
+SMALL = 1e-100  # Squares of numbers below this lose digits
 # Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
 LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
 

@@ -1,4 +1,4 @@
-"""Functions rewritten: in one form that proofs see best, and as one record's part of a sum over all records.
+"""Functions rewritten: in one form that proofs see best, as one record's part of a sum over all records, and without kinks.
 
 ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2,  c logistic(m) - c m = c logistic(-m),  0 m = 0
 c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
@@ -14,11 +14,11 @@ from dpconvex.core.atoms import ENTRYWISE
 from dpconvex.core.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, SUMMED, add
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, repeated, reshape
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
-from dpconvex.core.atoms.extremes import MAX
+from dpconvex.core.atoms.extremes import MAX, is_hinge
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN, quad_over_lin
-from dpconvex.core.atoms.powers import ABS, POWER, square
-from dpconvex.core.expression import Constant, Expression, Shape, constant
-from dpconvex.errors import NotPrivate
+from dpconvex.core.atoms.powers import ABS, HUBER, POWER, square
+from dpconvex.core.expression import Constant, Expression, Shape, constant, node, postorder
+from dpconvex.errors import MissingRule, NotPrivate
 
 Terms = list[tuple[Fraction, Expression]]
 
@@ -105,10 +105,7 @@ class Part(NamedTuple):
 
 
 def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> tuple[Expression, Expression]:
-    """Write a scalar objective as the mean over records of what the first result says of one record, plus a public rest.
-
-    `rows` gives, for each field with `count` records along its first axis, one record's.
-    """
+    """Write a scalar objective as a mean over records, of what the first result says of one (`rows`), plus a public rest."""
     parts = Rows(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):
@@ -228,3 +225,39 @@ def of_one(shape: Shape, axis: int) -> Shape:
 
 def mixed(term: Expression, why: str) -> NotPrivate:
     return NotPrivate(f"a term of the objective mixes records: {why}", term, REMEDY)
+
+
+def smoothed(expression: Expression, width: float) -> Expression:
+    """Return an expression whose kinks are rounded off, by atoms (`smooth`) whose gradients are convex combinations of its own.
+
+    It is exactly as sensitive (Nesterov 2005, "Smooth minimization of non-smooth functions"; Beck & Teboulle 2012).
+
+    >>> from dpconvex.core.atoms.extremes import pos
+    >>> from dpconvex.core.expression import Variable
+    >>> print(smoothed(pos(1 - Variable.of((), "x", 1)), 0.5))
+    huber(pos(1 - x + 0.5), 1) / 2
+    """
+    done: dict[Expression, Expression] = {}
+    for part in postorder([expression]):  # a part that is shared is rounded off once
+        done[part] = rounded(part, done, width)
+    return done[expression]
+
+
+def rounded(expression: Expression, done: Mapping[Expression, Expression], width: float) -> Expression:
+    if not expression.variables or expression.is_affine:
+        return expression
+    atom = expression.operation
+    args = [done[argument] for argument in expression.args]
+    # An outer function of slope 0 at 0 has no kink of a positive part.
+    flat = atom in (HUBER, QUAD_OVER_LIN) or (atom is POWER and expression.option("p") >= 2)
+    if flat and is_hinge(expression.args[0]):
+        hinge = expression.args[0]
+        args[0] = node(hinge.operation, [done[argument] for argument in hinge.args], hinge.options, hinge.shape)
+    if atom.smooth is None:
+        return node(atom, args, expression.options, expression.shape)
+    result: Expression | None = atom.smooth(expression, args, width)
+    if result is None:
+        lines = "" if expression.is_scalar else " along an axis"
+        remedy = "write it entry by entry, or use NoisyGradientDescent, which needs no smoothness"
+        raise MissingRule(f"the kinks of {atom.name}{lines} cannot be rounded off", expression, remedy)
+    return result

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-# Unit roundoff of double precision.
-ROUNDOFF = 2.0**-53
+ROUNDOFF = 2.0**-53  # Unit roundoff of double precision
 # Records of a block whose second moments are added in any order; the bound on their rounding counts them.
 MOMENT_BLOCK = 4096
 # So many records at most are in a block, and so many of them are added in any order.
 BLOCK, PIECE = 2**16, 128
-# Operations on one number around a sum over the records.
-AROUND = 8
+AROUND = 8  # Operations on one number around a sum over the records
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.
 RECORD = 16
 

@@ -1,11 +1,9 @@
 """Writes core expressions with CVXPY again, for conic solvers and for people: the only way back."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import cvxpy as cp
 import numpy as np
@@ -81,7 +79,7 @@ class ConicForm:
     columns: slice  # where the coordinates of the parameters are in x; the rest are auxiliary numbers
 
     @classmethod
-    def of(cls, space: Space, constraints: Sequence[Constraint]) -> ConicForm:
+    def of(cls, space: Space, constraints: Sequence[Constraint]) -> Self:
         from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
         theta, _, limits = posed(space, constraints)
@@ -140,10 +138,7 @@ def least_squares_program(
     public: tuple[Expression, float],
     constraints: Sequence[Constraint],
 ) -> tuple[Array | None, str]:
-    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function of the variables.
-
-    Returns coordinates, or None, and what the solver says of them, which nobody need believe.
-    """
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also returns the status."""
     theta, writer, limits = posed(space, constraints)
     function, factor = public
     goal = factor * writer.expression(function) - slope @ theta
@@ -158,10 +153,7 @@ def least_squares_program(
 
 
 def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """Solve a program without a word, for what a solver says depends on the data; returns its data, its answer and the solution.
-
-    CVXPY's own `solve` warns, and warnings can only be silenced for the whole process, other threads included.
-    """
+    """Solve without CVXPY's warnings, for they depend on the data; returns the program's data, its answer and the solution."""
     given = {name: value for name, value in (options or {}).items() if name not in ("verbose", "solver_verbose")}
     with np.errstate(all="ignore"):
         data, chain, inverse = program.get_problem_data(solver, solver_opts=given)
@@ -194,10 +186,7 @@ def attribute_constraints(variable: Variable) -> list[tuple[str, Constraint]]:
 
 
 def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array | None, float]:
-    """Return coordinates at which no inequality is near equality, and how far from it, as far as a solver says.
-
-    None if it finds none; the distance is minus infinity if it says that there are none.
-    """
+    """Return a point at which no inequality is near equality, if one is found, and its depth: minus infinity if there is none."""
     depth = cp.Variable()
     theta, _, limits = posed(space, constraints)
     limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]

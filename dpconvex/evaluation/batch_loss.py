@@ -39,12 +39,8 @@ def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
     return known[key]
 
 
-def engine_of(batch: Batch, form: LeafForm) -> Engine:
-    return kept(batch, id(form), partial(Engine, form))
-
-
 def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Array:
-    return np.asarray(getattr(engine_of(batch, form), name)(*arguments, *rows))
+    return np.asarray(getattr(kept(batch, id(form), partial(Engine, form)), name)(*arguments, *rows))
 
 
 class BatchedLoss:
@@ -111,10 +107,7 @@ class BatchedLoss:
         return np.asarray(self._sum("hessian", theta, max(self.batch.size // records, 1)))
 
     def grid(self, theta: Array, records: int) -> tuple[NDArray[np.int64], Array, Array] | None:
-        """Model the Hessian by second moments of about so many records, and their mean curvature; None if it is too large.
-
-        Returns where each coordinate lies in a table, and matrices for its columns and rows: the model is their product.
-        """
+        """Model the Hessian by second moments: places of coordinates in a table, and matrices of columns and rows; or None."""
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None

@@ -3,9 +3,8 @@
 Products are added one term after the other, and blocks filled up to multiples of `LANES`, so that none is one of few left over.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +20,7 @@ LEFT, MOST_NUMBERS = 1e-14, 2**24
 # What rounding can take off a squared norm is added to it, so much for each term of its sums: a norm may be a little too large,
 # never too small.
 SLACK = 2.0**-50
-# So many numbers of gradients are written down at a time.
-WRITTEN = 2**21
+WRITTEN = 2**21  # So many numbers of gradients are written down at a time
 
 
 def clipped(gradient: Array, squares: Array, clip: float) -> Array:
@@ -53,7 +51,7 @@ class Norms:
     slack: float  # what covers rounding, in units of ``|g|^2 m' D m``
 
     @classmethod
-    def of(cls, form: LeafForm) -> Norms | None:
+    def of(cls, form: LeafForm) -> Self | None:
         """Write ``map map'`` as a Kronecker product of G and a diagonal D; None if it is none."""
         table, monomials = sp.csr_array(form.map @ form.map.T), form.design.count
         size = np.sqrt(table.diagonal())

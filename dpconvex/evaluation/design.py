@@ -1,7 +1,4 @@
-"""The two products of a pass over the records: monomials with coefficients, and their transposes with gradients.
-
-Forms and gradients have the records as their *last* axis.
-"""
+"""The two products of a pass: monomials with coefficients, and their transposes with gradients; records are the *last* axis."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole
 from dpconvex.core.runtime import COMPILER, double_precision
 from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.errors import TemplateError
@@ -24,14 +24,11 @@ from dpconvex.evaluation.programs import Lowered, Program
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored, dense
 
-# Bytes of a block of records, unless others are asked for.
-BLOCK = 2**26
-# Blocks on their way for each device: one that is computed, and the next.
-AHEAD = 2
+BLOCK = 2**26  # Bytes of a block of records, unless others are asked for
+AHEAD = 2  # Blocks on their way for each device: one that is computed, and the next
 # Records take at most this share of a device's memory, unless a limit is given: what is made of a block lies there too.
 SHARE = 0.5
-# Gradients of pieces that are held at a time have so many numbers.
-HELD = 2**21
+HELD = 2**21  # Gradients of pieces that are held at a time have so many numbers
 # Platforms whose arithmetic in double precision is IEEE's, which bounds on rounding rest on.
 EXACT = ("cpu", "gpu", "cuda", "rocm")
 
@@ -53,10 +50,8 @@ class Placement:
         if self.count is not None and self.count > len(there):
             raise TemplateError(f"devices: {self.count} were asked for, and JAX finds {len(there)}.")
         if there[0].platform not in EXACT:
-            raise TemplateError(
-                f"devices: {there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on; "
-                "use a GPU or processors (JAX_PLATFORMS=cpu)."
-            )
+            why = f"{there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on"
+            raise TemplateError(f"devices: {why}; use a GPU or processors (JAX_PLATFORMS=cpu).")
         return there[: self.count]
 
     def check(self, scalars: int) -> None:
@@ -66,10 +61,9 @@ class Placement:
         self.found()
         block = max(self.block, 8 * PIECE * (scalars + 1))
         if self.memory is not None and self.memory < AHEAD * block:
-            raise TemplateError(
-                f"devices: a block of up to {block} bytes is sent while the last one is used, and two of them do not fit into "
-                f"the memory limit of {self.memory} bytes; raise `memory`, or lower `block`."
-            )
+            why = f"a block of up to {block} bytes is sent while the last one is used, and two of them do not fit into"
+            limit = f"the memory limit of {self.memory} bytes; raise `memory`, or lower `block`"
+            raise TemplateError(f"devices: {why} {limit}.")
 
     def limit(self, device: Any) -> float:
         """Return how many bytes of records may lie on a device; a limit above what it has is none."""
@@ -118,9 +112,8 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     >>> release["w"].shape
     (2,)
     """
-    for name, value in (("count", count), ("memory", memory), ("block", block)):
-        if not is_whole(value, 1) and not (value is None and name != "block"):
-            raise TemplateError(f"devices: {name} must be a positive integer, not {value!r}.")
+    check_whole("devices", 1, True, count=count, memory=memory)
+    check_whole("devices", block=block)
     token = _CURRENT.set(Placement(count, memory, block, asked=True))
     try:
         yield

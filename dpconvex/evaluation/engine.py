@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import STEP
+from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.core.summation import BLOCK, PIECE, summed
-from dpconvex.core.threads import in_order, one_blas_thread
 from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
 from dpconvex.evaluation.design import CUT, TABLE, Product, product, product_apart
 from dpconvex.evaluation.exact_products import CutRows, pays
@@ -27,19 +27,13 @@ T = TypeVar("T")
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block has
 # at least so many records, because each costs some calls of functions.
 BLOCK_BYTES, FEWEST = 2**23, 4096
-# So many sums of pieces of sparse records are made at a time.
-WIDE = 2**22
-# With so many numbers, or more, to read, several threads are worth while.
-LARGE = 2**17
-# Monomials of degree two are kept if they are so many at most: 128 MB.
-KEPT = 2**24
+WIDE = 2**22  # So many sums of pieces of sparse records are made at a time
+LARGE = 2**17  # With so many numbers, or more, to read, several threads are worth while
+KEPT = 2**24  # Monomials of degree two are kept if they are so many at most: 128 MB
 
 
 class Share(NamedTuple):
-    """Records of a block whose losses are one function of different leaves, label by label.
-
-    The last is repeated up to a multiple of `LANES`: where each is computed apart, none is one of few that are left over.
-    """
+    """Records of a block whose losses are one function of different leaves, by label, filled up to a multiple of `LANES`."""
 
     parts: tuple[tuple[Label, slice], ...]  # the last axis of what is computed for the share, by label
     rows: Any  # where the records are in the block: places, or a slice of all

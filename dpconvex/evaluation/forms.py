@@ -27,16 +27,14 @@ from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
-# Monomials of a higher degree are left to outer functions.
-LARGEST_DEGREE = 2
+LARGEST_DEGREE = 2  # Monomials of a higher degree are left to outer functions
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
 # that is a combination of others.
 ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
 # Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
 # with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
-# With more forms than this none are shared.
-LARGEST_BASIS = 600
+LARGEST_BASIS = 600  # With more forms than this none are shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +157,8 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
     """Choose rows that all rows are combinations of, and the combinations; None if there are too many.
 
     Those of one label are preferred if they are well conditioned, as the differences of one class with all others are; else rows
-    are made orthonormal: what rounding does to sums over records for each form is then not much enlarged by the sums over forms
-    (docs/release.md, section 5).  Random combinations of the columns keep the rank, with probability one; what they claim is
-    checked.
+    are made orthonormal, so that sums over forms enlarge rounding little (docs/release.md, section 5).  Random combinations of
+    the columns keep the rank, with probability one; what they claim is checked.
     """
     scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     moving = np.flatnonzero(scale > 0)

@@ -3,8 +3,6 @@
 Losses of different labels are so one object, and what is prepared for it serves them all.  Arrays have the records last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +28,7 @@ class Program:
     numbers: tuple[Expression, ...]
 
     def values(self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> dict[Expression, Any]:
-        """Evaluate every node by NumPy or JAX, records last.
-
-        Entries have a row for each entry of the slots, in column order, and records last; fields have the records first.
-        """
+        """Evaluate every node by NumPy or JAX: entries, in column order, have the records last, and fields first."""
         leaves = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
         for slot, field in zip(self.fields, fields, strict=True):
             leaves[slot] = xp.moveaxis(field, 0, -1)

@@ -11,14 +11,11 @@ from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.core.arrays import Array
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Constraint, Expression
-from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.region import Region
 
-# Records and parameters are drawn at these sizes; each size is tried this many times.
-SCALES = (1.0, 30.0)
-# Two ways of rounding may differ by this fraction of the largest number in a computation.
-ROUNDING = 1e-9
+SCALES = (1.0, 30.0)  # Records and parameters are drawn at these sizes; each size is tried this many times
+ROUNDING = 1e-9  # Two ways of rounding may differ by this fraction of the largest number in a computation
 # Constraints are tried around this many points, and points nearer to their boundary than this fraction do not count.
 POINTS = 12
 MARGIN = 1e-7
@@ -34,10 +31,7 @@ def check_translation(form: LossForm) -> None:
 
 
 def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
-    """Evaluate losses and regularizer as they are, and with polynomials in the place of their affine subexpressions.
-
-    At one record of the public domain, and parameters of a given size before they are projected on K.
-    """
+    """Evaluate losses and regularizer, at one public point, as they are and with polynomials for their affine subexpressions."""
     theta = scale * rng.normal(size=form.space.dim)
     theta = form.feasible.project(theta) if form.feasible.has_projection else theta
     batch, roots = form.template.record.sample(1, rng), [*form.losses, form.template.regularizer]
@@ -49,7 +43,7 @@ def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
     parts = [*fields.values(), *(found[function][0] for function in functions)]  # as the bases are
     scalars = np.concatenate([np.zeros(0), *(np.reshape(part, -1, order="F") for part in parts)])
     expanded = {leaf: polynomial.evaluate(scalars, theta) for leaf, polynomial in polynomials.items()}
-    expected, read = evaluations(roots, known | variables_at(form.space, theta)), evaluations(roots, known | expanded)
+    expected, read = evaluations(roots, known | form.space.leaves(theta)), evaluations(roots, known | expanded)
     for root in roots:
         (value, size), other = expected[root], read[root][0]
         if np.isfinite(value).all() and not (np.abs(other - value) <= ROUNDING * size).all():
@@ -57,11 +51,6 @@ def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
                 f"this was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
                 f"{float(value.ravel()[0]):.12g}): {root}. Please report this expression; write it in another way."
             )
-
-
-def variables_at(space: Space, theta: Array) -> dict[Expression, Array]:
-    values = space.unpack(theta)
-    return {block.variable: values[name] for name, block in space.blocks.items()}
 
 
 def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
@@ -74,7 +63,7 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         if feasible.has_projection:  # at its edge, and between: most sets are hit by no draw
             theta = theta + (0.0, 0.0, 0.5, 0.9, 1.0)[number % 5] * (feasible.project(theta) - theta)
         theta = alone.on_hull(theta).astype(float) if number % 2 else theta
-        found = evaluations(constraint.args, variables_at(space, theta))
+        found = evaluations(constraint.args, space.leaves(theta))
         excess = excess_of(constraint.kind, [found[argument][0] for argument in constraint.args])
         if not np.isfinite(excess) or (domain.excess(theta) > ROUNDING * space.dim).any():
             continue
@@ -83,9 +72,8 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         off = alone.off_hull(theta) + float(np.linalg.norm((theta - alone.lower)[alone.fixed]))
         inside, outside = missed < 0 and off <= ROUNDING * np.linalg.norm(theta), max(missed, off) > room
         if (inside and excess > room) or (outside and excess < -room):
-            raise TemplateError(
-                f"the constraint {constraint} was read as another set. Please report it; write it in another way."
-            )
+            why = f"the constraint {constraint} was read as another set"
+            raise TemplateError(f"{why}. Please report it; write it in another way.")
 
 
 def excess_of(kind: str, values: list[Array]) -> float:

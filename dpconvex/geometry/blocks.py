@@ -119,11 +119,7 @@ def size_of(value: Array) -> float:
 
 
 def least_eigenvalue(matrix: Array) -> float:
-    """Bound the least eigenvalue of a symmetric matrix from below, to a small relative error if it is near 0.
-
-    In a basis of nearly its eigenvectors, let A be the block of what is small, B the rest of its rows and C the other block; then
-    the matrix is positive semidefinite if ``A - B C^-1 B'`` is.
-    """
+    """Bound the least eigenvalue of a symmetric matrix from below, by a Schur complement to a small relative error if near 0."""
     _, vectors = np.linalg.eigh(matrix.astype(float))
     turned = vectors.T @ matrix @ vectors
     size = np.diag(turned).astype(float)

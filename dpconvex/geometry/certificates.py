@@ -1,11 +1,8 @@
 """Proofs of how far a point of K is from a minimiser, from multipliers of the conditions that make K.
 
-Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With
-``g = grad F(x) + s + E'nu`` for the equations' rows E and any nu,
-
-    ||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)
-
-(docs/theory.md, section 13), whatever a solver says.
+Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With g = grad F(x) + s + E'nu,
+for the equations' rows E and any nu, ``||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)``, whatever a solver
+says (docs/theory.md, section 13).
 """
 
 from collections.abc import Sequence
@@ -23,8 +20,7 @@ from dpconvex.geometry.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
 
-# Rounding is looked at in so many directions.
-DIRECTIONS = 12
+DIRECTIONS = 12  # Rounding is looked at in so many directions
 # Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
 FINE, WHOLE = 240, 1074
 
@@ -94,10 +90,7 @@ def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Arra
 
 
 def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
-    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most.
-
-    The cost of a height of which they say nothing goes to the conditions next to equality.
-    """
+    """Scale multipliers so that those of each height add up to its cost, which conditions next to equality pay if none do."""
     count = len(costs)
     heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
     given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
@@ -167,10 +160,7 @@ def longest_row(region: Region) -> float:
 
 
 def relative_rounding(region: Region, radius: float) -> float:
-    """Bound what rounding does to conditions, in units of their margins at `inside`, at points of K up to a norm.
-
-    Rounding is proportional to the numbers that occur, and is looked at in some directions.
-    """
+    """Bound what rounding does to conditions, in units of margins at `inside`, looked at in some directions up to a norm."""
     rng = np.random.default_rng(0)
     points = [region.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, region.dim))]
     errors = [region.margins(point)[1].astype(float) + region.off_hull(point) for point in [region.inside, *points]]

@@ -21,16 +21,12 @@ from dpconvex.geometry.region import Region
 Array = NDArray[Any]  # of double or extended precision
 
 NEWTON_STEPS, LAST_STEPS, PATIENCE, BUNDLE_STEPS = 60, 40, 4, 100
-# A Newton step of this size, relative to the point, is followed by the last steps.
-NEAR = 1e-7
-# Conditions that are farther away, in units of a step, are left out.
-REACH = 1e4
-# Eigenvalues, and norms, that are smaller, relatively, are next to 0.
-ROUND = 1e-4
+NEAR = 1e-7  # A Newton step of this size, relative to the point, is followed by the last steps
+REACH = 1e4  # Conditions that are farther away, in units of a step, are left out
+ROUND = 1e-4  # Eigenvalues, and norms, that are smaller, relatively, are next to 0
 # Guesses of tight inequalities, and the largest system of optimality conditions that is solved directly.
 ROUNDS, MOST_REFINED = 12, 500
-# A set that reaches so far is taken to be unbounded.
-FAR = 1e8
+FAR = 1e8  # A set that reaches so far is taken to be unbounded
 
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
@@ -164,10 +160,7 @@ def is_same(one: Block, other: Block) -> bool:
 
 
 def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
-    """Return what a condition with a multiplier asks of short moves from a point, to second order.
-
-    That is a condition, what takes its multipliers back, and the curvature of what the condition is the tangent of.
-    """
+    """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
     kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
@@ -224,10 +217,7 @@ def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | fl
 def model(
     region: Region, blocks: Sequence[Block], x: Array, hessian: Array, gradient: Array, unit: float
 ) -> tuple[Array, list[Array]] | None:
-    """Minimise ``<gradient, m> + m' hessian m / 2`` over moves m that blocks and equations allow, in units of a length.
-
-    Returns the move and a vector for each block; None if the solver fails.
-    """
+    """Minimise ``<gradient, m> + m' hessian m / 2`` over allowed moves m; returns that and vectors for blocks, or None."""
     dim, (equations, values) = region.dim, region.system
     # The l1 cone has a number above each entry, which comes after the move.
     extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
@@ -264,11 +254,7 @@ def model(
 def refined(
     bent: Array, pull: Array, rows: Array, offset: Array, answer: tuple[Array, Array], equations: int
 ) -> tuple[Array, Array]:
-    """Solve the optimality conditions of a quadratic program directly, from the inequalities that an answer is at the end of.
-
-    An interior-point method leaves errors in proportion to the largest multipliers: where kinks cost a million times what records
-    add up to, these are all that is asked for.  The answer itself is returned where no guess of the inequalities works out.
-    """
+    """Solve the optimality conditions of a quadratic program directly, with more digits; the answer itself if no guess works."""
     v, z = answer
     slack, free = offset - rows @ v, np.arange(len(z)) >= equations
     squares = np.maximum((rows**2).sum(axis=1), 1e-300)
@@ -301,10 +287,7 @@ def refined(
 
 
 def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Bound single coordinates over a set from below and above by multipliers, as in docs/theory.md, section 17.
-
-    `known` are bounds, possibly infinite.
-    """
+    """Bound single coordinates over a set by multipliers (docs/theory.md, section 17); `known` are bounds, possibly infinite."""
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
     found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
@@ -348,8 +331,6 @@ def farthest(region: Region, goal: Array) -> tuple[float, Array]:
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0
     steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
     error = sum(space.error for space in spaces) + 4 * UNIT * (dim + len(spaces)) * steep
-    room = error * float(np.linalg.norm(point.astype(float))) + region.off_hull(point) * (
-        1 + float(np.linalg.norm(rest))
-    )
     bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
+    room = error * size_of(point) + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
     return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

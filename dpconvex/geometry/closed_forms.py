@@ -1,7 +1,5 @@
 """Which conditions have a projection in closed form, and what each of them alone says about where K lies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +41,7 @@ Condition = Row | Block | Expression
 
 
 def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
-    """Return pieces on disjoint coordinates, pieces that contain K, and groups of coordinates on which K is none of the former.
-
-    Conditions are taken together where they share coordinates, directly or by way of others.
-    """
+    """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
     items: list[Condition] = [*region.cones, *region.curved]
     for sign, (matrix, offset) in [*((1.0, e) for e in region.equations), (-1.0, region.rows)]:
         for k in range(len(offset)):

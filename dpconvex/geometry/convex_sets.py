@@ -4,8 +4,6 @@ Each lives on some coordinates of the parameter space, where a symmetric matrix 
 coordinates is Frobenius projection of matrices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -222,9 +220,8 @@ def smat(vector: Array) -> Array:
 class Spectral(Piece):
     """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
 
-    The set does not change when its coordinates change places, and for singular values when they change signs: the projection
-    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis
-    1995).  For the positive semidefinite cone that clips eigenvalues (N. Higham, Linear Algebra Appl. 1988, Theorem 2.1).
+    The set does not change when its coordinates change places, nor for singular values their signs: its projection is then that
+    of the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).
     Symmetric matrices are given by their svec, others by their entries in column order.
     """
 
@@ -236,7 +233,7 @@ class Spectral(Piece):
         return self.project_all([self], x[None])[0]
 
     @staticmethod
-    def project_all(pieces: Sequence[Spectral], x: Array) -> Array:
+    def project_all(pieces: "Sequence[Spectral]", x: Array) -> Array:
         """Project on many at once, shape (k, m): they have one shape, and all are symmetric or none is."""
         shift, symmetric = np.stack([piece.shift for piece in pieces]), pieces[0].symmetric
         matrix = as_matrices(x, shift.shape[1:], symmetric) - shift

@@ -24,20 +24,15 @@ def has_kinks(expression: Expression) -> bool:
 def check(constraint: Constraint) -> None:
     """Refuse what is not public, or not convex."""
     if constraint.fields:
-        raise NotPrivate(
-            "a constraint mentions a field of the record, so the feasible set would depend on data",
-            constraint,
-            "state the constraint with public constants, or penalise its violation in the loss",
-        )
+        why = "a constraint mentions a field of the record, so the feasible set would depend on data"
+        remedy = "state the constraint with public constants, or penalise its violation in the loss"
+        raise NotPrivate(why, constraint, remedy)
     known = all(argument.is_affine for argument in constraint.args)
     if constraint.kind == "inequality":
         known = is_convex(constraint.args[0]) and is_concave(constraint.args[1])
     if not known:
-        raise NotPrivate(
-            "a constraint is not convex by CVXPY's rules",
-            constraint,
-            "bound convex functions from above and concave ones from below; let equations be affine",
-        )
+        remedy = "bound convex functions from above and concave ones from below; let equations be affine"
+        raise NotPrivate("a constraint is not convex by CVXPY's rules", constraint, remedy)
 
 
 def domains(expression: Expression) -> Iterator[tuple[Expression, Expression, str]]:
@@ -77,29 +72,21 @@ def implicit_constraints(
     for node, argument, kind in domains(regularizer):
         if kind in ("symmetric", "semidefinite"):  # CVXPY would add symmetry as a constraint
             if not (argument.is_affine and expander.expand(argument).is_symmetric):
-                raise NotPrivate(
-                    f"{node.atom.name if node.atom else ''} is defined for symmetric matrices, and this one is not known to "
-                    "be symmetric",
-                    node,
-                    "declare the variable symmetric (or PSD), and keep the matrix symmetric",
-                )
+                why = f"{node.operation.name} is defined for symmetric matrices, and this one is not known to be symmetric"
+                raise NotPrivate(why, node, "declare the variable symmetric (or PSD), and keep the matrix symmetric")
             if kind == "semidefinite" and argument.variables:
                 found.append(Constraint("semidefinite", (argument,)))
             continue
         least = least_entry(argument)
         if kind == "positive" and not least > 0:
-            raise NotPrivate(
-                "the divisor of squares in the regularizer is not known to be positive",
-                node,
-                "divide by a positive number, or bound the divisor away from zero by a constraint",
-            )
+            why = "the divisor of squares in the regularizer is not known to be positive"
+            remedy = "divide by a positive number, or bound the divisor away from zero by a constraint"
+            raise NotPrivate(why, node, remedy)
         if least >= 0 or (not argument.is_affine and sign(argument) == 1):
             continue
         if not is_concave(argument) or not argument.variables:
-            raise NotPrivate(
-                "an atom of the regularizer is defined only where its argument is not negative, which is not known",
-                node,
-                "write an argument whose sign follows from its parts, or constrain the variables",
-            )
+            why = "an atom of the regularizer is defined only where its argument is not negative, which is not known"
+            remedy = "write an argument whose sign follows from its parts, or constrain the variables"
+            raise NotPrivate(why, node, remedy)
         found.append(not_negative(argument))
     return found

@@ -20,17 +20,12 @@ from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece, Spect
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
-# Bounds of single coordinates are looked for up to this many of them.
-MOST_BOUNDED = 400
-# Room for the rounding of a shift's eigenvalues, and of a norm.
-SLACK, ROUNDED = 1e-12, 1e-14
+MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
+SLACK, ROUNDED = 1e-12, 1e-14  # Room for the rounding of a shift's eigenvalues, and of a norm
 
 
 class FeasibleSet:
-    """A closed convex set of parameters, in the coordinates of a space: `region` has it as conditions in cones.
-
-    `pieces` are its factors on disjoint coordinates, if all have a projection in closed form (other coordinates are free).
-    """
+    """A closed convex set of parameters; `pieces` are factors on disjoint coordinates, if all have a closed projection."""
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.constraints = space, tuple(constraints)

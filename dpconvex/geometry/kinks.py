@@ -33,10 +33,7 @@ from dpconvex.geometry.region import Region
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||theta[k-th group]||`` of disjoint groups; absolute values are groups of one.
-
-    `support` are all coordinates in a group, `labels` says which group each is in.
-    """
+    """The function ``sum_k weights_k ||theta[k-th group]||``, of the groups `labels` of `support`; absolute values are single."""
 
     support: Indices
     labels: Indices
@@ -112,8 +109,8 @@ class Epigraph:
         return float(self.weights @ self.region.inside[-len(self.weights) :].astype(float)) - self.value(self.inside)
 
     def heights(self, theta: Array) -> Array:
-        leaves = self.region.leaves(np.concatenate([theta, np.zeros(len(self.weights))]))
-        found = evaluations(self.entries, dict(leaves.items()))
+        leaves = self.region.space.leaves(np.concatenate([theta, np.zeros(len(self.weights))]))
+        found = evaluations(self.entries, leaves)
         return np.concatenate([found[entry][0].reshape(-1, order="F") for entry in self.entries])
 
     def value(self, theta: Array) -> float:
@@ -147,11 +144,7 @@ class Kinks:
 
 @once
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks]:
-    """Split a regularizer into the rest and its kinks.
-
-    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If not all kinks have a proximal
-    map together with K, all become inequalities, or, where these cannot be handled, those that have none stay.
-    """
+    """Split a regularizer into the rest and its kinks, by a proximal map together with K, or else as inequalities."""
     if not is_convex(regularizer):
         return regularizer, Kinks()
     parts = linear_parts(regularizer)
@@ -160,9 +153,8 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
         rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
         heights = epigraph(rough, feasible)
         if heights is not None:
-            return weighted_sum({part: row for part, row in parts.items() if part not in rough}), Kinks(
-                epigraph=heights
-            )
+            rest = {part: row for part, row in parts.items() if part not in rough}
+            return weighted_sum(rest), Kinks(epigraph=heights)
     return (weighted_sum(left) if terms else regularizer), Kinks(tuple(terms))
 
 

@@ -19,7 +19,7 @@ from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.core.atoms.norms import norm
 from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.evaluate import bent, over_records, subgradient
-from dpconvex.core.expression import Constraint, Expression, Variable, postorder
+from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, attribute_constraints, inner_point
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
@@ -43,10 +43,8 @@ from dpconvex.geometry.quadratics import (
 # Of double or extended precision.
 Array = NDArray[Any]
 
-# Where no variable occurs, a number may miss zero by this much.
-SLACK = 1e-12
-# A set without a point that is at least so deep inside has none, as far as floating-point numbers tell.
-SHALLOW = 1e-9
+SLACK = 1e-12  # Where no variable occurs, a number may miss zero by this much
+SHALLOW = 1e-9  # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell
 
 
 class Region:
@@ -79,9 +77,8 @@ class Region:
 
     def contradiction(self) -> TemplateError:
         told = " and ".join(dict.fromkeys(self.told))
-        return TemplateError(
-            f"no point satisfies all constraints together, the attributes of the variables included: {told}."
-        )
+        why = "no point satisfies all constraints together, the attributes of the variables included"
+        return TemplateError(f"{why}: {told}.")
 
     def _read(self, constraint: Constraint) -> None:
         first, *others = constraint.args
@@ -97,9 +94,8 @@ class Region:
         elif constraint.kind == "exponential cone":
             self.curved.append(first + rel_entr(others[0], others[1]))
         else:
-            raise MissingRule(
-                f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power"
-            )
+            why = f"a {constraint.kind} has no linearisations"
+            raise MissingRule(why, first, "write the constraint with atoms such as cp.power")
 
     def _not_negative(self, matrix: sp.csr_array, offset: Array, equal: bool = False) -> None:
         """Ask that ``matrix @ x + offset`` is not negative, or zero; rows of a single coordinate are bounds."""
@@ -127,9 +123,8 @@ class Region:
         upper, lower = column * side + row, row * side + column
         skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
         if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
-            raise MissingRule(
-                "a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2"
-            )
+            why = "a matrix inequality is of a matrix that is not symmetric"
+            raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
         if side == 1:
             self._not_negative(*found)
@@ -186,9 +181,15 @@ class Region:
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
         if any((weights < 0).any() for _, weights in parts):
             return None
-        squared = [squares(part, weights) for part, weights in parts]
-        if None not in squared:
-            return self._squares(level, [found for found in squared if found is not None])
+        squared = [found for part, weights in parts if (found := squares(part, weights)) is not None]
+        if len(squared) == len(parts):
+            if level[0].nnz:
+                return None
+            if level[1][0] < 0:
+                raise self.contradiction()
+            terms = [affine_map(e, self.space) for e, _ in squared]
+            rows = stacked(terms, [np.sqrt(weights) for _, weights in squared])
+            return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
         if not all(part.args[0].is_affine for part, _ in parts):
             return None
         inner = [affine_map(part.args[0], self.space) for part, _ in parts]
@@ -208,14 +209,6 @@ class Region:
             matrix = vstack(hstack(zeros[0], matrix), hstack(transpose(matrix), zeros[1]))
         bound = weighted_sum({part: factors for part, factors in sums.items() if part.is_affine})
         return -bound * np.eye(matrix.shape[0]) - float(weights[entry]) * matrix
-
-    def _squares(self, level: Affine, terms: list[tuple[Expression, Array]]) -> tuple[str, Affine, Affine] | None:
-        rows = stacked([affine_map(e, self.space) for e, _ in terms], [np.sqrt(weights) for _, weights in terms])
-        if level[0].nnz:
-            return None
-        if level[1][0] < 0:
-            raise self.contradiction()
-        return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
 
     # The affine hull.
 
@@ -255,7 +248,7 @@ class Region:
 
     def _curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
         """Values of a curved function's entries, in column order, and what rounding does to them."""
-        leaves: dict[Expression, Array] = {leaf: value[..., None] for leaf, value in self.leaves(x).items()}
+        leaves = {leaf: value[..., None] for leaf, value in self.space.leaves(x).items()}
         try:
             found = over_records([root], leaves)
         except TypeError:  # decompositions of matrices have double precision
@@ -265,10 +258,6 @@ class Region:
         size = max(float(np.abs(found[node]).max(initial=0.0)) for node in nodes)
         flat = np.broadcast_to(np.where(np.isnan(value), np.inf, value), root.shape).reshape(-1, order="F")
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
-
-    def leaves(self, x: Array) -> dict[Variable, Array]:
-        values = self.space.unpack(x)
-        return {block.variable: values[name] for name, block in self.space.blocks.items()}
 
     def margins(self, x: Array) -> tuple[Array, Array]:
         """By how much each condition holds, and what rounding does to that."""
@@ -297,10 +286,10 @@ class Region:
                 return point
         if depth < -1e-6:
             raise self.contradiction()
-        raise NotConverged(
-            "no point was found at which all constraints hold strictly; write those that can only hold with equality as "
-            "equations, and make sure that the others can be satisfied"
+        remedy = (
+            "write those that can only hold with equality as equations, and make sure that the others can be satisfied"
         )
+        raise NotConverged(f"no point was found at which all constraints hold strictly; {remedy}")
 
     @cached_property
     def depth(self) -> Array:
@@ -339,9 +328,8 @@ class Region:
             if kept.any():
                 relative = max(float(error[kept].max()), (ROOM + self.dim) * UNIT)
                 about = np.asarray(x, dtype=np.longdouble)
-                found.append(
-                    Block(NONNEGATIVE, sp.csr_array(-slopes[kept]), -value[kept], about, error[kept], relative)
-                )
+                slope = sp.csr_array(-slopes[kept])
+                found.append(Block(NONNEGATIVE, slope, -value[kept], about, error[kept], relative))
         return found
 
     def curvature(self, x: Array, weights: Sequence[Array]) -> Array:
@@ -355,7 +343,7 @@ class Region:
         for block in self.space.blocks.values():
             move = block.lift @ np.eye(self.dim)[block.slice]
             moves[block.variable] = move.reshape((*block.variable.shape, -1), order="F")
-        found = bent(add(*terms), self.leaves(x.astype(float)), moves) if terms else {}
+        found = bent(add(*terms), self.space.leaves(x.astype(float)), moves) if terms else {}
         for variable, change in found.items():
             block = self.space.blocks[variable.name]
             whole = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
@@ -365,9 +353,8 @@ class Region:
 
 def slope_of(expression: Expression, space: Space, x: Array) -> Array:
     """Return a subgradient of a public scalar at a point, shape (dim,)."""
-    values, result = space.unpack(x), np.zeros(space.dim)
-    leaves = {variable: values[variable.name] for variable in expression.variables}
-    for variable, slope in subgradient(expression, leaves).items():
+    result = np.zeros(space.dim)
+    for variable, slope in subgradient(expression, space.leaves(x)).items():
         block = space.blocks[variable.name]
         result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
     return result

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import frozen
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.core.summation import summed
-from dpconvex.core.threads import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import checksum, chosen
 
@@ -62,10 +62,7 @@ class Batch:
         return value
 
     def added_up(self, function: Callable[..., Any], shared: Any, *arguments: Any, rows: Any = None) -> Any:
-        """Return a sum over the records, ``function(batch, shared, *arguments, rows)``; None for partitions without any.
-
-        `rows`, an array of an entry for each record, is a last argument if it is given.
-        """
+        """Return a sum over records, ``function(batch, shared, *arguments, rows)``; None for partitions without any."""
         return function(self, shared, *arguments, *(() if rows is None else (rows,)))
 
     def mapped(self, function: Callable[..., "Batch"], shared: Any) -> "Batch":

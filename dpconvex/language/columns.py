@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.errors import DomainError
 
-# Records that are checked at once are about so many bytes: they should fit into a cache.
-BLOCK_BYTES = 2**21
+BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
 
 
 class Chunks:

@@ -26,10 +26,8 @@ from dpconvex.language.validation import length_of
 
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
 PATIENCE, TIMES = 10.0, 3
-# A task that failed for want of a file or a connection is tried so many times more.
-RETRIES = 2
-# Neighbouring partitions are read together so that there are so many tasks for each thread at most.
-TASKS = 4
+RETRIES = 2  # A task that failed for want of a file or a connection is tried so many times more
+TASKS = 4  # Neighbouring partitions are read together so that there are so many tasks for each thread at most
 
 
 @dataclass(frozen=True, eq=False, repr=False)

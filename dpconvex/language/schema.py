@@ -20,8 +20,7 @@ from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
 from dpconvex.language.tables import day, is_missing, number, path_of, table_of, text_of
 
-# Settings that are plain data.
-PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}
+PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
 PLAIN |= {"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
 

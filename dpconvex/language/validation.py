@@ -25,8 +25,7 @@ TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
 # A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
 ROUNDING = 1e-9
-# The same for records that were computed in single precision.
-SINGLE_ROUNDING = 1e-6
+SINGLE_ROUNDING = 1e-6  # The same for records that were computed in single precision
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
 
@@ -178,11 +177,7 @@ def is_single(column: Any) -> bool:
 
 
 class Gate:
-    """What records pass whenever they are read from memory that may change.
-
-    They are copied, unless they are `fresh` from a file, and the copy is checked: whoever changes the original cannot reach what
-    was let in.  What happens to a record depends on that record alone, to the last bit, and not on those beside it.
-    """
+    """What records pass whenever they are read from memory that may change: copied, unless `fresh`, and checked one by one."""
 
     def __init__(self, name: str, domain: Ball | Box, clip: bool, fresh: bool = False) -> None:
         self.name, self.domain, self.clip, self.fresh = name, domain, clip, fresh

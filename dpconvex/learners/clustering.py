@@ -17,7 +17,7 @@ from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
-from dpconvex.core.threads import one_blas_thread
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
@@ -31,8 +31,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.files import Released
 
-# Centres may start outside of the ball of records, but not far: so many radii from the middle.
-FARTHEST = 2.0
+FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far: so many radii from the middle
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from scipy.stats import dlaplace
 
 from dpconvex.core.arrays import Array, Indices, frozen, quietly
 from dpconvex.core.record_domains import Box, Choice
-from dpconvex.core.threads import one_blas_thread
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense
@@ -23,10 +23,8 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
-# Errors of a regression are added up in so many steps of the largest one.
-STEPS = 2**20
-# Records whose predictions are compared at once.
-BLOCK = 65_536
+STEPS = 2**20  # Errors of a regression are added up in so many steps of the largest one
+BLOCK = 65_536  # Records whose predictions are compared at once
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +50,7 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """The promise, or a warning, in one line."""
+        """The promise, or a warning."""
         return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
 
     def __repr__(self) -> str:

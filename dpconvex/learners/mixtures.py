@@ -15,7 +15,7 @@ from dpconvex.core.arrays import Indices, frozen, quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Choice
-from dpconvex.core.threads import one_blas_thread
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.privacy import Privacy, check_privacy

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.core.arrays import quietly
-from dpconvex.core.plain_data import is_whole
-from dpconvex.core.runtime import this_process
-from dpconvex.core.threads import in_order
+from dpconvex.core.plain_data import check_whole
+from dpconvex.core.runtime import in_order, this_process
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
@@ -80,8 +79,7 @@ def sweep(
     """
     if (privacies is None) == (total is None):
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
-    if not is_whole(draws, 1):
-        raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
+    check_whole("sweep", draws=draws)
     templates, given = [template] if isinstance(template, Template) else list(template), total or privacies
     promises = [given] if isinstance(given, Privacy) else list(given or ())
     if not templates or not promises:
@@ -202,8 +200,7 @@ def planned(
 ) -> Shared:
     """Do the work of `calibrate`; `beside` is a pure promise of something else that is paid."""
     check_privacy("calibrate", privacy)
-    if not is_whole(releases, 1):
-        raise TemplateError(f"calibrate: releases must be a positive integer, not {releases!r}.")
+    check_whole("calibrate", releases=releases)
     if not templates:
         raise TemplateError("calibrate: there is no template to fit.")
     learners = [template for template in templates for _ in range(int(releases))]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arrays import quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Box
-from dpconvex.core.threads import in_order
+from dpconvex.core.runtime import in_order
 from dpconvex.errors import TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Chunks

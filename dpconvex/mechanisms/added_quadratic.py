@@ -20,16 +20,13 @@ from dpconvex.errors import NotPrivate, TemplateError
 MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
 # At most this part of epsilon is left to the largest curvature of hinges; a number whose exponential is one, too.
 SHARE, LARGEST_SHARE = 0.3, 500.0
-# A set of one point has a radius, too, that can be divided by.
-SMALLEST = 1e-100
-# A row that is shorter than this part of the longest is what rounding left of terms that cancel.
-CANCELLED = 1e-9
+SMALLEST = 1e-100  # A set of one point has a radius, too, that can be divided by
+CANCELLED = 1e-9  # A row that is shorter than this part of the longest is what rounding left of terms that cancel
 # Steps of the logarithm of mu that are tried before the best of them is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
 # Above the logarithms of all numbers, and a number itself, so that a search can step on it.
 HOPELESS = 1e3
-# Options beyond this are not numbers to compute with.
-LARGEST = 1e300
+LARGEST = 1e300  # Options beyond this are not numbers to compute with
 
 
 class Lengths(NamedTuple):

@@ -1,14 +1,9 @@
-"""Private bounds that noise only tightens: values on a grid plus k - reach, k discrete Laplace, cut off at both ends.
-
-The noise is drawn exactly (docs/theory.md, section 19).
-"""
-
-from __future__ import annotations
+"""Private bounds that noise only tightens: truncated discrete Laplace on a grid, drawn exactly (docs/theory.md, section 19)."""
 
 import math
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -22,8 +17,7 @@ from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
 FINENESS = 1024
-# Relative error of the computed delta.
-SLACK = 1 + 1e-9
+SLACK = 1 + 1e-9  # Relative error of the computed delta
 # OpenDP draws 64-bit integers.
 LONGEST = 2**62
 SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"
@@ -129,8 +123,8 @@ class BoundCertificate(Printed):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> BoundCertificate:
-        return cast(BoundCertificate, built(cls, data))
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cast(Self, built(cls, data))
 
 
 def bound_certificate(

@@ -18,8 +18,7 @@ from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
-# Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
-TAIL = 2.0**-100
+TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,8 @@ GAUSSIAN = SPHERICAL["gaussian"]
 # records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
 # Where curvature is known, so many times its inverse is enough.
 NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
-# A computed clipped gradient is at most so much longer than the clip.
-ROUNDED = 1 + 1e-12
-# Probabilities of samples are multiples of this, as uniform variates are.
-GRAIN = 2.0**-53
+ROUNDED = 1 + 1e-12  # A computed clipped gradient is at most so much longer than the clip
+GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform variates are
 
 
 def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
@@ -76,10 +74,7 @@ def margin_length(analysis: Analysis) -> float:
 
 
 def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
-    """Bound the curvature of the regularizer's smooth part, and the slope of the rest of it, in sum form.
-
-    A gradient step on the smooth part, from the start, has the slope there.  Where K is bounded, nothing depends on the slope.
-    """
+    """Bound the curvature of the regularizer's smooth part and the slope of the rest of it, in sum form, from the start on."""
     form = analysis.form
     constant, (stiff, _, _) = largest_eigenvalue(analysis), parts(form)
     bend = bend_of(form, form.feasible.norm_bound)
@@ -107,10 +102,7 @@ def curvature(analysis: Analysis) -> float:
 
 
 def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
-    """Bound how far computed sums of so many gradients can be from exact ones, at all iterates.
-
-    These lie in K; where that is unbounded, a gradient step on a smooth convex regularizer moves no two points apart.
-    """
+    """Bound the rounding of sums of so many gradients at all iterates: in K, or as far from the start as all steps reach."""
     form, bound, steps, rate = analysis.form, certificate.gradient_bound, certificate.steps, certificate.sampling
     rare = TAIL / (2 * steps)
     drawn = most_drawn(records, rate, rare) if rate < 1 else records

@@ -15,7 +15,7 @@ from dpconvex.calculus.gram import EPSILON
 from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms import base, clipped_descent as clipped
@@ -26,12 +26,9 @@ from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 
 GAUSSIAN = SPHERICAL["gaussian"]
-# A set of one point needs no steps, but a number that can be divided by.
-SMALLEST_RADIUS = 1e-100
-# Numbers of steps that are chosen automatically.
-FEWEST, MOST = 10, 1000
-# Squares of norms near the clip neither underflow nor overflow.
-LARGEST_CLIP = 1e100
+SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by
+FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
+LARGEST_CLIP = 1e100  # Squares of norms near the clip neither underflow nor overflow
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
@@ -95,8 +92,7 @@ class NoisyGradientDescent:
     momentum: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps is not None and not is_whole(self.steps, 1):
-            raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
+        check_whole("NoisyGradientDescent", 1, True, steps=self.steps)
         check_options("NoisyGradientDescent", self, ("momentum",), ("step_size", "clip", "sampling"))
         if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
             raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-100 to 1e100, not {self.clip!r}.")
@@ -185,19 +181,17 @@ class NoisyGradientDescent:
             noise = sigma * math.sqrt(steps)
             step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
         if not largest * stiff <= 2:
-            raise TemplateError(
-                f"NoisyGradientDescent: steps of {largest:.3g} are too long for the regularizer, whose curvature is up to "
-                f"{stiff / rate:.3g} in sum form; give a smaller `step_size`, below {2 / stiff:.3g}."
+            long = (
+                f"steps of {largest:.3g} are too long for the regularizer, whose curvature is up to {stiff / rate:.3g}"
             )
+            remedy = f"give a smaller `step_size`, below {2 / stiff:.3g}"
+            raise TemplateError(f"NoisyGradientDescent: {long} in sum form; {remedy}.")
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with noise that also hides what rounding does to sums of so many gradients.
-
-        With samples rounding may move the sum for all other records too, so it is paid from a share of its own.
-        """
+        """Return the certificate with noise that hides rounding in sums, too; with samples, that has a share of its own."""
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + 1e-12)

@@ -73,9 +73,8 @@ def best_structure(analysis: Analysis) -> RankOne:
         why = "matrix-shaped noise needs gradients that are matrices of rank one, weights of the classes times features"
         remedy = "write all scores as one matrix times one vector of features, or use noise='gamma'"
         raise NotPrivate(f"{why} of the record, and that is not seen here", analysis.form.template.losses[0], remedy)
-    return min(
-        found, key=lambda structure: (structure.square, structure.layout.max())
-    )  # of equal ones the narrowest table
+    # Of equal ones the narrowest table.
+    return min(found, key=lambda structure: (structure.square, structure.layout.max()))
 
 
 def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:
@@ -92,20 +91,14 @@ def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator
 
 
 def noise_bound(rows: int, columns: int, scale: float, probability: float) -> float:
-    """Bound the Frobenius norm of the noise but for a probability.
-
-    Every row, over s, has the law of ``z / chi``, so that ``1/(1 + |row|^2)`` has a beta law.
-    """
+    """Bound the Frobenius norm but for a probability: of a row over s, ``z / chi``, ``1/(1 + |row|^2)`` has a beta law."""
     freedom = degrees_of_freedom(rows, columns)
     least = float(beta_law.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
     return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * MATRIX_SLACK
 
 
 def rounding_bound(rows: int, columns: int, scale: float, probability: float) -> float:
-    """Bound the distance of a drawn matrix from an ideal one, but for a given probability (docs/release.md, section 5).
-
-    Each step of `matrix_noise` adds an error; later ones enlarge it by independent factors, bounded by Markov's inequality.
-    """
+    """Bound the distance of a drawn matrix from an ideal one, but for a probability (docs/release.md, section 5)."""
     freedom = degrees_of_freedom(rows, columns)
     own = freedom - rows + np.arange(1.0, rows + 1)  # degrees of freedom of the k-th row
     following = rows - np.arange(1.0, rows + 1)  # how many rows lie below it

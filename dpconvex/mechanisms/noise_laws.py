@@ -20,8 +20,7 @@ from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
 
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
 ACCURATE, ROUGH = 1e-12, 1e-4
-# Relative slack for rounding, as for every constant of an analysis.
-SLACK = 1 + 1e-11
+SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 
 
 @dataclass(frozen=True)
@@ -150,11 +149,9 @@ class GaussianLaw(Law):
 
 
 def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPrivate:
-    return NotPrivate(
-        f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are",
-        analysis.form.template.regularizer,
-        "raise the regularization, or leave `added` to be chosen",
-    )
+    why = f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are"
+    remedy = "raise the regularization, or leave `added` to be chosen"
+    return NotPrivate(why, analysis.form.template.regularizer, remedy)
 
 
 def hulls_of(analysis: Analysis, adjacency: str, mu: float, sigma: float) -> tuple[Hull, ...]:

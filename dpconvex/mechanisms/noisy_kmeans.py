@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical, seeded_generator
@@ -22,12 +22,9 @@ Statistics = Callable[[Array], tuple[Array, Array]]
 
 # The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.
 FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
-# Noise of more radii than this on a sum leaves nothing to cluster.
-LARGEST_NOISE = 2.0**26
-# Covers that the norm of a record is checked in floating point.
-SLACK = 1 + 1e-12
-# Numbers in the centres, at most.
-LARGEST = 10**7
+LARGEST_NOISE = 2.0**26  # Noise of more radii than this on a sum leaves nothing to cluster
+SLACK = 1 + 1e-12  # Covers that the norm of a record is checked in floating point
+LARGEST = 10**7  # Numbers in the centres, at most
 # By default, and for a pure promise.  More rounds come closer to the k-means of the data, and bear more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.
@@ -98,8 +95,7 @@ class NoisyKMeans:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and not is_whole(self.rounds, 2):
-            raise TemplateError(f"NoisyKMeans: rounds must be an integer, 2 or above, not {self.rounds!r}.")
+        check_whole("NoisyKMeans", 2, True, rounds=self.rounds)
 
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
@@ -137,10 +133,7 @@ class NoisyKMeans:
         return chosen
 
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
-        """Cluster, and return the centres in steps of the grid, shape (C, K, d).
-
-        `statistics` maps centres to the exact sums of the records in each cell, in steps, and their numbers, shape (C, k).
-        """
+        """Cluster; `statistics` maps centres, in steps, to sums and numbers of cells, (C, k); returns centres, (C, K, d)."""
         centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
         spread = start_directions(noise.components, noise.features)
         centers = np.rint(centers + spread * (noise.radius / noise.step / 2))

@@ -108,10 +108,7 @@ class ObjectivePerturbation:
         return LAWS[self.noise].rounding(certificate, probability)
 
     def _choose(self, law: Law, analysis: Analysis, epsilon: float, size: int) -> float:
-        """Pick the added modulus, by a share of epsilon or by the smallest predicted excess risk; public numbers only.
-
-        The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
-        """
+        """Pick the added modulus, by a share of epsilon or the least predicted risk (docs/theory.md); public numbers only."""
         regular = size * analysis.modulus
 
         def cost(mu: float) -> float:

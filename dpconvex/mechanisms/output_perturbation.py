@@ -13,9 +13,9 @@ import numpy as np
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.rewriting import smoothed
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -117,11 +117,10 @@ class OutputPerturbation:
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, mu: float) -> float:
         """Predict by how much the noise raises the objective, from public numbers.
 
-        Noise of no preferred direction meets a share ``trace/p`` of the curvature; and no loss changes by more than G times the
-        part of the noise in one record's row space.
+        Noise of no preferred direction meets ``trace/p`` of the curvature; in one record's rows no loss is steeper than G.
         """
         square, p = self._square(analysis, privacy, mu), analysis.form.space.dim
-        rank = max(min(analysis.row_dimension, p), 1)
+        rank = max(min(max(loss.dimension for loss in analysis.losses), p), 1)
         slope = analysis.gradient_bound * math.sqrt(square * rank / p)
         bent = math.inf
         if analysis.kink is None:
@@ -139,7 +138,8 @@ class OutputPerturbation:
 @once
 def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     """Return the constants of the template with its kinks rounded off."""
-    found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
+    template = analysis.form.template
+    found = Analysis(LossForm(template.with_parts(losses=tuple(smoothed(loss, width) for loss in template.losses))))
     if found.kink is not None:
         why, remedy = "a kink is left after rounding off", "use NoisyGradientDescent, which needs no smoothness"
         raise NotPrivate(f"{why}: {found.kink.reason}", found.kink.expression, remedy)

@@ -22,12 +22,10 @@ from dpconvex.noise.profiles import bisect
 from dpconvex.noise.samplers import accepts, below
 
 SELECTIONS = ("permute-and-flip", "exponential")
-# Relative error of everything computed below; costs are rounded up by it.
-SLACK = 1e-12
+SLACK = 1e-12  # Relative error of everything computed below; costs are rounded up by it
 # Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
 DIGITS = 60
-# Logarithms of 1/gamma are looked for up to here.
-LONGEST = 600.0
+LONGEST = 600.0  # Logarithms of 1/gamma are looked for up to here
 
 
 def rate(epsilon: float, adjacency: str) -> float:

@@ -41,8 +41,7 @@ ENOUGH_UNWHITENED = 10.0
 PART = 0.25
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
 SEEN = 0.5
-# More statistics than this take longer to fit than they are worth.
-MOST_STATISTICS = 25_000
+MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
 # Promises beyond these are not chosen for: levels of some are beyond floating-point numbers.
 LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
 # A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
@@ -60,10 +59,7 @@ def ways(
     privacy: Privacy,
     size: int,
 ) -> list[Way]:
-    """Return what the options `whitening` and `mechanism` mean, best first: the first that is proved private is taken.
-
-    No data are needed, so the choice costs nothing.  Of the last one the refusal is what is said.
-    """
+    """Return what the options mean, best first: the first that is proved private is taken; the last one's refusal is said."""
     auto = isinstance(whitening, str) and whitening == "auto"
     if isinstance(whitening, PrivateWhitening):
         return [(mechanism or Automatic(), whitening)]
@@ -142,11 +138,7 @@ def is_tame(analysis: Analysis) -> bool:
 
 
 def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
-    """Say whether there are so few records of classes that steps beat minimisers without whitening.
-
-    Where the regularizer is no quadratic, or K has no projection of its own, minimisers are what is asked for: they are sparse,
-    say.
-    """
+    """Say whether, without whitening, records of classes are too few for minimisers, unless these are asked for."""
     form = analysis.form
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH_UNWHITENED

@@ -29,8 +29,7 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 COUNTED, MARGINS = 0.25, 1.1
 # Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer.
 RELATIVE_SIZE = 0.01
-# The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 10.0
+ABOVE_FLOOR = 10.0  # The tolerance is this many times the floor that rounding sets, so that every fit can be certified
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below, and of what is computed again for another distance.
@@ -39,6 +38,10 @@ SLACK, ROOM = 1 + 1e-12, 1 + 4e-9
 DROWNED = (
     "The residual noise is larger than the mechanism's own: with these constants answers may be so large, or the objective so "
     "curved, that rounding certifies no shorter a distance. Bound the parameters by a constraint, or regularize more."
+)
+SMOOTHER = (
+    "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
+    "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent"
 )
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
@@ -78,10 +81,7 @@ class Cover:
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise.
-
-        Where that is the larger one, an automatic choice is what has the least of both.
-        """
+        """Prove a mechanism private with residual noise; where that is larger, an automatic choice has the least of both."""
         best = self._certify(mechanism, analysis, privacy, size)
         others = getattr(mechanism, "others", None)
         for other in others(analysis, best) if best.is_drowned and callable(others) else ():
@@ -170,10 +170,7 @@ def hidden(
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
-    """Return how long residual noise may be that is small next to the mechanism's noise.
-
-    Noise b on the objective moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
-    """
+    """Return how long residual noise may be that is small next to the least that the mechanism's does to the answer."""
     if isinstance(certificate, OutputCertificate):
         return RELATIVE_SIZE * certificate.expected_noise
     radius = answer_radius(analysis, certificate, cap, records)
@@ -195,13 +192,11 @@ def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, r
     form = analysis.form
     bend = bend_of(form, answer_radius(analysis, certificate, cap, records) * (1 + 1e-6))
     if not math.isfinite(bend.rest):
-        raise NotPrivate(
+        why = (
             "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
-            f"impossible to certify, depending on the data: {bend.reason}",
-            form.template.regularizer,
-            "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
-            "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent",
+            f"impossible to certify, depending on the data: {bend.reason}"
         )
+        raise NotPrivate(why, form.template.regularizer, SMOOTHER)
 
 
 def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
@@ -250,9 +245,8 @@ def calibrate_residual_noise(
 ) -> IntegerNoise:
     """Choose grid and noise for answers within a distance of the exact one.
 
-    Two answers that come from neighbours and belong to the same exact answer are at most 2 tau apart.  Rounding moves each
-    coordinate of each by half a step at most, so on the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1,
-    and ``2 tau/step + sqrt(dim)`` in l2.
+    Two answers to the same exact one are at most 2 tau apart, and rounding moves each coordinate by half a step at most: on the
+    grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
     """
     if not 1e-250 < distance < 1e250:
         raise DPConvexError(f"cover: there is no grid for a distance of {distance!r}; rescale the problem.")

@@ -29,8 +29,7 @@ from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
-# Under add-remove the number of records is private; bounds hold for up to so many times the nominal one.
-SURPLUS = 2
+SURPLUS = 2  # Under add-remove the number of records is private; bounds hold for up to so many times the nominal one
 # The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
 # margins.
 GAPS = 16.0
@@ -81,9 +80,8 @@ def largest_floor(
 def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls: float, room: float = 0.0) -> float:
     """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
 
-    Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
-    the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
-    inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
+    With margins s_j of the inequalities at a point p of K, and multipliers y of the minimiser, the sum of the y_j s_j is at most
+    the objective's decrease from p; where inequalities are kept to a fraction r of margins, the gap is a multiple of r times it.
     `gradient` bounds the slope, `pulls` what gradients and multipliers are made of, `room` what heights cost at p above terms.
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))
@@ -111,9 +109,8 @@ def minimiser_norm(
 ) -> float:
     """Bound the norm of the minimiser (docs/release.md, section 4).
 
-    Let h be the public part of the objective, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
-    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.  The
-    objective is no larger there than at theta_0: if that is 0, ``mu r^2/2 - (s + ||b||) r <= n D``, D the largest drop of a loss.
+    With s the slope of the public part at theta_0, the point of K next to 0, its distance r has ``mu r <= nG + s + ||b||``; and
+    if theta_0 is 0, the objective is no larger: ``mu r^2/2 - (s + ||b||) r <= n D``, D the largest drop of a loss.
     """
     start, slope = public_start(analysis, size, added)
     pull = slope + noise
@@ -162,10 +159,7 @@ def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
-    """Bound the curvature of a regularizer at all points of K up to a norm; kinks that a proximal map handles do not count.
-
-    Squares and determinants are read off; what is left is treated like a loss that no record enters, over K or a ball.
-    """
+    """Bound the curvature of a regularizer, without kinks that a proximal map handles, at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return found(form, radius)

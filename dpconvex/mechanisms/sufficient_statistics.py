@@ -3,8 +3,6 @@
 Every regularizer, set and strength of regularization is post-processing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -13,8 +11,15 @@ import numpy as np
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
-from dpconvex.calculus.moments import Moments, base_of, quadratic_loss, turned_parameters, weighted
+from dpconvex.calculus.moments import (
+    Moments,
+    base_of,
+    difference_bound,
+    length_bound,
+    quadratic_loss,
+    turned_parameters,
+    weighted,
+)
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
@@ -27,8 +32,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 
 SOURCE = "docs/theory.md, section 18"
-# More numbers than this are not released: each has noise of its own that is drawn exactly.
-LARGEST = 10**7
+LARGEST = 10**7  # More numbers than this are not released: each has noise of its own that is drawn exactly
 # Settings of a certificate.
 WEIGHT, RESIDUALS, FIELD = "weight_of_linear_statistics", "statistics_of_residuals", "whitened_field"
 # Records that are longer than this part of the usual length, after whitening, are shortened, and weigh less.
@@ -75,7 +79,7 @@ class SufficientStatistics:
             raise TemplateError(f"SufficientStatistics: residuals must be True or False, not {self.residuals!r}.")
 
     @classmethod
-    def usual(cls, privacy: Privacy) -> SufficientStatistics:
+    def usual(cls, privacy: Privacy) -> "SufficientStatistics":
         return cls("gamma" if privacy.pure else "gaussian")
 
     @property
@@ -145,11 +149,7 @@ class SufficientStatistics:
 
 
 def summation_error(moments: Moments, length: float, records: float) -> float:
-    """Bound the Euclidean distance of computed sums over so many records from the exact ones.
-
-    A product of k factors errs by k roundings of itself, a sum of n terms, in any order, by n roundings of the sum of their
-    absolute values (Higham 2002, section 4.2); the absolute values of one record's moments are as long as the moments.
-    """
+    """Bound the error of computed sums: k roundings of a product, n of an absolute sum of n terms (Higham 2002, section 4.2)."""
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
     degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
     roundings = MOMENT_BLOCK + combinations + records / MOMENT_BLOCK + degree + 16

@@ -19,18 +19,14 @@ from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta,
 
 # Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
 SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0
-# Deviations of a sum about its mean that transforms hold.
-REACH = 14.0
-# Relative rounding of functions; of one addition.
-ROUNDING, UNIT = 4e-15, 2.0**-53
+REACH = 14.0  # Deviations of a sum about its mean that transforms hold
+ROUNDING, UNIT = 4e-15, 2.0**-53  # Relative rounding of functions; of one addition
 # Rounding of a transform of length n, in Euclidean norm, is at most this many units times log2(n) (Higham 2002, theorem 24.2: 7).
 TRANSFORM = 16.0
 # A promise of a smaller delta is refused: what is left out of the grid is a part of it.
 SMALLEST_DELTA = 1e-20
-# Relative accuracy of a calibration, which rounds up.
-ACCURACY = 1e-5
-# With less noise than this nothing is promised: rounding is not counted for it.
-SMALLEST_MULTIPLIER = 0.02
+ACCURACY = 1e-5  # Relative accuracy of a calibration, which rounds up
+SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is promised: rounding is not counted for it
 # Points of a profile, steps of the grid in one deviation of a step's loss, and the most points of a grid.
 NODES, FINE, LARGEST_GRID = 600, 20, 2**16
 

@@ -20,8 +20,7 @@ from dpconvex.errors import NotPrivate
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
 
-# Room for the rounding of special functions and sums, and of tables.
-SMALL, SLACK = 1e-13, 1e-11
+SMALL, SLACK = 1e-13, 1e-11  # Room for the rounding of special functions and sums, and of tables
 # Cells of the quadrature of the chi law, and where its tail is cut, as a fraction of the mass that is left.
 CELLS, TAIL = 240, 1e-9
 # Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
@@ -33,8 +32,7 @@ FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
 GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
 # Points of a table.  Where delta is below this, the rest is given up: added to the delta of any total.
 NODES, LOST = 160, 1e-31
-# Losses beyond this are given up: their exponentials are to stay far from overflow.
-LARGEST_LOSS = 300.0
+LARGEST_LOSS = 300.0  # Losses beyond this are given up: their exponentials are to stay far from overflow
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
@@ -116,10 +114,7 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
 def swing(
     epsilon: float, steepest: float, flattest: float, curvature: float, ratio: float = 0.0, behind: float = 0.0
 ) -> float:
-    """Bound what curvature adds where slopes fall from `steepest` to `flattest`, beside a gradient of length `behind`.
-
-    Of a logistic record with the slopes ``s * steepest``, 0 <= s <= 1, curvature is ``log(1 + ratio s (1 - s))`` if that is less.
-    """
+    """Bound what curvature adds where slopes fall; of a logistic record, ``log(1 + ratio s (1 - s))`` if that is less."""
     if steepest <= flattest or curvature <= 0:
         return 0.0
     ends = np.linspace(flattest, steepest, SLICES + 1)
@@ -190,10 +185,7 @@ def grid_loss(epsilon: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Upper bounds on delta at rising losses epsilon >= 0, for both orders of neighbours unless `others` are for the other.
-
-    The last is given away for good.
-    """
+    """Upper bounds on delta at rising losses epsilon >= 0, in both orders unless `others` are given; the last is given away."""
 
     losses: Array
     deltas: Array

@@ -1,9 +1,4 @@
-"""The laws of the noise that privacy rests on, and its draws, which nobody can predict from others.
-
-How far rounding moves them is for the bound on exactness to cover.
-"""
-
-from __future__ import annotations
+"""The laws of the noise that privacy rests on, and its draws; how far rounding moves them is covered elsewhere."""
 
 import math
 import secrets
@@ -24,16 +19,11 @@ from dpconvex.noise.profiles import gaussian_sigma
 ROUNDS = 20
 # Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.
 ROUNDING = 1e-9
-# Quantiles are computed to many more digits than this.
-SLACK = 1 + 1e-9
+SLACK = 1 + 1e-9  # Quantiles are computed to many more digits than this
 
 
 class SystemChaCha(ChaCha):
-    """ChaCha under a key that no one chose and that never leaves the process.
-
-    It cannot be copied or pickled: a copy would repeat its words, and the difference of two answers with the same noise
-    is exact.
-    """
+    """ChaCha under a key that no one chose and that never leaves the process; it cannot be copied or pickled."""
 
     def __init__(self) -> None:
         super().__init__(key=secrets.randbits(256), rounds=ROUNDS)
@@ -80,7 +70,7 @@ class NoiseSource:
         """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
         return None if self.seeded is None or self.seed is None else seeded_generator(self.seed).spawn(1)[0]
 
-    def next(self) -> NoiseSource:
+    def next(self) -> "NoiseSource":
         """Return a source for one of several fits: what it draws does not depend on when the others draw."""
         return NoiseSource(None if self.seeded is None else int(self.rng.integers(2**63)))
 

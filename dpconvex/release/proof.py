@@ -14,9 +14,8 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.curvature import hull, widest
+from dpconvex.calculus.curvature import MeanJoint, Touch, hull, widest
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.joint_supremum import MeanJoint, Touch
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.checker.expansion import REARRANGED
 from dpconvex.checker.files import PROSE

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.arrays import quietly
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole, is_whole
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch
@@ -191,14 +191,12 @@ class Fit:
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None) -> int:
     """Return the public number of records, or refuse to take it from settled data that protect it."""
     check_privacy("solve", privacy)
-    if size is not None and not is_whole(size, 1):
-        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
+    check_whole("solve", 1, True, size=size)
     if privacy.adjacency == "replace-one":
         records = counted(data)
         if size not in (None, records):
-            raise TemplateError(
-                f"solve: size is {size}, but there are {records} records; replace-one needs their number."
-            )
+            why = f"size is {size}, but there are {records} records"
+            raise TemplateError(f"solve: {why}; replace-one needs their number.")
         return max(records, 1)
     if size is None:
         why = "under add-remove adjacency the number of records is private, and the regularization scales with it"

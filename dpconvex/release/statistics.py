@@ -24,8 +24,7 @@ from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 
-# The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
-WHITENED_RIDGE = 0.5
+WHITENED_RIDGE = 0.5  # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md)
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0
 HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
@@ -206,9 +205,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))
     if not values[0] > CLEAR * edge:
-        why = (
-            f"the least curvature of the noisy squares is {values[0]:.3g}, of which noise alone makes about {edge:.3g}"
-        )
+        part = f"of which noise alone makes about {edge:.3g}"
+        why = f"the least curvature of the noisy squares is {values[0]:.3g}, {part}"
         remedy = "More records, whitening=True, a larger epsilon or fewer features help; `fit` works, with its ridge"
         raise NotConverged(f"{why}: no standard errors hold. {remedy}.")
     inverse = (vectors / values) @ vectors.T

@@ -1,7 +1,4 @@
-"""The checker: from a template and a promise to a certificate, or to the reason why there is none.
-
-No data are needed, and none are touched.
-"""
+"""The checker: from a template and a promise to a certificate, or to the reason why there is none; no data are touched."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,8 +25,7 @@ from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.proof import proof_of
 
-# The smallest share of a promise that noise is made for so that its proof is replayed.
-LEAST = 0.25
+LEAST = 0.25  # The smallest share of a promise that noise is made for so that its proof is replayed
 
 
 def check_template(template: object) -> None:
@@ -185,16 +181,14 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
         low, high = LEAST, 1.0
         found, missing = attempted(prove, privacy, low)
         if missing:
-            raise MissingRule(
-                f"the checker does not replay {missing}", None, "leave checked=True out, or use other noise"
-            )
+            why, remedy = f"the checker does not replay {missing}", "leave checked=True out, or use other noise"
+            raise MissingRule(why, None, remedy)
         while high - low > 0.01:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
-        found = found.advised(
-            f"The noise is that of {100 * low:.0f} % of the promise, for plainer bounds that are replayed."
-        )
+        part = f"{100 * low:.0f} % of the promise"
+        found = found.advised(f"The noise is that of {part}, for plainer bounds that are replayed.")
     return found
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real
-from dpconvex.core.threads import one_blas_thread
+from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.language.batch import Batch
@@ -25,8 +25,7 @@ from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
 # Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
 FINE, RECORD_LEVELS = 2**22, 2**18
 SMALLEST = 1e-250
-# Numbers of a block that is gone through.
-BLOCK = 2**22
+BLOCK = 2**22  # Numbers of a block that is gone through
 # Whitened records lie within their ball by so much, and are multiples of such a part of a power of two: exact products are quick.
 INSIDE, WHITENED_BITS = 1 - 1e-12, 20
 

@@ -68,7 +68,6 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             'to the problem. Mend it, or use one of the built-in ones, "first-order" or "conic".'
         ) from error
     if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < LARGEST:
-        raise NotConverged(
-            f"the backend {name} returned no finite point of {problem.space.dim} coordinates; nothing is released."
-        )
+        wanted = f"no finite point of {problem.space.dim} coordinates"
+        raise NotConverged(f"the backend {name} returned {wanted}; nothing is released.")
     return point

@@ -68,9 +68,8 @@ class Conic:
         for name, value in options.items():
             if not isinstance(value, Hashable):
                 raise TemplateError(f"Conic: the option {name} must be a plain value, not {value!r}.")
-        object.__setattr__(self, "solver", solver.upper())
-        object.__setattr__(self, "polish_steps", polish_steps)
-        object.__setattr__(self, "options", tuple(sorted(options.items())))
+        given = tuple(sorted(options.items()))
+        self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         try:
@@ -90,10 +89,9 @@ class Conic:
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
         if stopped_early(solution, options):
-            raise NotConverged(
-                f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
-                "released. Allow it more iterations, or use the first-order backend."
-            )
+            why = f"stopped at its limit, before it was done (its status: {program.status}); nothing is released"
+            remedy = "Allow it more iterations, or use the first-order backend"
+            raise NotConverged(f"the solver {self.solver} {why}. {remedy}.")
         return packed(problem, fresh, program)
 
 
@@ -148,8 +146,8 @@ def least(problem: Problem) -> tuple[Array, float]:
 def solver_gap(data: dict[str, Any], found: Any) -> float:
     """Return the gap between a primal and a dual answer.
 
-    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C``, convexity puts ``-b'z - x'Px/2 + r'x*`` below the least value, where
-    r = Px + q + A'z; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
+    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C`` and r = Px + q + A'z, the least value is above
+    ``-b'z - x'Px/2 + r'x*``; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
     """
     x, z = np.asarray(found.x), np.asarray(found.z)
     q, matrix, b = np.asarray(data["c"]), data["A"], np.asarray(data["b"])

@@ -1,15 +1,9 @@
 """How far a computed answer is from the minimiser: recomputed from the problem, never taken from a solver.
 
 Every method sees a problem as F = f + h: f the losses, the noise, the quadratic, and the smooth part of the regularizer; h the
-indicator of K and the kinks of the regularizer that have a proximal map together with it.
-
-For any point y and any L > 0, the proximal-gradient step ``x = prox(y - grad f(y) / L)`` satisfies
-``L (y - x) - grad f(y)`` in the subdifferential of h at x, so
-
-    r = grad f(x) - grad f(y) + L (y - x)   is a subgradient of F at x,
-
-and because F is mu-strongly convex, ``||x - minimiser|| <= ||r|| / mu``: whatever produced y, and however L was chosen.  What
-rounding does to the gradients and to the projection is added.
+indicator of K and the kinks of the regularizer that have a proximal map together with it.  For any y and L > 0, a step
+``x = prox(y - grad f(y) / L)`` has the subgradient ``r = grad f(x) - grad f(y) + L (y - x)`` of F, so
+``||x - minimiser|| <= ||r|| / mu``, and what rounding does is added.
 """
 
 import math
@@ -116,10 +110,7 @@ class Iterate:
 
 
 def step(composite: Composite, point: Array, value: float, gradient: Array, lipschitz: float) -> Iterate:
-    """Proximal-gradient step from a point where f is known, and its certificate.
-
-    L is doubled until f lies below its quadratic model at the new point (up to rounding).
-    """
+    """Proximal-gradient step and its certificate; L is doubled until f lies below its quadratic model there (up to rounding)."""
     mu = composite.problem.strong_convexity
     while True:
         theta = composite.proximal(point - gradient / lipschitz, 1.0 / lipschitz)
@@ -150,9 +141,8 @@ def at_point(
 ) -> Iterate:
     """Certificate of a point itself, from f and its gradient there, without another pass over the records.
 
-    Where h = 0, the gradient is the only subgradient.  Else let ``x = prox(theta - grad f(theta) / L)`` with
-    ``L = sqrt(L_f mu)``, L_f a proved Lipschitz constant of the gradient of f, which has all of the strong convexity; then
-    ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))`` (docs/theory.md, section 13).  Infinite if L_f is not known.
+    Of a step x with ``L = sqrt(L_f mu)``, where h is not 0: ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))``
+    (docs/theory.md, section 13).  Infinite if L_f is not known.
     """
     mu = composite.problem.strong_convexity
     bound, root = float(np.linalg.norm(gradient)) / mu, composite.balanced(theta)

@@ -106,10 +106,7 @@ class NoisyQuadratic:
         return [(mine, self.hessian[mine][:, mine].toarray()) for mine in components(pattern)]
 
     def edge(self, mine: Indices) -> float:
-        """Return about how large the largest eigenvalue is of the noise on a block: twice the root of a row's variance.
-
-        For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)) (Wigner's semicircle).
-        """
+        """Return about the noise's largest eigenvalue on a block: twice the root of a row's variance (Wigner's semicircle)."""
         squared, a, b = self.pairs
         entries = self.loss.onto(self.moments)[squared][:, : self.moments.count]
         variance = np.asarray(entries.power(2).sum(axis=1)) * self.deviation**2
@@ -145,9 +142,8 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
         try:
             theta[mine] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(total[mine][:, mine].toarray()), pull[mine])
         except np.linalg.LinAlgError as error:
-            raise NotConverged(
-                "the noisy loss with this regularizer has no single minimiser; regularize more, or leave `ridge` out."
-            ) from error
+            why = "the noisy loss with this regularizer has no single minimiser"
+            raise NotConverged(f"{why}; regularize more, or leave `ridge` out.") from error
     return theta
 
 
@@ -160,8 +156,6 @@ def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) ->
     public = form.template.regularizer, size / scale
     theta, said = least_squares_program(form.space, roots, slope / scale, public, form.constraints)
     if theta is None:
-        raise NotConverged(
-            f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver; regularize more, or "
-            "check that the constraints can be met."
-        )
+        why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
+        raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")
     return theta

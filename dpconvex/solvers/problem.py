@@ -1,14 +1,9 @@
-"""The program that a backend solves, and what it gives back.
-
-A `Problem` is the perturbed program in sum form,
+"""The perturbed program in sum form, which a backend solves, and what it gives back.
 
     F(theta) = sum_i loss_i(theta) + size * regularizer(theta) + (added/2) ||theta||^2 + <linear, theta>,   theta in K,
 
-with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear` and cannot
-change the privacy cost.  A `Solution` is a point with a proved bound on its distance from the minimiser.
+with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -58,7 +53,7 @@ class Problem:
             raise TemplateError(f"Problem: linear must be {self.space.dim} finite numbers, got shape {linear.shape}.")
         object.__setattr__(self, "linear", frozen(linear))
 
-    def copied(self) -> Problem:
+    def copied(self) -> "Problem":
         """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
         fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         # A conic program of K, once it is made, cannot be copied: K is made anew from its constraints.
@@ -93,10 +88,7 @@ class Problem:
         return theta if self.projector is None else self.projector(theta)
 
     def hessian(self, theta: Array, records: int | None = None) -> Array:
-        """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim).
-
-        That of the losses is estimated from about so many records, if that is given.
-        """
+        """Hessian of F, without kinks, symmetrised, shape (dim, dim); that of the losses from about so many records, if given."""
         losses = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
         public = self.size * self.loss.regularizer_hessian(theta, self.smooth_part).toarray()
         matrix = self.seen(self.seen(losses).T) + public + self.added * np.eye(self.space.dim)

@@ -21,10 +21,8 @@ PAIRS, DAMPINGS, DAMPING = 40, 5, 0.25
 # Where differences of values drown in rounding, the residual, or the certified distance, must shrink to a fraction; and steps
 # without progress after which rounding is to blame.
 SHRINKAGE, PATIENCE = 0.9, 40
-# Passes over fewer records cost less than the models that save some of them.
-MANY = 20_000
-# Steps before which second moments are weighted anew.
-RENEWED = (0, 3, 8)
+MANY = 20_000  # Passes over fewer records cost less than the models that save some of them
+RENEWED = (0, 3, 8)  # Steps before which second moments are weighted anew
 # A model is minimised until the certified distance from its minimiser is this fraction of that from the one looked for, or of the
 # tolerance; in so many steps at most.  How often a step towards it is halved, and what of a value is rounding.
 FRACTION, ENOUGH, STEPS, HALVINGS, NOISE = 0.03, 0.3, 500, 10, 1e-11
@@ -81,10 +79,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
 
 
 def search(composite: Composite, now: State, memory: Memory, lipschitz: float) -> tuple[State | None, float]:
-    """Find a point between the quasi-Newton step and the proximal-gradient step that lowers the envelope.
-
-    None if the gradient turns faster than L allows, and how fast.
-    """
+    """Find a point between both steps that lowers the envelope; None if the gradient turns faster than L allows, and how fast."""
     residual, length = now.residual, float(np.linalg.norm(now.residual))
     ahead = residual - memory.apply(residual) if memory.pairs else np.zeros_like(residual)
     enough, found, steepest = now.envelope - DECREASE * lipschitz * length**2, None, 0.0

@@ -21,10 +21,8 @@ DECREASE, SLOPE = 1e-4, 0.9
 # A model is made where steps do not make the gradient smaller by the last factor, each, and anew of more records where they
 # end; of so many records, and of so many for each monomial, at least.
 FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
-# Steps before a model: where they begin losses may not bend at all.
-FIRST = 3
-# Steps without a smaller gradient after which rounding is to blame.
-PATIENCE = 30
+FIRST = 3  # Steps before a model: where they begin losses may not bend at all
+PATIENCE = 30  # Steps without a smaller gradient after which rounding is to blame
 
 
 class Memory:
@@ -92,10 +90,9 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
 
 
 def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | None:
-    """Find a step length that decreases f enough; None if there is none.
+    """Find a step length that decreases f enough, as slopes judge where values drown in rounding; None if there is none.
 
-    Where differences of values drown in rounding, the decrease is judged by slopes instead: for a quadratic the two
-    conditions agree (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3).
+    For a quadratic the two conditions agree (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3).
     """
     shortest, longest, length = 0.0, np.inf, 1.0
     slope, noise = float(now.gradient @ direction), 1e-12 * max(abs(now.value), 1.0)

@@ -10,8 +10,6 @@ from derivatives import analyse, certified, compare, form_of
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.atoms.powers import huber
@@ -19,6 +17,7 @@ from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Variable
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
 w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
 W, S = cp.Variable((3, 2), name="W"), cp.Variable((2, 2), symmetric=True, name="S")
@@ -254,7 +253,8 @@ KINKED = {
 @pytest.mark.parametrize("name", KINKED)
 def test_rounded_kinks_have_no_kink_and_no_larger_slope(name):
     form = form_of(lambda x: KINKED[name](z * x), (), cp.sum_squares(z), x=Box(-1.0, 1.0))
-    before, after = Analysis(form), Analysis(LossForm(smooth_template(form.template, 0.05)))
+    before = Analysis(form)
+    after = smooth_analysis(before, 0.05)
     assert before.kink is not None
     assert after.kink is None
     assert after.gradient_bound <= before.gradient_bound * (1 + 1e-9)

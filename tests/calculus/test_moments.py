@@ -11,8 +11,7 @@ from hypothesis import given, settings, strategies as st
 import dpconvex as dp
 from dpconvex.auditing.parts import Statistics
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
-from dpconvex.calculus.moments import quadratic_loss, turned_parameters
+from dpconvex.calculus.moments import difference_bound, length_bound, quadratic_loss, turned_parameters
 from dpconvex.core.evaluate import evaluate
 from dpconvex.evaluation.moment_sums import WEIGHTS, moment_sums, record_moments
 from dpconvex.language.batch import Batch

@@ -116,8 +116,8 @@ def test_curvature(seed):
 
 def ranges(form):
     """The leaves of the first loss as polynomials, each with the ends of its range."""
-    known, polynomials = Analysis(form).ranges.values, [form.polynomial(leaf) for leaf in form.leaves[0]]
-    return [(p, [i.low for i in known[id(p)]], [i.high for i in known[id(p)]]) for p in polynomials]
+    known, polynomials = Analysis(form).ranges, [form.polynomial(leaf) for leaf in form.leaves[0]]
+    return [(p, [i.low for i in known[id(p)][1]], [i.high for i in known[id(p)][1]]) for p in polynomials]
 
 
 @settings(max_examples=8, deadline=None)

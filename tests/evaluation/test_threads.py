@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.threads import in_order
+from dpconvex.core.runtime import in_order
 from dpconvex.evaluation.engine import FEWEST, Engine
 from dpconvex.evaluation.forms import form_of
 
@@ -58,7 +58,7 @@ def test_settings_of_the_caller_hold_in_tasks():
 
 FORK = """
 import os
-from dpconvex.core.threads import controller, in_order, one_blas_thread
+from dpconvex.core.runtime import controller, in_order, one_blas_thread
 
 def most():
     return max((found["num_threads"] for found in controller().info()), default=1)

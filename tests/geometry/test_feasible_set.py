@@ -153,7 +153,7 @@ def test_matrices_with_wide_kernels_that_share_a_block_are_certified():
     center = rng.normal(size=region.dim) + region.on_hull(np.zeros(region.dim)).astype(float)
     center -= 0.8 * np.concatenate([np.eye(12)[np.triu_indices(12)]] * 2)
     found = minimum(SquaredDistance(center), region, center, 1e-6 * float(np.linalg.norm(center)))
-    values = region.leaves(found.point).values()
+    values = region.space.leaves(found.point).values()
     assert sum(int((np.linalg.eigvalsh(value.astype(float)) < 1e-6).sum()) for value in values) >= 14
     assert found.distance <= 1e-6 * np.linalg.norm(center)
     assert region.excess(found.point).max() <= 1e-12

@@ -163,10 +163,7 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
 
 
 def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
-    """Sum products over the axis, if any, that both factors have and the result has not; axes have letters.
-
-    NumPy adds one term after the other, for all records at once: a record's sum does not depend on how many there are.
-    """
+    """Sum products over the axis that both factors have and the result has not, one by one, for all records at once."""
     return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
 
 

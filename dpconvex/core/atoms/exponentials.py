@@ -15,8 +15,7 @@ from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule, NotPrivate
 
-# exp of this is finite, and so are products of a few of them with anything reasonable.
-LARGEST_EXPONENT = 300.0
+LARGEST_EXPONENT = 300.0  # exp of this is finite, and so are products of a few of them with anything reasonable
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:

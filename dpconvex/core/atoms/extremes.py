@@ -17,15 +17,11 @@ from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 
-# So many sums of k entries are enumerated.
-LARGEST_CHOICE = 256
+LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
 
 def largest(expression: Expression, group: rules.Entries) -> Scalar:
-    """Bound the maximum of several entries, of those that can be the largest: there is no kink if only one can.
-
-    Ranges are rounded outward: an entry is dropped only if another one is proved to be as large everywhere.
-    """
+    """Bound the maximum of several entries, without those that another is proved to exceed: if one is left, there is no kink."""
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
     alive = [entry for entry in group if entry.value.high > floor or entry.value.low == entry.value.high == floor]

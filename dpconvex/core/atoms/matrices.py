@@ -123,10 +123,7 @@ def spectral(
     ends: Callable[[Shape, Any, Any], Interval] | None = None,
     **slots: Any,
 ) -> Atom:
-    """Return a function of a matrix whose gradients have Frobenius norms of at most `steepest`; there are kinks, for a `reason`.
-
-    Without `ends` it is 0 at 0 and nowhere negative, and so at most as many times the Frobenius norm.
-    """
+    """Return a function of a matrix, gradients of norm `steepest` at most; without `ends`, 0 at 0 and nowhere negative."""
 
     def rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
         shape, entries = expression.args[0].shape, arguments[0]

@@ -133,9 +133,8 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) 
     if len(group) > 1 and all(map(rules.is_one_row, inner)):
         terms: tuple[Term, ...] = (rules.ball_of(inner, "a sum of squares", 2 * most / low),)
     else:
-        slopes = [
-            Interval(2 * min(r.low / low, r.low / y.high), 2 * max(r.high / low, r.high / y.high)) for r in ranges
-        ]
+        ends = [(min(r.low / low, r.low / y.high), max(r.high / low, r.high / y.high)) for r in ranges]
+        slopes = [Interval(2 * least, 2 * most) for least, most in ends]
         terms = tuple(term.scaled(s) for entry, s in zip(inner, slopes, strict=True) for term in entry.terms)
     pieces = []
     for entry, reach in zip(inner, ranges, strict=True):
