@@ -1,0 +1,103 @@
+"""Groups of features brought to one scale, each record by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import validate_data
+
+from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import at_once
+
+# Rows are so much shorter than 1 that rounding to single precision makes none longer.
+INSIDE = 1 - 1e-6
+
+
+@dataclass(eq=False, repr=False)
+class GroupNormalizer(TransformerMixin, BaseEstimator):
+    """Groups of features centred and scaled by their own mean and deviation in each record, which is then at most 1 long.
+
+    No other record matters, and nothing is learnt, so nobody pays.  A record whose groups are all constant becomes 0.
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups, each of as many consecutive features: 27 for the 3,969 scattering coefficients of 28 x 28 pixels
+        are of three paths each.
+    floor : float
+        Is added to the variance of each group, so that what is constant but for rounding stays nearly 0; positive.
+
+    Notes
+    -----
+    Wu & He, "Group normalization" (2018), with their floor; Tramèr & Boneh (2021) bring scattering coefficients to one scale so.
+
+    Examples
+    --------
+    >>> GroupNormalizer(groups=2).fit_transform([[0.0, 2.0, 5.0, 5.0], [1.0, 3.0, -10.0, 10.0]]).round(2)
+    array([[-0.71,  0.71,  0.  ,  0.  ],
+           [-0.5 ,  0.5 , -0.5 ,  0.5 ]])
+    """
+
+    groups: int = 1
+    floor: float = 1e-5
+
+    def fit(self, X: Any, y: Any = None) -> GroupNormalizer:
+        """Do nothing but check the options and the number of features."""
+        self._rows(X, reset=True)
+        return self
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Return normalised rows, shape (n, features); float64 of float64, else float32.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, features)
+
+        Raises
+        ------
+        DomainError
+            If an entry is missing, infinite or too large, or the features are no such groups.
+        """
+        rows = self._rows(X)
+        result = np.empty(rows.shape, dtype=rows.dtype)
+        step = at_once(rows.shape[1:])
+        for start in range(0, len(rows), step):
+            parts = np.array(rows[start : start + step], dtype=float).reshape(
+                -1, self.groups, rows.shape[1] // self.groups
+            )
+            with np.errstate(all="ignore"):  # what is not finite is refused
+                parts -= parts.mean(axis=2, keepdims=True)
+                spread = np.sqrt(np.square(parts).mean(axis=2, keepdims=True) + self.floor)
+                parts /= spread
+            bad = start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2)))
+            if len(bad):
+                what = "its numbers are too large" if np.isfinite(rows[bad[0]]).all() else "it holds NaN or infinity"
+                raise DomainError(f"GroupNormalizer: row {bad[0]}: {what}; fill in and scale by public values.")
+            lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
+            parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
+            result[start : start + step] = parts.reshape(-1, rows.shape[1])
+        return result
+
+    def _rows(self, X: Any, reset: bool = False) -> NDArray[Any]:
+        if not (is_whole(self.groups, 1) and is_real(self.floor) and 0 < self.floor < np.inf):
+            known = "a positive integer, and floor positive and finite"
+            raise TemplateError(f"GroupNormalizer: groups must be {known}, not {self.groups!r} and {self.floor!r}.")
+        options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
+        rows: NDArray[Any] = validate_data(self, X, reset=reset, **options)
+        if rows.shape[1] % self.groups:
+            raise DomainError(f"GroupNormalizer: {rows.shape[1]} features are not {self.groups} groups of one size.")
+        return rows
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
