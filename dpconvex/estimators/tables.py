@@ -14,7 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, is_classifier
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
@@ -30,6 +31,7 @@ CLASSIFY = "targets are numbers between declared bounds, and labels are for a cl
 SHARED = ("budget", "mechanism", "backend", "learner")
 # A pipeline calls its last step from its own `fit`, through a few wrappers.
 DEPTH = 14
+SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
 
 
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
@@ -179,7 +181,7 @@ def schema_before(estimator: Any) -> Schema | None:
     for frame, _ in islice(walk_stack(None), DEPTH):
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
-            steps = [step for _, step in owner.steps[:-1] if step not in (None, "passthrough")]
+            steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
             break
     found = [
         f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
@@ -199,6 +201,19 @@ def schema_before(estimator: Any) -> Schema | None:
 
 
 def learns(step: Any) -> bool:
+    """Whether a step learns from values, as its class and options say; what chooses columns by a function may."""
+    from sklearn.compose import ColumnTransformer
+
+    if step in SKIPPED:
+        return False
+    if isinstance(step, Pipeline | FeatureUnion):
+        return any(learns(inner) for _, inner in (step.steps if isinstance(step, Pipeline) else step.transformer_list))
+    if isinstance(step, ColumnTransformer):
+        chosen = any(learns(inner) or callable(columns) for _, inner, columns in step.transformers)
+        return chosen or learns(step.remainder)
+    # These are fitted to the number of columns alone.
+    if type(step) is PolynomialFeatures or (type(step) is SplineTransformer and not isinstance(step.knots, str)):
+        return False
     try:
         return bool(get_tags(step).requires_fit)
     except Exception:  # a transformer of somebody else's that says nothing about itself

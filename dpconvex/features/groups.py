@@ -65,19 +65,15 @@ class GroupNormalizer(TransformerMixin, BaseEstimator):
         """
         rows = self._rows(X)
         result = np.empty(rows.shape, dtype=rows.dtype)
-        step = at_once(rows.shape[1:])
+        shape, step = (-1, self.groups, rows.shape[1] // self.groups), at_once(rows.shape[1:])
         for start in range(0, len(rows), step):
-            parts = np.array(rows[start : start + step], dtype=float).reshape(
-                -1, self.groups, rows.shape[1] // self.groups
-            )
+            # In the order of C: sums in another are other sums.
+            parts = np.array(rows[start : start + step], dtype=float, order="C").reshape(shape)
             with np.errstate(all="ignore"):  # what is not finite is refused
                 parts -= parts.mean(axis=2, keepdims=True)
                 spread = np.sqrt(np.square(parts).mean(axis=2, keepdims=True) + self.floor)
                 parts /= spread
-            bad = start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2)))
-            if len(bad):
-                what = "its numbers are too large" if np.isfinite(rows[bad[0]]).all() else "it holds NaN or infinity"
-                raise DomainError(f"GroupNormalizer: row {bad[0]}: {what}; fill in and scale by public values.")
+            refuse(start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))), "its numbers are too large; scale")
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
             parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
             result[start : start + step] = parts.reshape(-1, rows.shape[1])
@@ -89,8 +85,14 @@ class GroupNormalizer(TransformerMixin, BaseEstimator):
             raise TemplateError(f"GroupNormalizer: groups must be {known}, not {self.groups!r} and {self.floor!r}.")
         options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
         rows: NDArray[Any] = validate_data(self, X, reset=reset, **options)
-        if rows.shape[1] % self.groups:
-            raise DomainError(f"GroupNormalizer: {rows.shape[1]} features are not {self.groups} groups of one size.")
+        with np.errstate(all="ignore"):
+            if not np.isfinite(rows.sum(dtype=float)):
+                refuse(np.flatnonzero(~np.isfinite(rows).all(axis=1)), "it holds NaN or infinity; fill them in")
+        count = rows.shape[1]
+        if count % self.groups or count == self.groups:
+            raise DomainError(
+                f"GroupNormalizer: {count} feature(s) are not {self.groups} groups of two or more each, all of one size."
+            )
         return rows
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -101,3 +103,8 @@ class GroupNormalizer(TransformerMixin, BaseEstimator):
         tags.requires_fit = False
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def refuse(rows: NDArray[np.int64], what: str) -> None:
+    if len(rows):
+        raise DomainError(f"GroupNormalizer: row {rows[0]}: {what} by public values.")
