@@ -43,7 +43,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
         validate_data(estimator, X, y, skip_check_array=True)
         return check_array(X, dtype=object, **options)
     try:
-        return validate_data(estimator, X, y, accept_sparse="csr", dtype=np.float64, **options)
+        return validate_data(estimator, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], **options)
     except OverflowError as error:
         raise DomainError(f"{caller}: an entry is larger than floating-point numbers go.") from error
     except ValueError as error:
