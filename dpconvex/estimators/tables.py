@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, is_classifier
+from sklearn.base import is_classifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
+from dpconvex.features.groups import LearnsNothing
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.schema import Schema
@@ -122,7 +123,7 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
 
 
 @dataclass(eq=False, repr=False)
-class SchemaEncoder(TransformerMixin, BaseEstimator):
+class SchemaEncoder(LearnsNothing):
     """Features in the unit ball from a table that a schema declares, as a step of a pipeline.
 
     Parameters
@@ -160,12 +161,9 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
             raise TemplateError(f"SchemaEncoder: expected a Schema, as SchemaEncoder(schema), not {self.schema!r}.")
         return self.schema
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64"]
         # Tables whose columns have names, of any kind; a schema checks them.
         tags.input_tags.two_d_array, tags.input_tags.dict = False, True
         tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True

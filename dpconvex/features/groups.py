@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +18,26 @@ from dpconvex.language.columns import at_once
 INSIDE = 1 - 1e-6
 
 
+class LearnsNothing(TransformerMixin, BaseEstimator):
+    """A transformer that is ready without a fit, which only checks: what becomes of a record depends on it and on options."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Do nothing but check the options and the shape of the records."""
+        self._read(X, reset=True)
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
 @dataclass(eq=False, repr=False)
-class GroupNormalizer(TransformerMixin, BaseEstimator):
+class GroupNormalizer(LearnsNothing):
     """Groups of features centred and scaled by their own mean and deviation in each record, which is then at most 1 long.
 
     No other record matters, and nothing is learnt, so nobody pays.  A record whose groups are all constant becomes 0.
@@ -46,24 +64,9 @@ class GroupNormalizer(TransformerMixin, BaseEstimator):
     groups: int = 1
     floor: float = 1e-5
 
-    def fit(self, X: Any, y: Any = None) -> GroupNormalizer:
-        """Do nothing but check the options and the number of features."""
-        self._rows(X, reset=True)
-        return self
-
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return normalised rows, shape (n, features); float64 of float64, else float32.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, features)
-
-        Raises
-        ------
-        DomainError
-            If an entry is missing, infinite or too large, or the features are no such groups.
-        """
-        rows = self._rows(X)
+        """Return normalised records, shape (n, features), in single precision if they were."""
+        rows = self._read(X)
         result = np.empty(rows.shape, dtype=rows.dtype)
         shape, step = (-1, self.groups, rows.shape[1] // self.groups), at_once(rows.shape[1:])
         for start in range(0, len(rows), step):
@@ -73,21 +76,23 @@ class GroupNormalizer(TransformerMixin, BaseEstimator):
                 parts -= parts.mean(axis=2, keepdims=True)
                 spread = np.sqrt(np.square(parts).mean(axis=2, keepdims=True) + self.floor)
                 parts /= spread
-            refuse(start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))), "its numbers are too large; scale")
+            for row in start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))):
+                refuse("GroupNormalizer: row", int(row), rows[row])
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
             parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
             result[start : start + step] = parts.reshape(-1, rows.shape[1])
         return result
 
-    def _rows(self, X: Any, reset: bool = False) -> NDArray[Any]:
+    def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
         if not (is_whole(self.groups, 1) and is_real(self.floor) and 0 < self.floor < np.inf):
             known = "a positive integer, and floor positive and finite"
             raise TemplateError(f"GroupNormalizer: groups must be {known}, not {self.groups!r} and {self.floor!r}.")
         options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
         rows: NDArray[Any] = validate_data(self, X, reset=reset, **options)
-        with np.errstate(all="ignore"):
-            if not np.isfinite(rows.sum(dtype=float)):
-                refuse(np.flatnonzero(~np.isfinite(rows).all(axis=1)), "it holds NaN or infinity; fill them in")
+        with np.errstate(all="ignore"):  # of numbers that are large, but finite
+            total = rows.sum(dtype=float)
+        for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)) if not np.isfinite(total) else ():
+            refuse("GroupNormalizer: row", int(row), rows[row])
         count = rows.shape[1]
         if count % self.groups or count == self.groups:
             raise DomainError(
@@ -95,16 +100,7 @@ class GroupNormalizer(TransformerMixin, BaseEstimator):
             )
         return rows
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.requires_fit = False
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-
-def refuse(rows: NDArray[np.int64], what: str) -> None:
-    if len(rows):
-        raise DomainError(f"GroupNormalizer: row {rows[0]}: {what} by public values.")
+def refuse(kind: str, number: int, record: NDArray[Any]) -> NoReturn:
+    what = "its numbers are too large" if np.isfinite(record).all() else "it holds NaN or infinity"
+    raise DomainError(f"{kind} {number}: {what}; fill in and scale by public values.")

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import fft
-from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.threads import in_order, one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.features.groups import LearnsNothing, refuse
 from dpconvex.language.validation import numbers
 
 # So many images are transformed at a time, whose wavelet coefficients fit into a cache.  There are always so many, and black ones
@@ -29,7 +29,7 @@ WIDTH, FREQUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
 
 
 @dataclass(eq=False, repr=False)
-class ScatteringFeatures(TransformerMixin, BaseEstimator):
+class ScatteringFeatures(LearnsNothing):
     """Scattering coefficients of images: how much there is of each scale and direction, and of each pair of them, place by place.
 
     An image is convolved with wavelets of `J` scales and `L` directions, absolute values are taken, and these are averaged over
@@ -47,10 +47,9 @@ class ScatteringFeatures(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Bruna & Mallat, "Invariant scattering convolution networks" (2013), with the Morlet wavelets, borders (reflected) and order of
-    coefficients of kymatio (Andreux, Angles, Exarchakis, Leonarduzzi, Rochette, Thiry, Zarka, Mallat, Andén, Belilovsky, Bruna,
-    Lostanlen, Chaudhary, Hirn, Oyallon, Zhang, Cella & Eickenberg 2020).  Oyallon & Mallat (2015) classify such coefficients by
-    linear rules, Tramèr & Boneh (2021) do so privately, with ``J=2`` and ``L=8``.
+    Bruna & Mallat, "Invariant scattering convolution networks" (2013), with the Morlet wavelets, reflected borders and order of
+    the kymatio library (Andreux et al. 2020).  Tramèr & Boneh (2021) learn privately from such features (J = 2, L = 8), after
+    Oyallon & Mallat (2015).
 
     Examples
     --------
@@ -64,27 +63,12 @@ class ScatteringFeatures(TransformerMixin, BaseEstimator):
     J: int = 2
     L: int = 8
 
-    def fit(self, X: Any, y: Any = None) -> ScatteringFeatures:
-        """Do nothing but check the options and the shape of the images."""
-        self._images(X)
-        return self
-
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        r"""Return the coefficients of images, shape (n, paths * height * width): float64 of float64, else float32.
+        """Return the coefficients of images, given in their shape or as rows of pixels: shape (n, all coefficients of one).
 
-        Those of an image depend on it alone, to the last bit.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, \*shape) or (n, pixels)
-            Scaled by public bounds, such as pixels divided by 255.
-
-        Raises
-        ------
-        DomainError
-            If these are no such images, or entries are missing, infinite or too large.
+        They are float64 of float64, else float32; those of an image depend on it alone, to the last bit.
         """
-        images = self._images(X)
+        images = self._read(X)
         height, width, colours = images.shape[1:]
         kind = np.float32 if np.result_type(images.dtype, np.float32) == np.float32 else np.float64
         filters = filters_of(height, width, int(self.J), int(self.L), kind)
@@ -96,10 +80,8 @@ class ScatteringFeatures(TransformerMixin, BaseEstimator):
             with np.errstate(all="ignore"):  # what is not finite is refused
                 block[: len(which)] = images[which // colours, :, :, which % colours]
                 made = filters(block)[: len(which)]
-            bad = which[~np.isfinite(made).all(axis=(1, 2, 3))] // colours
-            if len(bad):
-                what = "its numbers are too large" if np.isfinite(images[bad[0]]).all() else "it holds NaN or infinity"
-                raise DomainError(f"ScatteringFeatures: image {bad[0]}: {what}; fill in and scale by public values.")
+            for bad in which[~np.isfinite(made).all(axis=(1, 2, 3))] // colours:
+                refuse("ScatteringFeatures: image", bad, images[bad])
             result[start : start + BLOCK] = made
 
         with one_blas_thread() as workers:
@@ -129,7 +111,7 @@ class ScatteringFeatures(TransformerMixin, BaseEstimator):
             raise TemplateError(f"ScatteringFeatures: shape must be {known}, not {self.shape!r}.")
         return int(height), int(width), int(colours[0]) if colours else 1
 
-    def _images(self, X: Any) -> NDArray[Any]:
+    def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
         """Return images as an array of shape (n, height, width, colours), not copied if it was one."""
         shape, images = self._checked(), numbers("X", X)
         known = [tuple(map(int, self.shape)), (math.prod(shape),)]
@@ -139,12 +121,8 @@ class ScatteringFeatures(TransformerMixin, BaseEstimator):
             )
         return images.reshape(len(images), *shape)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = False
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         return tags
 
@@ -214,7 +192,7 @@ def filters_of(height: int, width: int, J: int, L: int, kind: DTypeLike) -> Filt
 
 
 def wave(sides: Sequence[int], width: float, frequency: float, angle: float, slant: float) -> Array:
-    """Return the transform of a Morlet wavelet on a torus, which is real: a wave in a bump, less the bump times its mean."""
+    """Return the transform, which is real, of a Morlet wavelet on a torus: a wave in a bump, less the bump times its mean."""
     bump, waved = np.zeros(sides), np.zeros(sides, dtype=complex)
     for shifts in product(range(-REPEATED, REPEATED + 1), repeat=2):
         y, x = np.ogrid[tuple(slice(t * side, (t + 1) * side) for t, side in zip(shifts, sides, strict=True))]
