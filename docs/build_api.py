@@ -25,6 +25,7 @@ PAGES = {
     ),
     "mechanisms": ("Mechanisms and certificates", ("mechanisms",)),
     "budgets": ("Budgets", ("release.budget",)),
+    "features": ("Feature maps", ("features", "learners.fourier_features")),
     "learners": ("Problems, mixtures, choices", ("learners",)),
     "estimators": ("Estimators", ("estimators",)),
     "auditing": ("Auditing", ("auditing",)),

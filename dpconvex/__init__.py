@@ -18,7 +18,7 @@ __all__ = sorted([*_names, "__version__"])
 
 if find_spec("sklearn") is None:  # what needs it is left out of listings, and says so when it is asked for
     _stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    _blocks = re.findall(r"^from \.estimators\.\w+ import (\([^)]*\)|.*)$", _stub, flags=re.MULTILINE)
+    _blocks = re.findall(r"^from \.(?:estimators|features)\.\w+ import (\([^)]*\)|.*)$", _stub, flags=re.MULTILINE)
     _optional = {name for block in _blocks for name in re.findall(r"(\w+) as", block)}
     __all__ = [name for name in __all__ if name not in _optional]
 

@@ -38,6 +38,8 @@ from .estimators.regressors import (
 )
 from .estimators.tables import SchemaEncoder as SchemaEncoder
 from .evaluation.devices import devices as devices
+from .features.groups import GroupNormalizer as GroupNormalizer
+from .features.scattering import ScatteringFeatures as ScatteringFeatures
 from .language.columns import Chunks as Chunks
 from .language.partitions import Partitions as Partitions
 from .language.privacy import Privacy as Privacy

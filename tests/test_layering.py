@@ -18,7 +18,18 @@ PACKAGE = ROOT / "dpconvex"
 # before it in this list; inside a wing, no modules import each other in a circle.
 WINGS = [
     *("errors", "checker", "plots", "core", "geometry", "language", "datasets", "calculus", "noise", "accounting"),
-    *("mechanisms", "evaluation", "solvers", "release", "learners", "estimators", "auditing", "apps", "__main__"),
+    *(
+        "mechanisms",
+        "evaluation",
+        "solvers",
+        "release",
+        "learners",
+        "features",
+        "estimators",
+        "auditing",
+        "apps",
+        "__main__",
+    ),
 ]
 # Programs built on the toolkit rather than parts of it: they may use the public names.
 PROGRAMS = {"apps", "__main__"}
@@ -26,7 +37,7 @@ PROGRAMS = {"apps", "__main__"}
 LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "itertools", "math", "typing"}
 # Slow to import, or optional; and modules that are about such an import, and are themselves imported only when they are used.
 HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "opendp", "dask", "distributed", "cloudpickle"}
-ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.estimators.")
+ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 # Files that speak CVXPY: the reader and the bridge to conic solvers, which may look at atoms, and where users write it.
 LOOK_AT_ATOMS = {f"dpconvex.core.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
 WRITTEN_IN = {f"dpconvex.language.{n}" for n in ("record", "template", "batch_program")}
@@ -147,7 +158,7 @@ def declared():
 
 def test_importing_is_light():
     assert not modules_after("import dpconvex") & (HEAVY | {"cvxpy", "numpy", "scipy"})
-    names = [n for n in dpconvex.__all__ if not declared().get(n, "").startswith("estimators")]
+    names = [n for n in dpconvex.__all__ if not declared().get(n, "").startswith(("estimators", "features"))]
     after = modules_after(f"import dpconvex as dp; [getattr(dp, n) for n in {names}]")
     assert "cvxpy" in after
     # CVXPY imports jax, where it is installed, to ask whether a solver is, and that imports cloudpickle.

@@ -211,7 +211,7 @@ class Private(BaseEstimator):
     def _extended(self, X: Any) -> Any:
         if not self._constant():
             return X
-        constant = np.full((X.shape[0], 1), self._constant())
+        constant = np.full((X.shape[0], 1), self._constant(), dtype=np.float32 if X.dtype == np.float32 else float)
         return sp.hstack([X, sp.csr_array(constant)]).tocsr() if sp.issparse(X) else np.hstack([X, constant])
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:

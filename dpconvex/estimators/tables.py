@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, is_classifier
-from sklearn.pipeline import Pipeline
+from sklearn.base import is_classifier
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
+from dpconvex.features.groups import LearnsNothing
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.schema import Schema
@@ -30,6 +32,7 @@ CLASSIFY = "targets are numbers between declared bounds, and labels are for a cl
 SHARED = ("budget", "mechanism", "backend", "learner")
 # A pipeline calls its last step from its own `fit`, through a few wrappers.
 DEPTH = 14
+SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
 
 
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
@@ -41,7 +44,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
         validate_data(estimator, X, y, skip_check_array=True)
         return check_array(X, dtype=object, **options)
     try:
-        return validate_data(estimator, X, y, accept_sparse="csr", dtype=np.float64, **options)
+        return validate_data(estimator, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], **options)
     except OverflowError as error:
         raise DomainError(f"{caller}: an entry is larger than floating-point numbers go.") from error
     except ValueError as error:
@@ -120,7 +123,7 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
 
 
 @dataclass(eq=False, repr=False)
-class SchemaEncoder(TransformerMixin, BaseEstimator):
+class SchemaEncoder(LearnsNothing):
     """Features in the unit ball from a table that a schema declares, as a step of a pipeline.
 
     Parameters
@@ -158,12 +161,9 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
             raise TemplateError(f"SchemaEncoder: expected a Schema, as SchemaEncoder(schema), not {self.schema!r}.")
         return self.schema
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64"]
         # Tables whose columns have names, of any kind; a schema checks them.
         tags.input_tags.two_d_array, tags.input_tags.dict = False, True
         tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
@@ -179,7 +179,7 @@ def schema_before(estimator: Any) -> Schema | None:
     for frame, _ in islice(walk_stack(None), DEPTH):
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
-            steps = [step for _, step in owner.steps[:-1] if step not in (None, "passthrough")]
+            steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
             break
     found = [
         f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
@@ -199,6 +199,19 @@ def schema_before(estimator: Any) -> Schema | None:
 
 
 def learns(step: Any) -> bool:
+    """Whether a step learns from values, as its class and options say; what chooses columns by a function may."""
+    from sklearn.compose import ColumnTransformer
+
+    if step in SKIPPED:
+        return False
+    if isinstance(step, Pipeline | FeatureUnion):
+        return any(learns(inner) for _, inner in (step.steps if isinstance(step, Pipeline) else step.transformer_list))
+    if isinstance(step, ColumnTransformer):
+        chosen = any(learns(inner) or callable(columns) for _, inner, columns in step.transformers)
+        return chosen or learns(step.remainder)
+    # These are fitted to the number of columns alone.
+    if type(step) is PolynomialFeatures or (type(step) is SplineTransformer and not isinstance(step.knots, str)):
+        return False
     try:
         return bool(get_tags(step).requires_fit)
     except Exception:  # a transformer of somebody else's that says nothing about itself

@@ -28,6 +28,8 @@ ROUNDING = 1e-9
 SINGLE_ROUNDING = 1e-6  # The same for records that were computed in single precision
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
+# A larger copy of single precision stays as it is, half as large as what is made of its blocks when they are read.
+LARGEST_DOUBLED = 2**26
 
 
 # What needs no values
@@ -149,7 +151,10 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
         return Pieces(column, domain.shape, gate)
     step, stays = at_once(domain.shape), isinstance(column, FileRows | Stored)
     array = column if stays else gate.opened(column)
-    if stays or isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY:
+    stays = stays or isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
+    if not stays and is_single(array) and array.nbytes > LARGEST_DOUBLED:
+        array, stays = frozen(array), True
+    if stays:
         gate.opened(array[:0])
         for k, rows in enumerate(blocks(array, step)):
             gate(rows, k * step)

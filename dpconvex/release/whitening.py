@@ -60,7 +60,11 @@ class Whitening:
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
-        return np.concatenate([np.zeros((0, d)), *(turned for turned, _ in self._blocks(column))])
+        result, start = np.empty(column.shape), 0
+        for turned, _ in self._blocks(column):
+            result[start : start + len(turned)] = turned
+            start += len(turned)
+        return result
 
     def weights(self, column: Any) -> Array:
         """Return the weights of records, shape (n,), between 0 and 1."""
@@ -114,7 +118,8 @@ def whitened(batch: Batch, whitening: Whitening) -> Batch:
     turned: Any = Stored(column, whitening, tuple(column.shape))
     weights: Any = Stored(column, whitening.weights, (batch.size,))
     # Steps read records again and again, and pieces can only be read from front to back.
-    if isinstance(column, Pieces) or (not whitening.least and (isinstance(column, np.ndarray) or sp.issparse(column))):
+    in_memory = type(getattr(column, "column", column)) is np.ndarray or sp.issparse(column)
+    if isinstance(column, Pieces) or (in_memory and not whitening.least):
         with one_blas_thread():
             turned, weights = whitening(column), whitening.weights(column) if whitening.least else None
     further = {WEIGHTS: weights} if whitening.least else {}

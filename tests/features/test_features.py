@@ -1,0 +1,315 @@
+"""Feature maps: what is computed, that nothing is learnt, and that no record's features depend on another's."""
+
+import inspect
+import math
+import warnings
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_digits
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    MinMaxScaler,
+    Normalizer,
+    PolynomialFeatures,
+    SplineTransformer,
+)
+
+import dpconvex as dp
+from dpconvex.features import scattering
+
+RNG = np.random.default_rng(0)
+
+
+# Scattering, by its definition: sums over pixels, waves written down as functions of the place
+
+
+def torus(function, sides):
+    """Return the sum of a function's values over all places that are one place of a torus."""
+    total = np.zeros(sides, dtype=complex)
+    for shift in product(range(-2, 3), repeat=2):
+        total += np.fromfunction(lambda y, x, s=shift: function(y + s[0] * sides[0], x + s[1] * sides[1]), sides)
+    return total
+
+
+def gabor(y, x, width, angle, frequency, slant):
+    along, across = y * math.cos(angle) + x * math.sin(angle), x * math.cos(angle) - y * math.sin(angle)
+    bump = np.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2))
+    return bump * np.exp(1j * frequency * along) * slant / (2 * math.pi * width**2)
+
+
+def morlet(sides, j, turn, L):
+    options = {"width": 0.8 * 2**j, "angle": (L - L // 2 - 1 - turn) * math.pi / L, "slant": 4 / L}
+    waved = torus(partial(gabor, frequency=0.75 * math.pi / 2**j, **options), sides)
+    bump = torus(partial(gabor, frequency=0.0, **options), sides)
+    return waved - bump * waved.sum() / bump.sum()
+
+
+def convolved(image, kernel):
+    places = product(*map(range, image.shape))
+    return sum(kernel[place] * np.roll(image, place, axis=(0, 1)) for place in places)
+
+
+def by_definition(image, J, L, dropping):
+    """Return the coefficients of an image; `dropping` pixels after each wavelet as the algorithm does, or only at the end."""
+    wide = [((side >> J) + 2) << J for side in image.shape]
+    padded = np.pad(
+        image, [((w - s) // 2, (w - s + 1) // 2) for w, s in zip(wide, image.shape, strict=True)], "reflect"
+    )
+    average = torus(partial(gabor, width=0.8 * 2 ** (J - 1), angle=0.0, frequency=0.0, slant=1.0), tuple(wide))
+    waves = {(j, turn): morlet(tuple(wide), j, turn, L) for j in range(J) for turn in range(L)}
+
+    def every(values, step):
+        return values[::step, ::step]
+
+    def end(values, left):
+        kernel = every(average, 2**left) * 4**left
+        return every(convolved(values, kernel).real, 2 ** (J - left))[1:-1, 1:-1]
+
+    found, later = [end(padded, 0)], []
+    for (j, _), wave in waves.items():
+        left = j if dropping else 0
+        first = every(np.abs(convolved(padded, wave)), 2**left)
+        found.append(end(first, left))
+        for (k, _), other in waves.items():
+            if k > j:
+                second = np.abs(convolved(first, every(other, 2**left) * 4**left))
+                later.append(end(every(second, 2 ** (k - left) if dropping else 1), k if dropping else 0))
+    return np.array(found + later)
+
+
+@pytest.mark.parametrize(("shape", "J", "L"), [((8, 8), 2, 3), ((9, 6), 2, 2), ((2, 3), 1, 8), ((8, 11), 3, 1)])
+def test_scattering_is_what_it_is_by_definition(shape, J, L):
+    images = RNG.random((2, *shape))
+    features = dp.ScatteringFeatures(shape, J=J, L=L)
+    found = features.transform(images).reshape(2, *features.coefficients)
+    for image, coefficients in zip(images, found, strict=True):
+        np.testing.assert_allclose(coefficients, by_definition(image, J, L, dropping=True), rtol=0, atol=1e-13)
+        exact = by_definition(image, J, L, dropping=False)
+        assert np.linalg.norm(coefficients - exact) < 0.05 * np.linalg.norm(exact)
+
+
+def test_sizes_colours_and_precision():
+    images = RNG.random((11, 12, 9, 3))
+    features = dp.ScatteringFeatures((12, 9, 3))
+    found = features.transform(images)
+    assert features.coefficients == (3 * 81, 3, 2)
+    assert found.shape == (11, 3 * 81 * 6)
+    np.testing.assert_array_equal(features.transform(images.reshape(11, -1)), found)
+    one = dp.ScatteringFeatures((12, 9))
+    np.testing.assert_array_equal(np.hstack([one.transform(images[..., colour]) for colour in range(3)]), found)
+    for kind in (np.float32, np.float16, np.uint8, bool):
+        assert features.transform((200 * images).astype(kind)).dtype == np.float32
+    single = features.transform(images.astype(np.float32))
+    np.testing.assert_allclose(single, found, rtol=0, atol=1e-6)
+    assert features.transform(images[:0]).shape == (0, 3 * 81 * 6)
+
+
+def test_an_image_that_moves_hardly_changes():
+    digits = np.zeros((200, 24, 24))
+    digits[:, 8:16, 8:16] = load_digits().images[:200] / 16
+    moved = np.roll(digits, 1, axis=2)
+    features = dp.ScatteringFeatures((24, 24))
+
+    def change(before, after):
+        return (np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)).mean()
+
+    apart = change(digits.reshape(200, -1), moved.reshape(200, -1))
+    assert change(features.transform(digits), features.transform(moved)) < 0.35 * apart
+
+
+@pytest.mark.parametrize(("J", "L"), [(1, 4), (2, 8), (3, 6)])
+def test_energy_never_grows(J, L):
+    images = RNG.random((20, 16, 24))
+    filters = scattering.filters_of(16, 24, J, L, np.float64)
+    padded = np.pad(images, ((0, 0), *filters.border), mode="reflect")
+    # Waves and averages together let no frequency of a real image through with more than it has (to the widths' rounding).
+    waves = np.array([scattering.wave(padded.shape[1:], 0.8 * 2**j, 0.75 * math.pi / 2**j, -a * math.pi / L, 4 / L)
+                      for j in range(J) for a in range(L)])  # fmt: skip
+    opposite = np.roll(waves[:, ::-1, ::-1], 1, axis=(1, 2))
+    low = np.abs(
+        np.fft.fft2(torus(partial(gabor, width=0.8 * 2 ** (J - 1), angle=0, frequency=0, slant=1), padded.shape[1:]))
+    )
+    assert (low**2 + (waves**2 + opposite**2).sum(axis=0) / 2).max() < 1 + 1e-4
+    found = filters(images)
+    assert (4**J * np.square(found).sum(axis=(1, 2, 3)) <= np.square(padded).sum(axis=(1, 2))).all()
+    zero = dp.ScatteringFeatures((16, 24), J=J, L=L).transform(np.zeros((1, 16, 24)))
+    assert not zero.any()
+
+
+MAPS = [
+    (dp.ScatteringFeatures((8, 8)), RNG.random((30, 64)) - 0.2),
+    (dp.ScatteringFeatures((8, 8)), RNG.random((30, 64)).astype(np.float32)),
+    (dp.ScatteringFeatures((5, 7, 2), J=1, L=3), RNG.random((30, 5, 7, 2)).astype(np.float32)),
+    (dp.GroupNormalizer(4), RNG.normal(size=(30, 64)) * np.logspace(-6, 6, 30)[:, None]),
+    (dp.GroupNormalizer(1), RNG.normal(size=(3000, 147)).astype(np.float32)),
+    (dp.GroupNormalizer(27), RNG.normal(size=(300, 3969)).astype(np.float32)),
+]
+
+
+@pytest.mark.parametrize(("features", "rows"), MAPS)
+def test_a_records_features_depend_on_it_alone_to_the_last_bit(features, rows, monkeypatch):
+    found = clone(features).fit(rows[:3]).transform(rows)
+    assert found.dtype == rows.dtype
+    for size in range(1, 22):
+        np.testing.assert_array_equal(features.transform(rows[:size]), found[:size])
+        np.testing.assert_array_equal(features.transform(rows[-size:]), found[-size:])
+    np.testing.assert_array_equal(features.transform(np.asfortranarray(rows)), found)
+    np.testing.assert_array_equal(features.transform(rows[::-1])[::-1], found)
+    monkeypatch.setattr(scattering, "in_order", lambda tasks, workers, name: [task() for task in [*tasks][::-1]])
+    np.testing.assert_array_equal(features.transform(rows), found)
+
+
+def test_threads_change_nothing(monkeypatch):
+    features, images = MAPS[0]
+    found, several = features.transform(images), scattering.in_order
+    monkeypatch.setattr(scattering, "in_order", lambda tasks, workers, name: several(tasks, 3, name))
+    np.testing.assert_array_equal(features.transform(images), found)
+    images = np.vstack([images, np.full((1, 64), np.nan)])
+    with pytest.raises(dp.DomainError, match="image 30: it holds NaN"):
+        features.transform(images)
+
+
+def test_groups_are_centred_scaled_and_rows_have_length_one():
+    rows = RNG.normal(size=(50, 12)) * 5 + 3
+    found = dp.GroupNormalizer(3).fit_transform(rows)
+    groups = rows.reshape(50, 3, 4)
+    exact = (groups - groups.mean(axis=2, keepdims=True)) / np.sqrt(groups.var(axis=2, keepdims=True) + 1e-5)
+    exact = exact.reshape(50, 12) / np.linalg.norm(exact.reshape(50, 12), axis=1, keepdims=True)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-6)
+    single = dp.GroupNormalizer(3).fit_transform(rows.astype(np.float32))
+    assert single.dtype == np.float32
+    for lengths in (np.linalg.norm(found, axis=1), np.linalg.norm(single.astype(float), axis=1)):
+        assert (lengths <= 1).all()
+        assert (lengths > 1 - 2e-6).all()
+    # A group that is constant, but for rounding, stays 0; so does a row without any other.
+    rows[0], rows[1, :4], rows[2] = 0.1, 0.1, 1e7
+    found = dp.GroupNormalizer(3).fit_transform(rows)
+    assert np.abs(found[[0, 2]]).max() < 1e-9
+    assert np.abs(found[1, :4]).max() < 1e-9 < np.abs(found[1, 4:]).min()
+
+
+IMAGES = np.full((3, 8, 8), 0.5)
+WRONG = {
+    "ScatteringFeatures: shape must": [
+        *(partial(dp.ScatteringFeatures(shape).transform, IMAGES) for shape in (8, (8,), (3, 8), (8, 8, 0), "88", (8, 8.0))),
+        partial(dp.ScatteringFeatures((8, 8), J=4).fit, IMAGES),
+    ],
+    "ScatteringFeatures: J and L": [
+        partial(dp.ScatteringFeatures((8, 8), J=0).fit, IMAGES),
+        partial(dp.ScatteringFeatures((8, 8), L=1.5).fit, IMAGES),
+    ],
+    r"images must have shape \(8, 8\) or \(64,\), not \(8, 9\)": [
+        partial(dp.ScatteringFeatures((8, 8)).fit, np.zeros((3, 8, 9))),
+    ],
+    "image 2: it holds NaN": [
+        partial(dp.ScatteringFeatures((8, 8)).transform, np.where(np.arange(3)[:, None, None] == 2, np.nan, IMAGES)),
+        partial(dp.ScatteringFeatures((8, 8)).transform, np.where(np.arange(3)[:, None, None] == 2, -np.inf, IMAGES)),
+    ],
+    "image 1: its numbers are too large": [
+        partial(dp.ScatteringFeatures((8, 8)).transform, np.repeat(np.float32([1.0, 1e38]), 64).reshape(2, 8, 8)),
+    ],
+    "expected real numbers": [partial(dp.ScatteringFeatures((8, 8)).fit, IMAGES.astype(str))],
+    "GroupNormalizer: groups must": [
+        *(partial(dp.GroupNormalizer(groups).fit, IMAGES[0]) for groups in (0, 2.0, None)),
+        *(partial(dp.GroupNormalizer(2, floor=floor).fit, IMAGES[0]) for floor in (0, -1.0, np.inf, "small")),
+    ],
+    r"8 feature\(s\) are not . groups": [partial(dp.GroupNormalizer(groups).fit, IMAGES[0]) for groups in (3, 8)],
+    "row 1: it holds NaN": [partial(dp.GroupNormalizer(1).transform, [[0.0, 1.0], [np.nan, 1.0]])],
+    "row 1: its numbers are too large": [partial(dp.GroupNormalizer(1).fit_transform, [[0.0, 1.0], [1e200, -1e200]])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_is_wrong_is_said(words):
+    for call in WRONG[words]:
+        if isinstance(getattr(call.func, "__self__", None), dp.GroupNormalizer) and call.func.__name__ == "transform":
+            call.func.__self__.fit(np.zeros((2, 2)))
+        with pytest.raises(dp.DPConvexError, match=words):
+            call()
+
+
+# Which steps of a pipeline learn
+
+TABLE = RNG.uniform(0.1, 0.6, size=(60, 2))
+LABELS = (TABLE[:, 0] > 0.3).astype(int)
+KNOTS = np.linspace([0.0, 0.0], [1.0, 1.0], 4)
+TEXTS = [" ".join(RNG.choice(["warm", "cold", "late"], 3)) for _ in range(60)]
+SPLINES = SplineTransformer(knots=KNOTS)
+SILENT = [
+    (Normalizer(), TABLE),
+    (Binarizer(threshold=0.3), TABLE),
+    (PolynomialFeatures(), TABLE),
+    (FunctionTransformer(np.sqrt), TABLE),
+    (FunctionTransformer(dp.RandomFourierFeatures(2, 5).transform), TABLE),
+    (SPLINES, TABLE),
+    (HashingVectorizer(n_features=16), TEXTS),
+    (FeatureHasher(n_features=16, input_type="string"), [text.split() for text in TEXTS]),
+    (dp.ScatteringFeatures((2, 2), J=1, L=2), RNG.random((60, 2, 2))),
+    (dp.GroupNormalizer(1), TABLE),
+    (
+        dp.SchemaEncoder(dp.Schema({"a": (0, 1), "b": (0, 1)}, "y", label_bounds=(0, 1))),
+        pd.DataFrame(TABLE, columns=["a", "b"]),
+    ),
+    (make_pipeline(SPLINES, Normalizer()), TABLE),
+    (FeatureUnion([("splines", SPLINES), ("products", PolynomialFeatures()), ("rest", "passthrough")]), TABLE),
+    (make_column_transformer((SplineTransformer(knots=KNOTS[:, :1]), [0]), remainder="passthrough"), TABLE),
+]
+LEARNING = [
+    (MinMaxScaler(), TABLE),
+    (SplineTransformer(), TABLE),
+    (SplineTransformer(knots="quantile"), TABLE),
+    (TfidfVectorizer(), TEXTS),
+    (make_pipeline(Normalizer(), MinMaxScaler()), TABLE),
+    (FeatureUnion([("splines", SplineTransformer())]), TABLE),
+    (make_column_transformer((Normalizer(), [0]), remainder=MinMaxScaler()), TABLE),
+    (make_column_transformer((Normalizer(), lambda table: [int(table[0, 0] > 1)])), TABLE),
+]
+
+
+def name_of(step):
+    return type(step).__name__ if hasattr(step, "fit") else None
+
+
+@pytest.mark.parametrize(("step", "table"), SILENT, ids=name_of)
+def test_steps_that_learn_nothing_are_silent_and_do_learn_nothing(step, table):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_pipeline(step, dp.LogisticRegression(epsilon=5.0, clip=True)).fit(table, LABELS)
+    # Fitted to some records or to others, a step makes the same of each.
+    some, others = (clone(step).fit(table[where], LABELS[where]) for where in (slice(0, 30), slice(30, 60)))
+    made, again, alone = some.transform(table), others.transform(table), some.transform(table[7:8])
+    dense = [np.asarray(part.toarray() if hasattr(part, "toarray") else part) for part in (made, again, alone)]
+    np.testing.assert_array_equal(dense[0], dense[1])
+    np.testing.assert_allclose(dense[0][7:8], dense[2], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("step", "table"), LEARNING, ids=name_of)
+def test_steps_that_learn_are_warned_of(step, table):
+    with pytest.warns(dp.PrivacyWarning, match=f"{type(step).__name__} learns from the data"):
+        make_pipeline(step, dp.LogisticRegression(epsilon=5.0, clip=True)).fit(table, LABELS)
+
+
+@pytest.mark.parametrize("kind", [dp.LogisticRegression, dp.SoftmaxRegression, dp.KernelSVC])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_hashed_texts_stay_sparse_until_they_are_fitted(kind, delta):
+    labels = RNG.integers(0, 2, size=1500)
+    words = (["good", "warm", "kind"], ["bad", "cold", "rude"])
+    texts = [" ".join([*RNG.choice(words[label], 2), *RNG.choice(["the", "a", "room"], 3)]) for label in labels]
+    model = make_pipeline(HashingVectorizer(n_features=64), kind(epsilon=5.0, delta=delta, seed=0))
+    assert model.fit(texts, labels).score(texts, labels) > 0.95
+
+
+def test_options_are_described():
+    for kind in (dp.ScatteringFeatures, dp.GroupNormalizer):
+        for name in inspect.signature(kind).parameters:
+            assert f"\n    {name} : " in inspect.getdoc(kind).replace("\n", "\n    ")
