@@ -16,7 +16,7 @@ from scipy import fft
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_whole
-from dpconvex.core.threads import in_order, one_blas_thread
+from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.groups import LearnsNothing, refuse
 from dpconvex.language.validation import numbers
