@@ -34,7 +34,8 @@ INSIDE, WHITENED_BITS = 1 - 1e-12, 20
 class Whitening:
     """The public map from records to whitened ones, ``z = radius A x / max(L, ||A x||)``, with weights ``L / max(L, ||A x||)``.
 
-    A, the `matrix`, shape (d, d), is scaled and rounded to a grid; `least` is L, 0 if records have no weights.
+    A, the `matrix`, shape (d, d), is scaled and rounded to a grid, and z is rounded towards 0 on one; `least` is L, 0 if records
+    have no weights.
     """
 
     field: str
