@@ -30,7 +30,7 @@ EVEN, FIRST, LAST = 16, 5, 10
 COARSE, LEVELS = 5, 32
 # The prior: what ends are stretched by, the part of a stretched column over which curves forget, their variance beside that of a
 # straight line, and the smallest part of the largest eigenvalue that is kept.
-STRETCH, LENGTH, CURVED, KEPT = 2.0**-7, 0.3, 0.2, 1e-3
+STRETCH, LENGTH, CURVED, KEPT = 2.0**-7, 0.3, 0.2, 0.015
 # Rows are so much shorter than 1 that rounding does not matter.
 INSIDE = 1 - 1e-12
 
@@ -47,6 +47,17 @@ class Axis:
     def nodes(self) -> int:
         levels = not len(self.knots)
         return len(self.column.names("")) if levels else len(self.knots) + (self.column.missing == INDICATOR)
+
+    @property
+    def names(self) -> NDArray[Any]:
+        """The names of levels, or knots in the units of the column (days count from the first of year 1), and "missing"."""
+        if not len(self.knots):
+            return np.array(
+                [name.removeprefix(" = ").removeprefix(": ") for name in self.column.names("")], dtype=object
+            )
+        lower, upper = self.column.ends
+        knots = lower + self.knots * (upper - lower)
+        return np.array([*knots.tolist(), "missing"][: self.nodes], dtype=object)
 
     @property
     def root(self) -> Array:
@@ -164,7 +175,11 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> Array:
         """Return features, shape (n, features), rows of length at most 1."""
-        blocks, encoded = self.blocks(), self.encoded(X)
+        return self.rows(self.encoded(X))
+
+    def rows(self, encoded: Mapping[str, Array]) -> Array:
+        """Return the features of columns that the schema encoded."""
+        blocks = self.blocks()
         return np.hstack([block.hats(encoded) @ root for block, root in zip(blocks, self.roots(blocks), strict=True)])
 
     def blocks(self) -> list[Block]:
@@ -195,9 +210,7 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
         return {name: rows[:, a:b] for name, (a, b) in zip(schema.features, pairwise(ends), strict=True)}
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        names = (
-            (" and ".join(axis.name for axis in block.axes), block.root.shape[1]) for block in self.blocks()
-        )
+        names = ((" and ".join(axis.name for axis in block.axes), block.root.shape[1]) for block in self.blocks())
         return np.array([f"{name}: {k}" for name, count in names for k in range(count)], dtype=object)
 
     def _knots(self, name: str, column: Column) -> Array:
@@ -214,7 +227,9 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
 
     def _schema(self) -> Schema:
         if not isinstance(self.schema, Schema):
-            raise TemplateError(f"{type(self).__name__}: expected a Schema, as in SplineEncoder(schema), not {self.schema!r}.")
+            raise TemplateError(
+                f"{type(self).__name__}: expected a Schema, as in SplineEncoder(schema), not {self.schema!r}."
+            )
         return self.schema
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -223,6 +238,11 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
-        tags.input_tags.two_d_array, tags.input_tags.dict = False, True
-        tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
-        return tags
+        return of_tables(tags)
+
+
+def of_tables(tags: Any) -> Any:
+    """Say that tables are taken whose columns have names, of any kind; a schema checks them."""
+    tags.input_tags.two_d_array, tags.input_tags.sparse, tags.input_tags.dict = False, False, True
+    tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
+    return tags
