@@ -244,8 +244,8 @@ class AdditiveClassifier(
 ):
     """Additive logistic regression, two classes: `problems/additive_logistic.py`.
 
-    With a `delta` the fit is free, and its answer is then moved to the nearest one with the declared shapes, in the measure of its
-    noise; without one, the fit is constrained.  Of a fit on whitened records the score is on the scale of a typical record.
+    With a `delta` the fit is free, and its answer is then moved to the nearest one with the declared shapes, in the measure of
+    its noise; without one, the fit is constrained.  Of whitened records, scores are on the scale of a typical one.
 
     Parameters
     ----------

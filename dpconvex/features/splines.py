@@ -1,8 +1,8 @@
 """Splines of the columns of a table, with public knots and a public prior: features that learn nothing from the data.
 
 A curve is linear between its knots.  Its values there, f, have a prior covariance K = R R', in which wide changes vary more than
-quick ones; f = R w, so that plain penalties and noise on w, the parameters of the features R'h(x), favour smooth curves.  The hats
-h (linear B-splines) of an entry add up to 1, so the length of its features is largest at a knot, and known.
+quick ones; f = R w, so that plain penalties and noise on w, the parameters of the features R'h(x), favour smooth curves.  The
+hats h (linear B-splines) of an entry add up to 1, so the length of its features is largest at a knot, and known.
 """
 
 from __future__ import annotations
