@@ -77,16 +77,17 @@ class Shape:
 
 def on_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Array:
     """Return values at knots that have a shape exactly, from ones that have it but for rounding."""
-    size = float(np.abs(values).max(initial=0.0))
-    unit = 2.0 ** np.ceil(np.log2(size)) * FINE if size else 1.0
-    gaps = np.rint(np.diff(knots) / GRID)
-    slopes = np.rint(np.diff(values) / (gaps * unit))
+    gaps = np.diff(knots)
+    slopes = np.diff(values) / gaps
     if monotone:
         slopes = monotone * np.maximum(monotone * slopes, 0.0)
     if curvature:
         slopes = curvature * np.maximum.accumulate(curvature * slopes)
-    start = np.rint(values[0] / unit)
-    return np.asarray(unit * np.concatenate([[start], start + np.cumsum(slopes * gaps)]))
+    # Rounded to multiples of a unit, slopes keep their order; so many digits are left that no sum of them is rounded again.
+    size = max(abs(values[0]) + float(np.abs(slopes) @ gaps), 1e-200)
+    unit = 2.0 ** np.ceil(np.log2(size)) * FINE
+    start, steps = np.rint(values[0] / unit), np.rint(slopes * (GRID / unit)) * np.rint(gaps / GRID)
+    return np.asarray(unit * np.concatenate([[start], start + np.cumsum(steps)]))
 
 
 class Additive(Private):
@@ -135,7 +136,7 @@ class Additive(Private):
         for option, known in (("monotone", MONOTONE), ("curvature", CURVATURE)):
             for name, shape in dict(getattr(self, option) or {}).items():
                 if name not in able or shape not in known:
-                    what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(able)}"
+                    what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
                     raise TemplateError(f"{option} must be {what}, not {shape!r} for {name!r}.")
         return blocks
 
@@ -187,7 +188,7 @@ class Additive(Private):
         """
         data = self._data(X, y)
         weights, moved = self._released_weights(data)
-        blocks, self.shapes_, self._level = self._blocks(), dict[Any, Shape](), 0.0
+        blocks, self.shapes_, self._level = self._blocks(), dict[Any, Shape](), self._middle()
         roots = self.encoder.roots(blocks)
         ends = [0, *accumulate(root.shape[1] for root in roots)]
         for block, root, (first, last) in zip(blocks, roots, pairwise(ends), strict=True):
@@ -205,6 +206,10 @@ class Additive(Private):
         """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most."""
         raise NotImplementedError
 
+    def _middle(self) -> float:
+        """Return the score of what all curves are 0 for."""
+        return 0.0
+
     def _data(self, X: Any, y: Any) -> Any:
         name, encoder = type(self).__name__, self.encoder
         in_one_place(name, X)
@@ -219,7 +224,7 @@ class Additive(Private):
         return {"x": rows, "y": self._target(column_or_1d(y, warn=True))}
 
     @property
-    def intercept_(self) -> float:
+    def intercept_(self) -> Any:
         self._released()
         return float(self._level)
 
@@ -344,6 +349,9 @@ class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression
         if known and tuple(known) != tuple(map(float, self.bounds)):
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
+    def _middle(self) -> float:
+        return self._scale()[0]
+
     def _ways(self) -> dict[str, Any]:
         whitening = "auto" if self.mechanism is None and self.whitening is None else self.whitening
         return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy()), "whitening": whitening}
@@ -356,4 +364,4 @@ class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression
 
     def predict(self, X: Any) -> Array:
         """Predict from the released curves, in the units of the target; costs no privacy."""
-        return self._scale()[0] + self._scores(X)
+        return self._scores(X)

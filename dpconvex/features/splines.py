@@ -8,6 +8,7 @@ hats h (linear B-splines) of an entry add up to 1, so the length of its features
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -57,6 +58,8 @@ class Axis:
             )
         lower, upper = self.column.ends
         knots = lower + self.knots * (upper - lower)
+        if isinstance(self.column, Levels) and len(knots) == upper + 1:
+            knots = np.array(self.column.levels, dtype=object)
         return np.array([*knots.tolist(), "missing"][: self.nodes], dtype=object)
 
     @property
@@ -217,8 +220,9 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
         given = (self.knots or {}).get(name)
         if given is None:
             return usual_knots(column)
-        lower, upper = column.ends
-        places = (np.asarray(given, dtype=float) - lower) / (upper - lower)
+        (lower, upper), places = column.ends, np.zeros(())
+        with suppress(TypeError, ValueError):
+            places = (np.asarray(given, dtype=float) - lower) / (upper - lower)
         inside = places.ndim == 1 and bool((np.diff(places) > 0).all() and (places >= 0).all() and (places <= 1).all())
         if isinstance(column, Categorical) or not inside:
             why = "must be numbers in rising order between its bounds, of a column that is no category"

@@ -38,7 +38,7 @@ def test_rows_are_no_longer_than_1_and_depend_on_their_record_alone(pairs):
     table, encoder = people(500), dp.SplineEncoder(SCHEMA, pairs=pairs)
     found = encoder.fit_transform(table)
     lengths = np.linalg.norm(found, axis=1)
-    assert 0.9 < lengths.min() <= lengths.max() <= 1
+    assert 0.7 < lengths.min() <= lengths.max() <= 1
     assert found.shape[1] == len(encoder.get_feature_names_out())
     for k in (0, 7, 499):
         one = encoder.transform({name: column[k : k + 1] for name, column in table.items()})
