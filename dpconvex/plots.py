@@ -178,19 +178,17 @@ def shapes(shapes: Mapping[Any, Any], *, across: int = 4) -> Figure:
     down = -(-len(shapes) // across)
     figure = Figure(figsize=(3.2 * across, 2.8 * down), dpi=150, layout="constrained")
     for place, (name, shape) in enumerate(shapes.items(), start=1):
-        axes, nodes, values = dressed(figure.add_subplot(down, across, place)), shape.nodes, shape.values
-        if len(nodes) == 2:
-            grid = values.reshape(len(nodes[0]), len(nodes[1]))
-            image = axes.imshow(grid, cmap="RdBu_r", vmin=-abs(grid).max(), vmax=abs(grid).max(), aspect="auto")
-            axes.set_xticks(
-                range(grid.shape[1]), [label(node) for node in nodes[1]], rotation=60, ha="right", fontsize=6
-            )
-            axes.set_yticks(range(grid.shape[0]), [label(node) for node in nodes[0]], fontsize=6)
-            axes.set(xlabel=name[1], ylabel=name[0])
-            figure.colorbar(image, ax=axes)
-            continue
-        knots = [node for node in nodes[0] if not isinstance(node, str)]
+        axes, (nodes, *others), values = dressed(figure.add_subplot(down, across, place)), shape.nodes, shape.values
         low, high = values - 2 * shape.deviations, values + 2 * shape.deviations
+        knots = [node for node in nodes if not isinstance(node, str)]
+        if others:
+            grid = values.reshape(len(nodes), -1)
+            most = abs(grid).max()
+            figure.colorbar(axes.imshow(grid, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto"), ax=axes)
+            axes.set_xticks(range(grid.shape[1]), others[0], fontsize=6)
+            axes.set_yticks(range(len(nodes)), nodes, fontsize=6)
+            axes.set(xlabel=name[1], ylabel=name[0])
+            continue
         if knots:
             axes.fill_between(knots, low[: len(knots)], high[: len(knots)], color=PRIVATE, alpha=0.18, linewidth=0)
             axes.plot(knots, values[: len(knots)], color=PRIVATE, linewidth=1.8)
@@ -199,14 +197,10 @@ def shapes(shapes: Mapping[Any, Any], *, across: int = 4) -> Figure:
                 axes.axhline(value, color=PLAIN, linestyle=":", label="missing")
                 axes.legend(frameon=False, fontsize=7)
         else:
+            some = range(0, len(values), -(-len(values) // 20))
             axes.vlines(range(len(values)), low, high, color=PRIVATE, alpha=0.35, linewidth=4)
             axes.plot(range(len(values)), values, "o", color=PRIVATE, markersize=3)
-            some = range(0, len(values), -(-len(values) // 20))
-            axes.set_xticks(some, nodes[0][some], rotation=60, ha="right", fontsize=6)
+            axes.set_xticks(some, nodes[some], rotation=60, ha="right", fontsize=6)
         axes.axhline(0.0, color=FAINT, linewidth=0.8)
         axes.set_xlabel(str(name))
     return figure
-
-
-def label(node: Any) -> str:
-    return node if isinstance(node, str) else f"{node:.4g}"

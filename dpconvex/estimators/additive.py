@@ -44,11 +44,9 @@ class Shape:
     ----------
     block : Block
         The columns, and where their nodes are.
-    values : ndarray, shape (nodes,)
-        In units of the score (of the target, for a regression); between knots the curve is linear.  For a pair, the nodes of the
-        second column change first.
-    deviations : ndarray, shape (nodes,)
-        Standard deviation of the noise for privacy in each value, at most; 0 says nothing about what data lack.
+    values, deviations : ndarray, shape (nodes,)
+        Values in units of the score, or of the target, linear between knots; and the standard deviation of the noise for privacy
+        in each, at most.  Of a pair, the nodes of the second column change first.
     """
 
     block: Block
@@ -61,10 +59,7 @@ class Shape:
         return [axis.names for axis in self.block.axes]
 
     def __call__(self, encoded: Mapping[str, Array]) -> Array:
-        """Return what the curve adds to the score of each record.
-
-        On a rising piece a later place has no smaller value, to the last bit: rounding keeps order.
-        """
+        """Return what the curve adds to scores; where it rises, a later place has no smaller value, for rounding keeps order."""
         axis = self.block.axes[0]
         if len(self.block.axes) > 1 or not len(axis.knots):
             return np.asarray(self.block.hats(encoded) @ self.values)
@@ -109,8 +104,6 @@ class Additive(Private):
     ----------
     shapes_ : dict of str to Shape
         The released curves, by column; those of pairs by both names.  The values of each have mean 0 over its nodes.
-    intercept_ : float
-        What is added to their sum.
     """
 
     unwhitened: ClassVar[str] = ""
@@ -173,22 +166,10 @@ class Additive(Private):
     # Data
 
     def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit privately.
-
-        Parameters
-        ----------
-        X : data frame, mapping of str to column, or path
-            A table as the schema declares it.
-        y : array_like, shape (n,)
-            Declared labels, or targets between declared bounds.
-
-        Returns
-        -------
-        self
-        """
+        """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
         data = self._data(X, y)
         weights, moved = self._released_weights(data)
-        blocks, self.shapes_, self._level = self._blocks(), dict[Any, Shape](), self._middle()
+        blocks, self.shapes_ = self._blocks(), dict[Any, Shape]()
         roots = self.encoder.roots(blocks)
         ends = [0, *accumulate(root.shape[1] for root in roots)]
         for block, root, (first, last) in zip(blocks, roots, pairwise(ends), strict=True):
@@ -203,12 +184,11 @@ class Additive(Private):
         return self
 
     def _released_weights(self, data: Any) -> tuple[Array, Array]:
-        """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most."""
-        raise NotImplementedError
+        """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most.
 
-    def _middle(self) -> float:
-        """Return the score of what all curves are 0 for."""
-        return 0.0
+        Sets the level, which is the score where all curves are 0.
+        """
+        raise NotImplementedError
 
     def _data(self, X: Any, y: Any) -> Any:
         name, encoder = type(self).__name__, self.encoder
@@ -225,6 +205,7 @@ class Additive(Private):
 
     @property
     def intercept_(self) -> Any:
+        """What is added to the sum of the curves."""
         self._released()
         return float(self._level)
 
@@ -238,6 +219,7 @@ class Additive(Private):
         return total
 
     def save(self, path: Any, schema: Any = None) -> None:
+        """Refuse: other programs make no splines of tables."""
         raise TemplateError("save: dpconvex predict makes no splines; pickle the estimator, or save release_.")
 
     def __sklearn_tags__(self) -> Any:
@@ -291,6 +273,7 @@ class AdditiveClassifier(
         noise = certificate.expected_shift / np.sqrt(len(weights))
         if isinstance(certificate, DescentCertificate):
             noise = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+        self._level = 0.0
         return scale * (turn @ weights), scale * noise * turn
 
     def decision_function(self, X: Any) -> Array:
@@ -349,9 +332,6 @@ class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression
         if known and tuple(known) != tuple(map(float, self.bounds)):
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
-    def _middle(self) -> float:
-        return self._scale()[0]
-
     def _ways(self) -> dict[str, Any]:
         whitening = "auto" if self.mechanism is None and self.whitening is None else self.whitening
         return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy()), "whitening": whitening}
@@ -359,7 +339,7 @@ class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression
     def _released_weights(self, data: Any) -> tuple[Array, Array]:
         self.statistics_: Statistics = self._fitted(statistics, data)
         self.release_ = self.statistics_.fit()
-        half = self._scale()[1]
+        self._level, half = self._scale()
         return half * self.release_["w"], half * self.statistics_.noise_map(self.release_)
 
     def predict(self, X: Any) -> Array:

@@ -46,21 +46,19 @@ class Axis:
 
     @property
     def nodes(self) -> int:
-        levels = not len(self.knots)
-        return len(self.column.names("")) if levels else len(self.knots) + (self.column.missing == INDICATOR)
+        knots = len(self.knots)
+        return knots + (self.column.missing == INDICATOR) if knots else len(self.column.names(""))
 
     @property
     def names(self) -> NDArray[Any]:
         """The names of levels, or knots in the units of the column (days count from the first of year 1), and "missing"."""
-        if not len(self.knots):
-            return np.array(
-                [name.removeprefix(" = ").removeprefix(": ") for name in self.column.names("")], dtype=object
-            )
+        if isinstance(self.column, Categorical):
+            return np.array([name.lstrip(" =:") for name in self.column.names("")], dtype=object)
         lower, upper = self.column.ends
-        knots = lower + self.knots * (upper - lower)
-        if isinstance(self.column, Levels) and len(knots) == upper + 1:
-            knots = np.array(self.column.levels, dtype=object)
-        return np.array([*knots.tolist(), "missing"][: self.nodes], dtype=object)
+        knots: Sequence[Any] = (lower + self.knots * (upper - lower)).tolist()
+        if isinstance(self.column, Levels) and len(self.knots) == upper + 1:
+            knots = self.column.levels
+        return np.array([*knots, "missing"][: self.nodes], dtype=object)
 
     @property
     def root(self) -> Array:
@@ -103,16 +101,12 @@ def cells(knots: Array, place: Array) -> tuple[NDArray[np.int64], Array]:
     return left, (place - knots[left]) / (knots[left + 1] - knots[left])
 
 
-def on_grid(places: Array) -> Array:
-    return np.asarray(np.rint(places / GRID) * GRID)
-
-
 def usual_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
     """Return the knots that are usual for a column: none of categories, the levels of one with few levels in order."""
     if isinstance(column, Categorical):
         return np.zeros(0)
     if isinstance(column, Levels) and column.ends[1] < LEVELS:
-        return on_grid(np.linspace(0.0, 1.0, int(column.ends[1]) + 1))
+        return np.asarray(np.rint(np.linspace(0.0, 1.0, int(column.ends[1]) + 1) / GRID) * GRID)
     near = 2.0 ** -np.arange(FIRST, LAST + 1) if fine else np.zeros(0)
     return np.unique(np.concatenate([np.linspace(0.0, 1.0, even + 1), near, 1 - near]))
 
@@ -136,9 +130,8 @@ class Block:
         first, *rest = (axis.hats(encoded[axis.name]) for axis in self.axes)
         if not rest:
             return first
-        wide, count = sp.csr_array(rest[0]), rest[0].shape[1]
-        spread = sp.kron(first, np.ones((1, count)), format="csr")
-        return sp.csr_array(spread.multiply(sp.kron(np.ones((1, first.shape[1])), wide, format="csr")))
+        spread = sp.kron(first, np.ones((1, rest[0].shape[1])), format="csr")
+        return sp.csr_array(spread.multiply(sp.kron(np.ones((1, first.shape[1])), rest[0])))
 
 
 @dataclass(eq=False, repr=False)
@@ -227,7 +220,7 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
         if isinstance(column, Categorical) or not inside:
             why = "must be numbers in rising order between its bounds, of a column that is no category"
             raise TemplateError(f"the knots of {name!r} {why}, not {given!r}.")
-        return np.unique(np.concatenate([[0.0], on_grid(places), [1.0]]))
+        return np.unique(np.concatenate([[0.0], np.rint(places / GRID) * GRID, [1.0]]))
 
     def _schema(self) -> Schema:
         if not isinstance(self.schema, Schema):

@@ -100,10 +100,7 @@ class Statistics(Released):
         return Release(found, self.certificate, self.spent, self.not_private_because, **functions_of(chosen))
 
     def noise_map(self, release: Release) -> Array:
-        """Return the linear map from standard noise to what it adds to the parameters of a free fit, shape (dim, dim).
-
-        `release` is the fit of `template` at which that is told, to first order.
-        """
+        """Return the linear map from standard noise to what it adds to a free fit of `template`, to first order at this one."""
         form, noisy = form_of(self.matching(None)), self.quadratic()
         turn = self.turn(noisy, form)
         hessian = noisy.convex(None, RIDGE if self.whitening is None else WHITENED_RIDGE)

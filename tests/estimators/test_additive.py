@@ -110,7 +110,8 @@ def test_the_released_answer_is_moved_to_the_nearest_one_with_the_shapes(shaped)
     free = classifier().fit(TABLE, SICK)
     np.testing.assert_array_equal(free.release_["w"], shaped.release_["w"])
     rows, turn = shaped._inequalities(), free.release_.whitening.matrix
-    nearest, moved = shaped._released_weights(shaped._data(TABLE, SICK))
+    again = clone(shaped)
+    nearest, moved = again._released_weights(again._data(TABLE, SICK))
     scale = np.linalg.norm(nearest) / np.linalg.norm(turn @ free.release_["w"])
     shift = np.linalg.solve(turn, nearest) - scale * free.release_["w"]
     assert (rows @ nearest >= -1e-9 * np.abs(nearest).max()).all()
