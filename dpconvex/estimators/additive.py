@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.estimators.tables import plain
-from dpconvex.features.splines import GRID, Block, SplineEncoder, cells, of_tables
+from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells, of_tables
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
 from dpconvex.mechanisms.certificate import DescentCertificate
@@ -108,6 +108,7 @@ class Additive(Private):
 
     unwhitened: ClassVar[str] = ""
     own_constant: ClassVar[str] = "a constant"
+    kept: ClassVar[float] = KEPT
 
     schema: Schema | None = field(default=None, kw_only=False)
     knots: Mapping[str, Sequence[float]] | None = None
@@ -120,7 +121,7 @@ class Additive(Private):
     @property
     def encoder(self) -> SplineEncoder:
         """The public map from tables to features."""
-        return SplineEncoder(self.schema, self.knots, self.pairs)
+        return SplineEncoder(self.schema, self.knots, self.pairs, self.kept)
 
     def _blocks(self) -> list[Block]:
         """Return the blocks of features, once shapes are known to be of single columns of numbers."""
@@ -131,7 +132,9 @@ class Additive(Private):
                 if name not in able or shape not in known:
                     what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
                     raise TemplateError(f"{option} must be {what}, not {shape!r} for {name!r}.")
-        return blocks
+        # All features of a curve with a shape, so that there are curves well within the shape.
+        every = (Block(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
+        return [full if any(self._signs(block)) else block for full, block in zip(every, blocks, strict=True)]
 
     def _signs(self, block: Block) -> tuple[int, int]:
         """Return the signs that slopes and their differences are to have, 0 where they are free."""
@@ -193,14 +196,14 @@ class Additive(Private):
     def _data(self, X: Any, y: Any) -> Any:
         name, encoder = type(self).__name__, self.encoder
         in_one_place(name, X)
-        self._blocks()
+        blocks = self._blocks()
         assert self.schema is not None
         self.schema_ = self.schema
         self._check_labels(list(self.schema.labels or ()))
         plain("fit", "y", y, is_classifier(self), cells=False)
         self.feature_names_in_ = np.array(list(self.schema.features), dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
-        rows = encoder.rows(encoder.encoded(X, self.clip or None))
+        rows = encoder.rows(blocks, encoder.encoded(X, self.clip or None))
         return {"x": rows, "y": self._target(column_or_1d(y, warn=True))}
 
     @property
@@ -301,10 +304,11 @@ def typical_length(matrix: Array, sigma: float, size: float) -> float:
     return float(np.sqrt(np.sum(np.maximum(factor - edge * squares, 0.0)) / size))
 
 
-class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression", weights="w"):
+class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):
     """Additive least squares, with declared shapes as constraints: `problems/additive_regression.py`.
 
-    The sums that it asks of the data are released once, by `SufficientStatistics`; fits to them are free.
+    The sums that it asks of the data are released once, by `SufficientStatistics`; fits to them are free.  Sums are as many as
+    pairs of features, so there are fewer of these (`SplineEncoder.kept`) than for a classifier.
 
     Parameters
     ----------

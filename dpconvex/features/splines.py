@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpconvex.core.arrays import Array
+from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import INDICATOR, Categorical, Column, Levels
@@ -43,6 +44,7 @@ class Axis:
     name: str
     column: Column
     knots: Array
+    kept: float = KEPT
 
     @property
     def nodes(self) -> int:
@@ -69,7 +71,7 @@ class Axis:
         apart = np.abs(stretched[:, None] - stretched) / np.ptp(stretched)
         line = self.knots - 0.5
         values, vectors = np.linalg.eigh(np.outer(line, line) + CURVED * np.exp(-apart / LENGTH))
-        kept = values > KEPT * values[-1]
+        kept = values > self.kept * values[-1]
         root = vectors[:, kept] * np.sqrt(values[kept])
         if self.nodes == len(root):
             return np.asarray(root)
@@ -150,6 +152,8 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
         are 17 even ones, and 12 others that double their distance from one of the ends.
     pairs : sequence of pairs of str
         Columns whose effect together is fitted, too: curves over both, on five knots of each.
+    kept : float
+        Features whose variance in the prior is at most this part of the largest of their curve's are left out; below 1.
 
     Examples
     --------
@@ -163,6 +167,7 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
     schema: Schema | None = None
     knots: Mapping[str, Sequence[float]] | None = None
     pairs: Sequence[tuple[str, str]] = ()
+    kept: float = KEPT
 
     def fit(self, X: Any, y: Any = None) -> SplineEncoder:
         """Do nothing but check the options: what is known is declared."""
@@ -171,17 +176,19 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> Array:
         """Return features, shape (n, features), rows of length at most 1."""
-        return self.rows(self.encoded(X))
+        return self.rows(self.blocks(), self.encoded(X))
 
-    def rows(self, encoded: Mapping[str, Array]) -> Array:
+    def rows(self, blocks: Sequence[Block], encoded: Mapping[str, Array]) -> Array:
         """Return the features of columns that the schema encoded."""
-        blocks = self.blocks()
         return np.hstack([block.hats(encoded) @ root for block, root in zip(blocks, self.roots(blocks), strict=True)])
 
     def blocks(self) -> list[Block]:
         """Return the blocks of features, one for each column and then one for each pair, or refuse the options."""
         schema, given = self._schema(), dict(self.knots or {})
-        axes = {name: Axis(name, column, self._knots(name, column)) for name, column in schema.features.items()}
+        if not (is_real(self.kept) and 0 <= self.kept < 1):
+            raise TemplateError(f"kept must be a number from 0 to below 1, not {self.kept!r}.")
+        kept, columns = float(self.kept), schema.features.items()
+        axes = {name: Axis(name, column, self._knots(name, column), kept) for name, column in columns}
         for name in given.keys() - axes.keys():
             raise TemplateError(f"knots are given for {name!r}, which is none of the columns {list(axes)}.")
         blocks = [Block((axis,)) for axis in axes.values()]

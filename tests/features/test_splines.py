@@ -95,6 +95,8 @@ def test_any_linear_learner_is_additive_behind_it_and_nobody_is_warned():
         ({"schema": SCHEMA, "knots": {"age": [[1.0], [2.0]]}}, "rising order"),
         ({"schema": SCHEMA, "knots": {"age": ["old"]}}, "rising order"),
         ({"schema": SCHEMA, "knots": {"ward": [0.5]}}, "no category"),
+        ({"schema": SCHEMA, "kept": 1.0}, "kept must be"),
+        ({"schema": SCHEMA, "kept": "all"}, "kept must be"),
         ({"schema": SCHEMA, "pairs": [("age", "age")]}, "pairs of two"),
         ({"schema": SCHEMA, "pairs": [("age", "weight")]}, "pairs of two"),
         ({"schema": SCHEMA, "pairs": ["age"]}, "pairs of two"),
