@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
+from dpconvex.features.groups import LearnsNothing
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import INDICATOR, Categorical, Column, Levels
 
@@ -137,7 +137,7 @@ class Block:
 
 
 @dataclass(eq=False, repr=False)
-class SplineEncoder(TransformerMixin, BaseEstimator):
+class SplineEncoder(LearnsNothing):
     """Features of length at most 1 from a table that a schema declares: a spline of each number, and all levels of categories.
 
     Fit any linear learner to them, and it is an additive one; `AdditiveClassifier` and `AdditiveRegressor` show the curves, too.
@@ -236,12 +236,9 @@ class SplineEncoder(TransformerMixin, BaseEstimator):
             )
         return self.schema
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64"]
         return of_tables(tags)
 
 
