@@ -17,6 +17,7 @@ from .errors import (
     TemplateError as TemplateError,
     WorkersLost as WorkersLost,
 )
+from .estimators.additive import AdditiveClassifier as AdditiveClassifier, AdditiveRegressor as AdditiveRegressor
 from .estimators.classifiers import (
     HuberSVC as HuberSVC,
     KernelSVC as KernelSVC,
@@ -40,6 +41,7 @@ from .estimators.tables import SchemaEncoder as SchemaEncoder
 from .evaluation.devices import devices as devices
 from .features.groups import GroupNormalizer as GroupNormalizer
 from .features.scattering import ScatteringFeatures as ScatteringFeatures
+from .features.splines import SplineEncoder as SplineEncoder
 from .language.columns import Chunks as Chunks
 from .language.partitions import Partitions as Partitions
 from .language.privacy import Privacy as Privacy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,3 +155,52 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
     verdict = "no claim was broken" if audit.holds else "BROKEN"
     drawn.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9)
     return drawn
+
+
+def shapes(shapes: Mapping[Any, Any], *, across: int = 4) -> Figure:
+    """Draw the released curves of an additive model, with bands of two standard deviations of the noise for privacy, at most.
+
+    Parameters
+    ----------
+    shapes : mapping
+        The ``shapes_`` of an `AdditiveClassifier` or an `AdditiveRegressor`, or some of them.
+    across : int
+        Number of pictures in a row.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with ``figure.savefig(path)``.
+    """
+    if not shapes:
+        raise TemplateError("shapes: there is no curve to draw; pass the shapes_ of a fitted additive model.")
+    across = min(across, len(shapes))
+    down = -(-len(shapes) // across)
+    figure = Figure(figsize=(3.2 * across, 2.8 * down), dpi=150, layout="constrained")
+    for place, (name, shape) in enumerate(shapes.items(), start=1):
+        axes, (nodes, *others), values = dressed(figure.add_subplot(down, across, place)), shape.nodes, shape.values
+        low, high = values - 2 * shape.deviations, values + 2 * shape.deviations
+        knots = [node for node in nodes if not isinstance(node, str)]
+        if others:
+            grid = values.reshape(len(nodes), -1)
+            most = abs(grid).max()
+            figure.colorbar(axes.imshow(grid, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto"), ax=axes)
+            axes.set_xticks(range(grid.shape[1]), others[0], fontsize=6)
+            axes.set_yticks(range(len(nodes)), nodes, fontsize=6)
+            axes.set(xlabel=name[1], ylabel=name[0])
+            continue
+        if knots:
+            axes.fill_between(knots, low[: len(knots)], high[: len(knots)], color=PRIVATE, alpha=0.18, linewidth=0)
+            axes.plot(knots, values[: len(knots)], color=PRIVATE, linewidth=1.8)
+            axes.locator_params(axis="x", nbins=4)
+            for value in values[len(knots) :]:
+                axes.axhline(value, color=PLAIN, linestyle=":", label="missing")
+                axes.legend(frameon=False, fontsize=7)
+        else:
+            some = range(0, len(values), -(-len(values) // 20))
+            axes.vlines(range(len(values)), low, high, color=PRIVATE, alpha=0.35, linewidth=4)
+            axes.plot(range(len(values)), values, "o", color=PRIVATE, markersize=3)
+            axes.set_xticks(some, nodes[some], rotation=60, ha="right", fontsize=6)
+        axes.axhline(0.0, color=FAINT, linewidth=0.8)
+        axes.set_xlabel(str(name))
+    return figure

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
 from dpconvex.features.groups import LearnsNothing
+from dpconvex.features.splines import of_tables
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.schema import Schema
@@ -164,10 +165,7 @@ class SchemaEncoder(LearnsNothing):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64"]
-        # Tables whose columns have names, of any kind; a schema checks them.
-        tags.input_tags.two_d_array, tags.input_tags.dict = False, True
-        tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
-        return tags
+        return of_tables(tags)
 
 
 def schema_before(estimator: Any) -> Schema | None:

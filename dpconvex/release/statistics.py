@@ -99,6 +99,16 @@ class Statistics(Released):
         found = form.space.unpack(theta)
         return Release(found, self.certificate, self.spent, self.not_private_because, **functions_of(chosen))
 
+    def noise_map(self, release: Release) -> Array:
+        """Return the linear map from standard noise to what it adds to a free fit of `template`, to first order at this one."""
+        form, noisy = form_of(self.matching(None)), self.quadratic()
+        turn = self.turn(noisy, form)
+        hessian = noisy.convex(None, RIDGE if self.whitening is None else WHITENED_RIDGE)
+        gradients = noisy.gradient_map(turn @ form.space.pack(release.parameters))
+        values, vectors = np.linalg.eigh((gradients @ gradients.T).toarray())
+        moved = vectors * np.sqrt(np.maximum(values, 0.0)) * self.deviation
+        return np.asarray(np.linalg.solve((hessian @ turn).toarray(), moved))
+
     def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
         """Return the parameters for whitened records as a linear map of those for records, shape (dim, dim)."""
         if self.whitening is None:

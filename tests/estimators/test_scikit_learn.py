@@ -44,6 +44,7 @@ class OfAnyWidth(dp.PrivateEstimator):
         return base.load("ridge_regression", features=features, regularization=0.1)
 
 
+SCHEMA = dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])
 CHECKED = {
     "LogisticRegression": (dp.LogisticRegression(), TWO_CLASSES),
     "LinearSVC": (dp.LinearSVC(fit_intercept=True), TWO_CLASSES),
@@ -63,14 +64,16 @@ CHECKED = {
         OfAnyWidth(dp.load("ridge_regression", features=1)),
         dict.fromkeys(("check_estimators_pickle", "check_estimators_overwrite_params"), FUNCTIONS),
     ),
-    "SchemaEncoder": (dp.SchemaEncoder(dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])), {}),
+    "SchemaEncoder": (dp.SchemaEncoder(SCHEMA), {}),
     "GroupNormalizer": (dp.GroupNormalizer(), {"check_estimators_empty_data_messages": EMPTY}),
     "ScatteringFeatures": (dp.ScatteringFeatures(), {}),
+    "SplineEncoder": (dp.SplineEncoder(SCHEMA), {}),
+    "AdditiveClassifier": (dp.AdditiveClassifier(SCHEMA), {}),
+    "AdditiveRegressor": (dp.AdditiveRegressor(SCHEMA), {}),
 }
 for _estimator, _ in CHECKED.values():
-    if isinstance(_estimator, base.Private) and not isinstance(
-        _estimator, dp.LinearRegression
-    ):  # quick to solve, and easy to judge
+    # quick to solve, and easy to judge
+    if isinstance(_estimator, base.Private) and not isinstance(_estimator, dp.LinearRegression):
         _estimator.set_params(clip=True, seed=0, epsilon=1e4, regularization=0.1)
 KNOWN = {
     type(e): why if isinstance(e, TransformerMixin | dp.MetricLearner) else {"check_dtype_object": OBJECTS} | why
@@ -79,7 +82,7 @@ KNOWN = {
 once = cache(dp.load)
 # One of each kind is checked always; the others, made of the same parts, are slow.
 QUICK = {"LogisticRegression", "SoftmaxRegression", "KernelSVC", "Ridge", "MetricLearner"}
-QUICK |= {"SchemaEncoder", "GroupNormalizer", "ScatteringFeatures"}
+QUICK |= {"SchemaEncoder", "GroupNormalizer", "ScatteringFeatures", "SplineEncoder", "AdditiveClassifier"}
 
 
 def checks_of(names):

@@ -1,0 +1,351 @@
+"""Additive models: the score of a record is a sum of released curves, one for each column, some of declared shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import block_diag
+from scipy.optimize import nnls
+from scipy.special import expit
+from sklearn.base import is_classifier
+from sklearn.utils.validation import column_or_1d
+
+from dpconvex.core.arrays import Array
+from dpconvex.errors import TemplateError
+from dpconvex.estimators.base import Private
+from dpconvex.estimators.classifiers import PrivateClassifier
+from dpconvex.estimators.regressors import PrivateRegressor
+from dpconvex.estimators.tables import plain
+from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells, of_tables
+from dpconvex.language.record import in_one_place
+from dpconvex.language.schema import Schema
+from dpconvex.mechanisms.certificate import DescentCertificate
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.release.solve import solve, statistics
+from dpconvex.release.statistics import Statistics
+
+# What a shape asks of the slopes of a curve: the sign of them, or of their differences.
+MONOTONE = {"increasing": 1, "decreasing": -1}
+CURVATURE = {"convex": 1, "concave": -1}
+# Values of a shape are whole multiples of this part of the largest, so that sums of slopes are exact.
+FINE = 2.0**-50
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A released curve of a column, or of a pair of columns: its values at the nodes, and how far the noise moves them.
+
+    Attributes
+    ----------
+    block : Block
+        The columns, and where their nodes are.
+    values, deviations : ndarray, shape (nodes,)
+        Values in units of the score, or of the target, linear between knots; and the standard deviation of the noise for privacy
+        in each, at most.  Of a pair, the nodes of the second column change first.
+    """
+
+    block: Block
+    values: Array
+    deviations: Array
+
+    @property
+    def nodes(self) -> list[NDArray[Any]]:
+        """Names of the nodes of each column: levels, or knots in its units."""
+        return [axis.names for axis in self.block.axes]
+
+    def __call__(self, encoded: Mapping[str, Array]) -> Array:
+        """Return what the curve adds to scores; where it rises, a later place has no smaller value, for rounding keeps order."""
+        axis = self.block.axes[0]
+        if len(self.block.axes) > 1 or not len(axis.knots):
+            return np.asarray(self.block.hats(encoded) @ self.values)
+        column, values = encoded[axis.name], self.values
+        left, along = cells(axis.knots, axis.places(column))
+        first, last = values[left], values[left + 1]
+        inside = np.clip(first + (last - first) * along, np.minimum(first, last), np.maximum(first, last))
+        return np.where(axis.absent(column), values[-1], inside)
+
+
+def on_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Array:
+    """Return values at knots that have a shape exactly, from ones that have it but for rounding."""
+    gaps = np.diff(knots)
+    slopes = np.diff(values) / gaps
+    if monotone:
+        slopes = monotone * np.maximum(monotone * slopes, 0.0)
+    if curvature:
+        slopes = curvature * np.maximum.accumulate(curvature * slopes)
+    # Rounded to multiples of a unit, slopes keep their order; so many digits are left that no sum of them is rounded again.
+    size = max(abs(values[0]) + float(np.abs(slopes) @ gaps), 1e-200)
+    unit = 2.0 ** np.ceil(np.log2(size)) * FINE
+    start, steps = np.rint(values[0] / unit), np.rint(slopes * (GRID / unit)) * np.rint(gaps / GRID)
+    return np.asarray(unit * np.concatenate([[start], start + np.cumsum(steps)]))
+
+
+class Additive(Private):
+    """What additive models share.
+
+    Parameters
+    ----------
+    schema : Schema
+        What is known about the table, which `fit` and predictions take as it is.  The `radius` of its features is known, and not
+        to be given.
+    knots, pairs : object
+        As for `SplineEncoder`.
+    monotone : mapping of str to {"increasing", "decreasing"}, optional
+        Columns of numbers whose curves never fall, or never rise: exactly, and so does the score, to the last bit.
+    curvature : mapping of str to {"convex", "concave"}, optional
+        Columns of numbers whose curves bend one way alone: exactly so at their knots.
+
+    Attributes
+    ----------
+    shapes_ : dict of str to Shape
+        The released curves, by column; those of pairs by both names.  The values of each have mean 0 over its nodes.
+    """
+
+    unwhitened: ClassVar[str] = ""
+    own_constant: ClassVar[str] = "a constant"
+    kept: ClassVar[float] = KEPT
+
+    schema: Schema | None = field(default=None, kw_only=False)
+    knots: Mapping[str, Sequence[float]] | None = None
+    pairs: Sequence[tuple[str, str]] = ()
+    monotone: Mapping[str, str] | None = None
+    curvature: Mapping[str, str] | None = None
+
+    # Declaration
+
+    @property
+    def encoder(self) -> SplineEncoder:
+        """The public map from tables to features."""
+        return SplineEncoder(self.schema, self.knots, self.pairs, self.kept)
+
+    def _blocks(self) -> list[Block]:
+        """Return the blocks of features, once shapes are known to be of single columns of numbers."""
+        blocks = self.encoder.blocks()
+        able = {block.name for block in blocks if len(block.axes[0].knots)} - {n for pair in self.pairs for n in pair}
+        for option, known in (("monotone", MONOTONE), ("curvature", CURVATURE)):
+            for name, shape in dict(getattr(self, option) or {}).items():
+                if name not in able or shape not in known:
+                    what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
+                    raise TemplateError(f"{option} must be {what}, not {shape!r} for {name!r}.")
+        # All features of a curve with a shape, so that there are curves well within the shape.
+        every = (Block(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
+        return [full if any(self._signs(block)) else block for full, block in zip(every, blocks, strict=True)]
+
+    def _signs(self, block: Block) -> tuple[int, int]:
+        """Return the signs that slopes and their differences are to have, 0 where they are free."""
+        rising, bending = (dict(option or {}).get(block.name) for option in (self.monotone, self.curvature))
+        return MONOTONE.get(rising or "", 0), CURVATURE.get(bending or "", 0)
+
+    def _inequalities(self) -> Array:
+        """Return rows a of unit length of ``a @ w >= 0`` for the declared shapes, shape (rows, features)."""
+        blocks, parts = self._blocks(), []
+        for block, root in zip(blocks, self.encoder.roots(blocks), strict=True):
+            (monotone, curvature), knots = self._signs(block), block.axes[0].knots
+            rows = np.zeros((0, root.shape[1]))
+            if monotone or curvature:
+                slopes = np.diff(root[: len(knots)], axis=0) / np.diff(knots)[:, None]
+                bends = curvature * np.diff(slopes, axis=0)
+                rows = np.concatenate([monotone * slopes] * abs(monotone) + [bends] * abs(curvature))
+            parts.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        return np.asarray(block_diag(*parts))
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        blocks, columns = self._blocks(), len(self.schema.features) if self.schema else 0
+        if features != columns:
+            raise TemplateError(f"{type(self).__name__}: the schema has {columns} columns, not {features}.")
+        rows = self._inequalities().tolist() if self._constrains() else []
+        width = sum(root.shape[1] for root in self.encoder.roots(blocks))
+        return super()._declared(width) | {"radius": 1.0, "shapes": rows or None}
+
+    def _constrains(self) -> bool:
+        """Say whether the fit is constrained to the shapes, or projected on them after its release."""
+        return True
+
+    # Data
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
+        data = self._data(X, y)
+        weights, moved = self._released_weights(data)
+        blocks, self.shapes_ = self._blocks(), dict[Any, Shape]()
+        roots = self.encoder.roots(blocks)
+        ends = [0, *accumulate(root.shape[1] for root in roots)]
+        for block, root, (first, last) in zip(blocks, roots, pairwise(ends), strict=True):
+            values, centred = root @ weights[first:last], root - root.mean(axis=0)
+            self._level += float(values.mean())
+            deviations = np.linalg.norm(centred @ moved[first:last], axis=1)
+            values = values - values.mean()
+            if any(self._signs(block)):
+                knots = block.axes[0].knots
+                values[: len(knots)] = on_shape(values[: len(knots)], knots, *self._signs(block))
+            self.shapes_[block.name] = Shape(block, values, deviations)
+        return self
+
+    def _released_weights(self, data: Any) -> tuple[Array, Array]:
+        """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most.
+
+        Sets the level, which is the score where all curves are 0.
+        """
+        raise NotImplementedError
+
+    def _data(self, X: Any, y: Any) -> Any:
+        name, encoder = type(self).__name__, self.encoder
+        in_one_place(name, X)
+        blocks = self._blocks()
+        assert self.schema is not None
+        self.schema_ = self.schema
+        self._check_labels(list(self.schema.labels or ()))
+        plain("fit", "y", y, is_classifier(self), cells=False)
+        self.feature_names_in_ = np.array(list(self.schema.features), dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        rows = encoder.rows(blocks, encoder.encoded(X, self.clip or None))
+        return {"x": rows, "y": self._target(column_or_1d(y, warn=True))}
+
+    @property
+    def intercept_(self) -> Any:
+        """What is added to the sum of the curves."""
+        self._released()
+        return float(self._level)
+
+    def _scores(self, X: Any) -> Array:
+        """Return the sum of the curves, added in one order: rounding keeps the order of sums, too."""
+        self._released()
+        encoded = self.encoder.encoded(X, self.clip or None)
+        total = np.full(len(next(iter(encoded.values()))), self._level)
+        for shape in self.shapes_.values():
+            total += shape(encoded)
+        return total
+
+    def save(self, path: Any, schema: Any = None) -> None:
+        """Refuse: other programs make no splines of tables."""
+        raise TemplateError("save: dpconvex predict makes no splines; pickle the estimator, or save release_.")
+
+    def __sklearn_tags__(self) -> Any:
+        return of_tables(super().__sklearn_tags__())
+
+
+class AdditiveClassifier(
+    Additive, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True
+):
+    """Additive logistic regression, two classes: `problems/additive_logistic.py`.
+
+    With a `delta` the fit is free, and its answer is then moved to the nearest one with the declared shapes, in the measure of
+    its noise; without one, the fit is constrained.  Of whitened records, scores are on the scale of a typical one.
+
+    Parameters
+    ----------
+    classes : sequence
+        Labels that may occur, declared; the score is that of the second.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The declared classes.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> schema = dp.Schema({"age": (0, 100), "ward": {"levels": ["a", "b"]}}, "sick", ["no", "yes"])
+    >>> table = {"age": np.arange(3000) % 100, "ward": ["a", "b"] * 1500}
+    >>> sick = np.where(table["age"] > 60, "yes", "no")
+    >>> options = {"epsilon": 3.0, "delta": 1e-5, "classes": ("no", "yes"), "seed": 0}
+    >>> model = dp.AdditiveClassifier(schema, monotone={"age": "increasing"}, **options).fit(table, sick)
+    >>> model.predict({"age": [10, 90], "ward": ["a", "a"]})
+    array(['no', 'yes'], dtype='<U3')
+    """
+
+    def _constrains(self) -> bool:
+        return not self.delta
+
+    def _released_weights(self, data: Any) -> tuple[Array, Array]:
+        self.release_ = release = self._fitted(solve, data, backend=self.backend)
+        weights, certificate = np.array(release["w"]), release.certificate
+        turn, scale = np.eye(len(weights)), 1.0
+        if release.whitening is not None:
+            turn = release.whitening.matrix
+            scale = 1 / typical_length(turn, certificate.whitening.sigma, certificate.size)
+        rows = np.zeros((0, len(weights))) if self._constrains() else self._inequalities()
+        if len(rows):  # the nearest point with the shapes: weights + (rows turn)' m, of the least length for m >= 0
+            sides = turn @ rows.T
+            weights = weights + sides @ nnls(sides, -weights)[0]
+        noise = certificate.expected_shift / np.sqrt(len(weights))
+        if isinstance(certificate, DescentCertificate):
+            noise = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+        self._level = 0.0
+        return scale * (turn @ weights), scale * noise * turn
+
+    def decision_function(self, X: Any) -> Array:
+        """Return the sum of the curves, shape (n,), above 0 for the second class; costs no privacy."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict from the released curves; costs no privacy."""
+        return np.asarray(self.classes_[(self._scores(X) > 0).astype(int)])
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return probabilities of both classes, shape (n, 2); costs no privacy."""
+        scores = self._scores(X)
+        return np.stack([expit(-scores), expit(scores)], axis=1)
+
+
+def typical_length(matrix: Array, sigma: float, size: float) -> float:
+    """Return about the root mean square of ``|A x|``, A the matrix that records of length 1 were whitened by.
+
+    It is ``(S + r)^(-1/2)`` but for a factor; S, the noisy second moment, has about the trace `size`, and r is public.
+    """
+    edge = sigma * np.sqrt(2 * len(matrix))
+    squares = np.linalg.eigvalsh(matrix @ matrix.T)
+    factor = (size + len(matrix) * edge) / np.sum(1 / squares)
+    return float(np.sqrt(np.sum(np.maximum(factor - edge * squares, 0.0)) / size))
+
+
+class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):
+    """Additive least squares, with declared shapes as constraints: `problems/additive_regression.py`.
+
+    The sums that it asks of the data are released once, by `SufficientStatistics`; fits to them are free.  Sums are as many as
+    pairs of features, so there are fewer of these (`SplineEncoder.kept`) than for a classifier.
+
+    Parameters
+    ----------
+    bounds : pair of float
+        Public bounds of the target.
+
+    Attributes
+    ----------
+    statistics_ : Statistics
+        The released sums.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> table = {"dose": np.arange(3000) / 3000}
+    >>> options = {"epsilon": 3.0, "delta": 1e-5, "bounds": (0, 2), "seed": 0}
+    >>> schema = dp.Schema({"dose": (0, 1)}, "effect", label_bounds=(0, 2))
+    >>> model = dp.AdditiveRegressor(schema, curvature={"dose": "concave"}, **options).fit(table, table["dose"] ** 0.5)
+    >>> bool(abs(model.predict({"dose": [0.25]})[0] - 0.5) < 0.1)
+    True
+    """
+
+    def _check_labels(self, labels: Any) -> None:
+        known = self.schema and self.schema.label_bounds
+        if known and tuple(known) != tuple(map(float, self.bounds)):
+            raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
+
+    def _ways(self) -> dict[str, Any]:
+        whitening = "auto" if self.mechanism is None and self.whitening is None else self.whitening
+        return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy()), "whitening": whitening}
+
+    def _released_weights(self, data: Any) -> tuple[Array, Array]:
+        self.statistics_: Statistics = self._fitted(statistics, data)
+        self.release_ = self.statistics_.fit()
+        self._level, half = self._scale()
+        return half * self.release_["w"], half * self.statistics_.noise_map(self.release_)
+
+    def predict(self, X: Any) -> Array:
+        """Predict from the released curves, in the units of the target; costs no privacy."""
+        return self._scores(X)

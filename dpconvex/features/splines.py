@@ -1,0 +1,249 @@
+"""Splines of the columns of a table, with public knots and a public prior: features that learn nothing from the data.
+
+A curve is linear between its knots.  Its values there, f, have a prior covariance K = R R', in which wide changes vary more than
+quick ones; f = R w, so that plain penalties and noise on w, the parameters of the features R'h(x), favour smooth curves.  The
+hats h (linear B-splines) of an entry add up to 1, so the length of its features is largest at a knot, and known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.arrays import Array
+from dpconvex.core.plain_data import is_real
+from dpconvex.errors import TemplateError
+from dpconvex.features.groups import LearnsNothing
+from dpconvex.language.schema import Schema
+from dpconvex.language.schema_columns import INDICATOR, Categorical, Column, Levels
+
+# Knots lie at whole multiples of this, between 0 and 1, so that shapes can be exact.
+GRID = 2.0**-20
+# By default even ones, and at both ends others, each nearer by half than the one before: amounts pile up at an end.
+EVEN, FIRST, LAST = 16, 5, 10
+# Knots of a column in a pair; levels in order up to so many are knots themselves.
+COARSE, LEVELS = 5, 32
+# The prior: what ends are stretched by, the part of a stretched column over which curves forget, their variance beside that of a
+# straight line, and the smallest part of the largest eigenvalue that is kept.
+STRETCH, LENGTH, CURVED, KEPT = 2.0**-7, 0.3, 0.2, 0.015
+# Rows are so much shorter than 1 that rounding does not matter.
+INSIDE = 1 - 1e-12
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The nodes of a column: knots between 0 and 1, or levels (then there are no knots), and last one for missing values."""
+
+    name: str
+    column: Column
+    knots: Array
+    kept: float = KEPT
+
+    @property
+    def nodes(self) -> int:
+        knots = len(self.knots)
+        return knots + (self.column.missing == INDICATOR) if knots else len(self.column.names(""))
+
+    @property
+    def names(self) -> NDArray[Any]:
+        """The names of levels, or knots in the units of the column (days count from the first of year 1), and "missing"."""
+        if isinstance(self.column, Categorical):
+            return np.array([name.lstrip(" =:") for name in self.column.names("")], dtype=object)
+        lower, upper = self.column.ends
+        knots: Sequence[Any] = (lower + self.knots * (upper - lower)).tolist()
+        if isinstance(self.column, Levels) and len(self.knots) == upper + 1:
+            knots = self.column.levels
+        return np.array([*knots, "missing"][: self.nodes], dtype=object)
+
+    @property
+    def root(self) -> Array:
+        """Return R of the prior covariance R R' of the values at the nodes, shape (nodes, features)."""
+        if not len(self.knots):
+            return np.eye(self.nodes)
+        stretched = np.log((self.knots + STRETCH) / (1 - self.knots + STRETCH))
+        apart = np.abs(stretched[:, None] - stretched) / np.ptp(stretched)
+        line = self.knots - 0.5
+        values, vectors = np.linalg.eigh(np.outer(line, line) + CURVED * np.exp(-apart / LENGTH))
+        kept = values > self.kept * values[-1]
+        root = vectors[:, kept] * np.sqrt(values[kept])
+        if self.nodes == len(root):
+            return np.asarray(root)
+        last = np.linalg.norm(root, axis=1).max()
+        return np.asarray(np.block([[root, np.zeros((len(root), 1))], [np.zeros((1, root.shape[1])), last]]))
+
+    def hats(self, encoded: Array) -> sp.csr_array:
+        """Return the weights of the nodes for a column that its schema encoded, shape (n, nodes)."""
+        if not len(self.knots):
+            return sp.csr_array(encoded)
+        place = self.places(encoded)
+        left, along = cells(self.knots, place)
+        absent = self.absent(encoded)
+        weights = np.stack([np.where(absent, 0.0, 1 - along), np.where(absent, 1.0, along)], axis=1)
+        nodes = np.stack([left, np.where(absent, self.nodes - 1, left + 1)], axis=1)
+        rows = np.repeat(np.arange(len(place)), 2)
+        return sp.csr_array((weights.ravel(), (rows, nodes.ravel())), shape=(len(place), self.nodes))
+
+    def places(self, encoded: Array) -> Array:
+        return np.clip(encoded[:, 0] + 0.5, 0.0, 1.0)
+
+    def absent(self, encoded: Array) -> NDArray[np.bool_]:
+        return encoded[:, -1] > 0 if self.nodes > len(self.knots) else np.zeros(len(encoded), dtype=bool)
+
+
+def cells(knots: Array, place: Array) -> tuple[NDArray[np.int64], Array]:
+    """Return the knot before each place, and how far on to the next one it lies, from 0 to 1."""
+    left = np.clip(np.searchsorted(knots, place, side="right") - 1, 0, len(knots) - 2)
+    return left, (place - knots[left]) / (knots[left + 1] - knots[left])
+
+
+def usual_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
+    """Return the knots that are usual for a column: none of categories, the levels of one with few levels in order."""
+    if isinstance(column, Categorical):
+        return np.zeros(0)
+    if isinstance(column, Levels) and column.ends[1] < LEVELS:
+        return np.asarray(np.rint(np.linspace(0.0, 1.0, int(column.ends[1]) + 1) / GRID) * GRID)
+    near = 2.0 ** -np.arange(FIRST, LAST + 1) if fine else np.zeros(0)
+    return np.unique(np.concatenate([np.linspace(0.0, 1.0, even + 1), near, 1 - near]))
+
+
+@dataclass(frozen=True)
+class Block:
+    """The features of a column, or of a pair of columns, whose nodes are all pairs of theirs."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def name(self) -> Any:
+        return self.axes[0].name if len(self.axes) == 1 else tuple(axis.name for axis in self.axes)
+
+    @property
+    def root(self) -> Array:
+        return np.asarray(self.axes[0].root if len(self.axes) == 1 else np.kron(self.axes[0].root, self.axes[1].root))
+
+    def hats(self, encoded: Mapping[str, Array]) -> sp.csr_array:
+        """Return the weights of the nodes, shape (n, nodes)."""
+        first, *rest = (axis.hats(encoded[axis.name]) for axis in self.axes)
+        if not rest:
+            return first
+        spread = sp.kron(first, np.ones((1, rest[0].shape[1])), format="csr")
+        return sp.csr_array(spread.multiply(sp.kron(np.ones((1, first.shape[1])), rest[0])))
+
+
+@dataclass(eq=False, repr=False)
+class SplineEncoder(LearnsNothing):
+    """Features of length at most 1 from a table that a schema declares: a spline of each number, and all levels of categories.
+
+    Fit any linear learner to them, and it is an additive one; `AdditiveClassifier` and `AdditiveRegressor` show the curves, too.
+    Everything is public: nothing is learnt from the data.
+
+    Parameters
+    ----------
+    schema : Schema
+        Its `unit` and `constant` do not matter: the features of every column have a constant among their sums.
+    knots : mapping of str to sequence of float, optional
+        Knots of numeric columns in their own units, between the declared bounds, which are knots in any case.  By default there
+        are 17 even ones, and 12 others that double their distance from one of the ends.
+    pairs : sequence of pairs of str
+        Columns whose effect together is fitted, too: curves over both, on five knots of each.
+    kept : float
+        Features whose variance in the prior is at most this part of the largest of their curve's are left out; below 1.
+
+    Examples
+    --------
+    >>> from dpconvex.language.schema import Schema
+    >>> encoder = SplineEncoder(Schema({"age": (0, 100), "ward": {"levels": ["a", "b"]}}, "sick", [0, 1]))
+    >>> X = encoder.fit_transform({"age": [0, 50, 99], "ward": ["a", "b", "b"]})
+    >>> X.shape, bool(np.linalg.norm(X, axis=1).max() <= 1)
+    ((3, 31), True)
+    """
+
+    schema: Schema | None = None
+    knots: Mapping[str, Sequence[float]] | None = None
+    pairs: Sequence[tuple[str, str]] = ()
+    kept: float = KEPT
+
+    def fit(self, X: Any, y: Any = None) -> SplineEncoder:
+        """Do nothing but check the options: what is known is declared."""
+        self.blocks()
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return features, shape (n, features), rows of length at most 1."""
+        return self.rows(self.blocks(), self.encoded(X))
+
+    def rows(self, blocks: Sequence[Block], encoded: Mapping[str, Array]) -> Array:
+        """Return the features of columns that the schema encoded."""
+        return np.hstack([block.hats(encoded) @ root for block, root in zip(blocks, self.roots(blocks), strict=True)])
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks of features, one for each column and then one for each pair, or refuse the options."""
+        schema, given = self._schema(), dict(self.knots or {})
+        if not (is_real(self.kept) and 0 <= self.kept < 1):
+            raise TemplateError(f"kept must be a number from 0 to below 1, not {self.kept!r}.")
+        kept, columns = float(self.kept), schema.features.items()
+        axes = {name: Axis(name, column, self._knots(name, column), kept) for name, column in columns}
+        for name in given.keys() - axes.keys():
+            raise TemplateError(f"knots are given for {name!r}, which is none of the columns {list(axes)}.")
+        blocks = [Block((axis,)) for axis in axes.values()]
+        for pair in self.pairs:
+            if not (isinstance(pair, tuple | list) and len({*pair}) == len(pair) == 2 and {*pair} <= axes.keys()):
+                raise TemplateError(f"pairs must hold pairs of two of the columns {list(axes)}, not {pair!r}.")
+            coarse = (replace(axes[n], knots=usual_knots(axes[n].column, COARSE - 1, fine=False)) for n in pair)
+            blocks.append(Block(tuple(coarse)))
+        return blocks
+
+    def roots(self, blocks: Sequence[Block]) -> list[Array]:
+        """Return the root of the prior covariance of each block, on a scale with rows of length at most 1 altogether."""
+        roots = [block.root for block in blocks]
+        largest = np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))
+        return [root * (INSIDE / largest) for root in roots]
+
+    def encoded(self, X: Any, clip: bool | None = None) -> dict[str, Array]:
+        """Return the columns of a table as the schema encodes them, before it scales them."""
+        schema = replace(self._schema(), unit=False, constant=0.0)
+        rows = schema.encode(X, labelled=False, empty=True, clip=clip)[0] * schema.norm_bound
+        ends = [0, *accumulate(len(column.names(name)) for name, column in schema.features.items())]
+        return {name: rows[:, a:b] for name, (a, b) in zip(schema.features, pairwise(ends), strict=True)}
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        names = ((" and ".join(axis.name for axis in block.axes), block.root.shape[1]) for block in self.blocks())
+        return np.array([f"{name}: {k}" for name, count in names for k in range(count)], dtype=object)
+
+    def _knots(self, name: str, column: Column) -> Array:
+        given = (self.knots or {}).get(name)
+        if given is None:
+            return usual_knots(column)
+        (lower, upper), places = column.ends, np.zeros(())
+        with suppress(TypeError, ValueError):
+            places = (np.asarray(given, dtype=float) - lower) / (upper - lower)
+        inside = places.ndim == 1 and bool((np.diff(places) > 0).all() and (places >= 0).all() and (places <= 1).all())
+        if isinstance(column, Categorical) or not inside:
+            why = "must be numbers in rising order between its bounds, of a column that is no category"
+            raise TemplateError(f"the knots of {name!r} {why}, not {given!r}.")
+        return np.unique(np.concatenate([[0.0], np.rint(places / GRID) * GRID, [1.0]]))
+
+    def _schema(self) -> Schema:
+        if not isinstance(self.schema, Schema):
+            raise TemplateError(
+                f"{type(self).__name__}: expected a Schema, as in SplineEncoder(schema), not {self.schema!r}."
+            )
+        return self.schema
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64"]
+        return of_tables(tags)
+
+
+def of_tables(tags: Any) -> Any:
+    """Say that tables are taken whose columns have names, of any kind; a schema checks them."""
+    tags.input_tags.two_d_array, tags.input_tags.sparse, tags.input_tags.dict = False, False, True
+    tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
+    return tags

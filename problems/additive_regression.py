@@ -1,0 +1,49 @@
+"""Additive regression: least squares of a sum of curves, one for each column, perhaps of declared shapes."""
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+
+
+def template(
+    *,
+    features: int,
+    regularization: float = 0.0,
+    radius: float = 1.0,
+    target: float = 1.0,
+    shapes: list | None = None,
+) -> dp.Template:
+    """Return the template.
+
+    Features are those of a `dp.SplineEncoder`.  Nothing bounds the slopes of squares: what they ask of the data is released once,
+    by `dp.SufficientStatistics`, and shapes are kept by the fit to that.
+
+    Parameters
+    ----------
+    features : int
+        Number of features, of all curves together.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    target : float
+        Public bound on the absolute value of a record's target.
+    shapes : list, optional
+        Rows a of inequalities ``a @ w >= 0``, such as that a curve does not fall from one knot to the next.
+    """
+    w = cp.Variable(features, name="w")
+
+    def loss(x, y):
+        return cp.square(x @ w - y) / 2
+
+    def predict(parameters, x):
+        return x @ parameters["w"]
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-target, target)),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(w),
+        constraints=[np.array(shapes) @ w >= 0] if shapes else [],
+        predict=predict,
+    )

@@ -1,0 +1,248 @@
+"""Additive models: curves add up, shapes are exact, and what is promised is proved, paid, audited and replayed."""
+
+import pickle
+from fractions import Fraction
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+
+import dpconvex as dp
+from dpconvex import plots
+from dpconvex.estimators.additive import on_shape
+from dpconvex.features.splines import GRID, usual_knots
+
+BOTH = {
+    "age": dp.Numeric(0, 100),
+    "dose": dp.Numeric(0, 100, missing="indicator"),
+    "ward": dp.Categorical(["a", "b"]),
+}
+SCHEMA = dp.Schema(BOTH, "sick", ["no", "yes"])
+PAIN = dp.Schema(BOTH, "pain", label_bounds=(0, 10))
+TOLD = {"epsilon": 3.0, "delta": 1e-5, "seed": 0}
+SHAPES = {"monotone": {"age": "increasing"}, "curvature": {"dose": "convex"}}
+
+
+def drawn(size=4000, seed=1):
+    rng = np.random.default_rng(seed)
+    dose = rng.exponential(3, size).clip(0, 100).astype(object)
+    dose[rng.random(size) < 0.1] = None
+    table = {"age": rng.uniform(0, 100, size), "dose": dose, "ward": rng.choice(["a", "b"], size)}
+    score = 3 * np.tanh((table["age"] - 50) / 15) + np.where(table["ward"] == "a", 1.0, -1.0)
+    sick = np.where(score + rng.logistic(size=size) > 0, "yes", "no")
+    return table, sick, np.clip(5 + score + rng.normal(size=size), 0, 10)
+
+
+TABLE, SICK, PAINS = drawn()
+
+
+def classifier(**options):
+    return dp.AdditiveClassifier(SCHEMA, classes=("no", "yes"), **TOLD | options)
+
+
+def regressor(**options):
+    return dp.AdditiveRegressor(PAIN, bounds=(0, 10), **TOLD | options)
+
+
+@pytest.fixture(scope="module")
+def shaped():
+    return classifier(**SHAPES).fit(TABLE, SICK)
+
+
+def slopes(shape):
+    count = len(shape.block.axes[0].knots)
+    gaps = [Fraction(gap) for gap in np.diff(shape.block.axes[0].knots)]
+    values = [Fraction(value) for value in shape.values[:count]]
+    return [(b - a) / gap for a, b, gap in zip(values, values[1:], gaps, strict=False)]
+
+
+# Shapes
+
+
+@given(st.lists(st.floats(-50, 50), min_size=5, max_size=5), st.sampled_from([-1, 0, 1]), st.sampled_from([-1, 0, 1]))
+def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, curvature):
+    knots = np.round(np.array([0, 0.001, 0.3, 0.7, 1]) / GRID) * GRID
+    found = on_shape(np.array(values), knots, monotone, curvature)
+    exact = [
+        (Fraction(b) - Fraction(a)) / Fraction(k) for a, b, k in zip(found, found[1:], np.diff(knots), strict=False)
+    ]
+    assert all(monotone * slope >= 0 for slope in exact)
+    assert all(curvature * (b - a) >= 0 for a, b in pairwise(exact))
+    np.testing.assert_allclose(on_shape(found, knots, monotone, curvature), found, rtol=0, atol=1e-6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    age=st.floats(0, 100),
+    more=st.floats(0, 100),
+    dose=st.one_of(st.none(), st.floats(0, 100)),
+    ward=st.sampled_from("ab"),
+)
+def test_scores_never_fall_to_the_last_bit(shaped, age, more, dose, ward):
+    ages = np.unique(np.clip([age, np.nextafter(age, 200), age + 1e-9, age + more], 0, 100))
+    found = shaped.decision_function({"age": ages, "dose": [dose] * len(ages), "ward": [ward] * len(ages)})
+    assert (np.diff(found) >= 0).all()
+
+
+def test_scores_never_fall_at_and_around_knots(shaped):
+    knots = 100 * usual_knots(BOTH["age"])
+    ages = np.unique(np.concatenate([knots, np.nextafter(knots, 200), np.nextafter(knots, -1)]).clip(0, 100))
+    found = shaped.decision_function({"age": ages, "dose": np.full(len(ages), 1.7), "ward": ["a"] * len(ages)})
+    assert (np.diff(found) >= 0).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"epsilon": 0.2}, {"whitening": False}])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_declared_shapes_hold_in_every_release(make, options):
+    model = make(**SHAPES | options).fit(TABLE, SICK if make is classifier else PAINS)
+    assert all(slope >= 0 for slope in slopes(model.shapes_["age"]))
+    bends = slopes(model.shapes_["dose"])
+    assert all(b >= a for a, b in pairwise(bends))
+    free = make(**options).fit(TABLE, SICK if make is classifier else PAINS)
+    assert min(slopes(free.shapes_["age"])) < 0
+
+
+def test_the_released_answer_is_moved_to_the_nearest_one_with_the_shapes(shaped):
+    free, rows, turn = shaped.release_["w"], shaped._inequalities(), shaped.release_.whitening.matrix
+    again = clone(shaped)
+    nearest, moved = again._released_weights(again._data(TABLE, SICK))
+    moved_by = np.linalg.solve(turn, nearest) * np.linalg.norm(turn) / np.linalg.norm(moved) * noise_of(shaped) - free
+    slack = rows @ nearest / np.abs(nearest).max()
+    assert (slack >= -1e-9).all()
+    # It is moved along the inequalities that hold with equality alone, and by what is at a right angle to the answer.
+    pushes = np.linalg.lstsq(turn @ rows[slack < 1e-9].T, moved_by, rcond=None)
+    np.testing.assert_allclose(turn @ rows[slack < 1e-9].T @ pushes[0], moved_by, atol=1e-6 * np.linalg.norm(free))
+    assert abs(moved_by @ (free + moved_by)) < 1e-6 * np.linalg.norm(free) ** 2
+    assert np.linalg.norm(moved_by) > 1e-3 * np.linalg.norm(free)
+
+
+def noise_of(model):
+    """Return the deviation of the noise of all steps together."""
+    certificate = model.release_.certificate
+    return certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+
+
+# What is learnt
+
+
+def test_curves_are_learnt_that_no_line_is():
+    rng = np.random.default_rng(0)
+    table = {"age": rng.uniform(0, 100, 4000), "dose": np.zeros(4000), "ward": ["a"] * 4000}
+    sick = np.where(abs(table["age"] - 50) < 25, "yes", "no")
+    assert classifier().fit(table, sick).score(table, sick) > 0.95
+
+
+def test_probabilities_are_about_right():
+    model, (table, sick, _) = classifier().fit(TABLE, SICK), drawn(seed=2)
+    chances = model.predict_proba(table)[:, 1]
+    assert roc_auc_score(sick == "yes", chances) > 0.9
+    truth = np.where(sick == "yes", chances, 1 - chances)
+    assert -np.log(truth).mean() < 0.36  # 0.31 for the chances that were drawn from
+    np.testing.assert_array_equal(model.predict(table) == "yes", model.decision_function(table) > 0)
+
+
+def test_pairs_are_learnt():
+    table = dict(TABLE)
+    sick = np.where((table["age"] > 50) == (table["ward"] == "a"), "yes", "no")
+    assert classifier().fit(table, sick).score(table, sick) < 0.65
+    model = classifier(pairs=[("age", "ward")]).fit(table, sick)
+    assert model.score(table, sick) > 0.9
+    assert [len(nodes) for nodes in model.shapes_["age", "ward"].nodes] == [5, 2]
+
+
+def test_regressions_are_in_the_units_of_the_target():
+    model, (table, _, pain) = regressor().fit(TABLE, PAINS), drawn(seed=2)
+    assert model.score(table, pain) > 0.8
+    shape = model.shapes_["age"]
+    at = dict(zip(shape.nodes[0], shape.values, strict=True))
+    assert 4 < at[75.0] - at[25.0] < 7  # 5.6 by what was drawn from
+    free = regressor(delta=0.0, epsilon=100.0).fit(TABLE, PAINS)
+    assert free.release_.certificate.privacy == dp.Privacy(100.0)
+    assert free.score(table, pain) > 0.85
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_the_bands_hold_the_noise(make):
+    fits = [make(seed=seed).fit(TABLE, SICK if make is classifier else PAINS) for seed in range(12)]
+    for name in ("age", "ward"):
+        values = np.array([fit.shapes_[name].values for fit in fits])
+        told = np.mean([fit.shapes_[name].deviations for fit in fits], axis=0)
+        assert (values.std(axis=0, ddof=1) < 1.5 * told).all()
+
+
+# What is promised
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_fits_are_certified_replayed_and_paid_once(make):
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    model = make(budget=budget, **SHAPES).fit(TABLE, SICK if make is classifier else PAINS)
+    assert [entry.privacy.epsilon for entry in budget.entries] == [3.0]
+    certificate = model.release_.certificate
+    assert certificate == model.certificate(3, 4000)
+    assert certificate.whitening is not None
+    assert not certificate.check().unreplayed
+    with pytest.raises(dp.BudgetExceeded):
+        make(budget=budget).fit(TABLE, SICK if make is classifier else PAINS)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_no_claim_is_broken(make, delta):
+    model = make(delta=delta, knots={"age": [50], "dose": [50]}, monotone={"age": "increasing"})
+    ways = model._ways() if make is regressor else {"whitening": None}
+    if delta == 0 and make is classifier:
+        ways = {"mechanism": dp.ObjectivePerturbation()}
+        model.monotone = None  # attacks are on answers without constraints
+    assert dp.audit(model.template(3), model.privacy(), size=500, effort=0.1, seed=0, **ways).holds
+
+
+def test_copies_pickles_and_pictures(shaped, tmp_path):
+    again = pickle.loads(pickle.dumps(shaped))
+    np.testing.assert_array_equal(again.decision_function(TABLE), shaped.decision_function(TABLE))
+    np.testing.assert_array_equal(
+        clone(shaped).fit(TABLE, SICK).decision_function(TABLE), shaped.decision_function(TABLE)
+    )
+    pair = classifier(pairs=[("age", "ward")]).fit(TABLE, SICK)
+    plots.shapes(pair.shapes_).savefig(tmp_path / "shapes.png", dpi=40)
+    assert (tmp_path / "shapes.png").stat().st_size > 1000
+    with pytest.raises(dp.errors.TemplateError, match="no curve"):
+        plots.shapes({})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"monotone": {"ward": "increasing"}}, "columns of numbers"),
+        ({"monotone": {"age": "up"}}, "one of"),
+        ({"curvature": {"weight": "convex"}}, "columns of numbers"),
+        ({"monotone": {"age": "increasing"}, "pairs": [("age", "ward")]}, "in no pair"),
+        ({"fit_intercept": True}, "constant of its own"),
+        ({"knots": {"age": [-1]}}, "knots of 'age'"),
+        ({"schema": None}, "expected a Schema"),
+        ({"classes": ("yes", "no")}, "labels|classes|declared"),
+    ],
+)
+def test_what_is_refused_before_anything_is_paid(options, said):
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    model = classifier(budget=budget).set_params(**options)
+    if "classes" in options:
+        model.set_params(classes=("no", "maybe"))
+    with pytest.raises(dp.errors.DPConvexError, match=said):
+        model.fit(TABLE, SICK)
+    assert not budget.entries
+
+
+def test_what_is_refused_besides(shaped):
+    with pytest.raises(dp.errors.TemplateError, match="label_bounds"):
+        regressor().set_params(bounds=(0, 5)).fit(TABLE, PAINS)
+    with pytest.raises(dp.errors.TemplateError, match="no splines"):
+        shaped.save("model.npz")
+    with pytest.raises(dp.errors.TemplateError, match="3 columns"):
+        shaped.template(5)
+    with pytest.raises(dp.errors.DPConvexError):
+        shaped.fit(dp.Partitions([{"x": np.zeros((5, 3)), "y": np.zeros(5)}]))
