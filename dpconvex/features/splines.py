@@ -161,7 +161,7 @@ class SplineEncoder(LearnsNothing):
     >>> encoder = SplineEncoder(Schema({"age": (0, 100), "ward": {"levels": ["a", "b"]}}, "sick", [0, 1]))
     >>> X = encoder.fit_transform({"age": [0, 50, 99], "ward": ["a", "b", "b"]})
     >>> X.shape, bool(np.linalg.norm(X, axis=1).max() <= 1)
-    ((3, 31), True)
+    ((3, 9), True)
     """
 
     schema: Schema | None = None

@@ -14,7 +14,7 @@ from dpconvex.release import recheck
 PURE, LOOSE, PROTECTED = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 LEARNER, DATA = logistic(), {"x": X, "y": Y}
 NAMED = dict.fromkeys(["isotonic_regression", "ordinal_regression", "quantile_fan"], "no projection")
-NAMED |= dict.fromkeys(["least_squares_classifier", "linear_regression"], "no minimiser")
+NAMED |= dict.fromkeys(["additive_regression", "least_squares_classifier", "linear_regression"], "no minimiser")
 NAMED |= {"gaussian_precision": "log_det", "smooth_hinge_svm": "declared"}
 
 
