@@ -22,14 +22,24 @@ from numpy.typing import NDArray
 from benchmarks.utility.tables import Split
 from dpconvex.noise.profiles import gaussian_sigma
 
-__all__ = ["adassp", "clipped_descent", "clipped_weights", "diffprivlib", "environment", "exact", "poisson_descent", "sampled_sigma", "whitened"]
+__all__ = [
+    "adassp",
+    "clipped_descent",
+    "clipped_weights",
+    "diffprivlib",
+    "environment",
+    "exact",
+    "poisson_descent",
+    "sampled_sigma",
+    "whitened",
+]
 
 Array = NDArray[np.float64]
 Predict = Callable[[Array], NDArray[Any]]
 
 
 def residuals(x: Array, y: NDArray[Any], weights: Array, classes: int) -> Array:
-    """Return the derivative of every record's loss by its scores: squares for none, logistic for two classes, softmax for more."""
+    """Return the derivative of every record's loss by its scores: squares, logistic for two classes, softmax for more."""
     scores = x @ weights
     if not classes:
         return np.asarray(scores - y[:, None])

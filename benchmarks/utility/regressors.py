@@ -55,7 +55,9 @@ def tukey(split: Split, epsilon: float, delta: float, rng: np.random.Generator, 
     slopes = np.zeros(split.x.shape[1])
     ordered = np.sort(found + 1e-10 * rng.random(found.shape), axis=0)
     deepest = models // 2
-    lengths = np.log(ordered[::-1][:deepest] - ordered[:deepest])  # of the points of depth k + 1 or more, in each column
+    lengths = np.log(
+        ordered[::-1][:deepest] - ordered[:deepest]
+    )  # of the points of depth k + 1 or more, in each column
     volumes = lengths.sum(axis=1)
     start = deepest // 2
     safe = -1
@@ -86,7 +88,5 @@ def at_depth(ordered: Array, depth: int, lengths: Array, rng: np.random.Generato
     left = ordered[depth, first] - ordered[depth - 1, first]
     right = ordered[::-1][depth - 1, first] - ordered[::-1][depth, first]
     drawn = rng.uniform(0, left + right)
-    point[first] = (
-        ordered[depth - 1, first] + drawn if drawn < left else ordered[::-1][depth, first] + drawn - left
-    )
+    point[first] = ordered[depth - 1, first] + drawn if drawn < left else ordered[::-1][depth, first] + drawn - left
     return np.asarray(point)
