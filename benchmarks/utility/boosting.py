@@ -6,8 +6,9 @@ boosting", ICML 2021, arXiv:2106.09680.
 What its code (version 0.7.8) protects: noise is scaled to a sensitivity of 1 for a feature's histogram and for a round's sums of
 residuals.  That is adding or removing a record.  Replacing one moves two counts, or one sum by up to 2: every level doubles.
 The number of records and the levels that occur are used without noise, which is taken as public here, in its favour.  Binning
-and boosting are Gaussians, each of a level that belongs to a share of (epsilon, delta); the shares are added, though levels compose
-as the root of their squares.  `asked` composes exactly, for either adjacency: with add-remove it asks for more than the promise.
+and boosting are Gaussians, each of a level that belongs to a share of (epsilon, delta); the shares are added, though levels
+compose as the root of their squares.  `asked` composes exactly, for either adjacency: with add-remove it asks for more than
+what the package counts.
 """
 
 from __future__ import annotations
