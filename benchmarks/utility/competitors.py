@@ -22,15 +22,27 @@ from numpy.typing import NDArray
 from benchmarks.utility.tables import Split
 from dpconvex.noise.profiles import gaussian_sigma
 
-__all__ = ["adassp", "clipped_descent", "diffprivlib", "exact", "poisson_descent", "sampled_sigma", "whitened"]
+__all__ = [
+    "adassp",
+    "clipped_descent",
+    "clipped_weights",
+    "diffprivlib",
+    "environment",
+    "exact",
+    "poisson_descent",
+    "sampled_sigma",
+    "whitened",
+]
 
 Array = NDArray[np.float64]
 Predict = Callable[[Array], NDArray[Any]]
 
 
 def residuals(x: Array, y: NDArray[Any], weights: Array, classes: int) -> Array:
-    """Return the derivative of every record's loss by its scores: logistic for two classes, softmax for more."""
+    """Return the derivative of every record's loss by its scores: squares, logistic for two classes, softmax for more."""
     scores = x @ weights
+    if not classes:
+        return np.asarray(scores - y[:, None])
     if classes == 2:
         return np.asarray(0.5 * (1 + np.tanh(scores / 2)) - y[:, None])
     scores -= scores.max(axis=1, keepdims=True)
@@ -48,23 +60,32 @@ def clipped_sum(x: Array, y: NDArray[Any], weights: Array, classes: int, clip: f
 
 
 def classifier(weights: Array, classes: int) -> Predict:
-    """Predict by the largest score, or by the sign of the only one."""
+    """Predict by the largest score, or by the sign of the only one; for regression, the score."""
+    if not classes:
+        return lambda x: x @ weights[:, 0]
     if classes == 2:
         return lambda x: (x @ weights[:, 0] > 0).astype(int)
     return lambda x: np.argmax(x @ weights, axis=1)
 
 
-def clipped_descent(
+def clipped_weights(
     split: Split, epsilon: float, delta: float, rng: np.random.Generator, *, clip: float, steps: int, rate: float
-) -> Predict:
+) -> Array:
     """Full-batch gradient descent on clipped gradients; `rate` is the length of a step in mean gradients over the clip."""
     sigma = gaussian_sigma(epsilon, delta, clip * math.sqrt(steps))
     x, y, classes = split.x, split.y, split.classes
-    weights = np.zeros((x.shape[1], 1 if classes == 2 else classes))
+    weights = np.zeros((x.shape[1], classes if classes > 2 else 1))
     for _ in range(steps):
         gradient = clipped_sum(x, y, weights, classes, clip) + sigma * rng.normal(size=weights.shape)
         weights -= rate / (clip * len(y)) * gradient
-    return classifier(weights, classes)
+    return weights
+
+
+def clipped_descent(
+    split: Split, epsilon: float, delta: float, rng: np.random.Generator, *, clip: float, steps: int, rate: float
+) -> Predict:
+    """Predict by `clipped_weights`."""
+    return classifier(clipped_weights(split, epsilon, delta, rng, clip=clip, steps=steps, rate=rate), split.classes)
 
 
 @lru_cache
@@ -172,12 +193,18 @@ print(json.dumps(answers))
 """
 
 
-def diffprivlib(split: Split, epsilons: list[float], environment: Path, strength: float = 1.0) -> list[NDArray[Any]]:
-    """Predict with diffprivlib's logistic regression (pure epsilon), in an environment that is made if it is missing."""
-    python = environment / "bin" / "python"
+def environment(folder: Path, package: str) -> Path:
+    """Return the Python of an environment with a package, which is made if it is missing."""
+    python = folder / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "diffprivlib"], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", package], check=True)
+    return python
+
+
+def diffprivlib(split: Split, epsilons: list[float], folder_of: Path, strength: float = 1.0) -> list[NDArray[Any]]:
+    """Predict with diffprivlib's logistic regression (pure epsilon), in an environment that is made if it is missing."""
+    python = environment(folder_of, "diffprivlib")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "split.npz"
         np.savez(file, x=split.x, y=split.y, x_test=split.x_test)
