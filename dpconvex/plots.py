@@ -157,13 +157,13 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
     return drawn
 
 
-def shapes(shapes: Mapping[Any, Any], *, across: int = 4) -> Figure:
+def shapes(model: Any, *, across: int = 4) -> Figure:
     """Draw the released curves of an additive model, with bands of two standard deviations of the noise for privacy, at most.
 
     Parameters
     ----------
-    shapes : mapping
-        The ``shapes_`` of an `AdditiveClassifier` or an `AdditiveRegressor`, or some of them.
+    model : AdditiveClassifier, AdditiveRegressor or mapping
+        Fitted; or its ``shapes_``, or some of them.
     across : int
         Number of pictures in a row.
 
@@ -172,8 +172,9 @@ def shapes(shapes: Mapping[Any, Any], *, across: int = 4) -> Figure:
     matplotlib.figure.Figure
         Save it with ``figure.savefig(path)``.
     """
-    if not shapes:
-        raise TemplateError("shapes: there is no curve to draw; pass the shapes_ of a fitted additive model.")
+    shapes = getattr(model, "shapes_", model)
+    if not isinstance(shapes, Mapping) or not shapes:
+        raise TemplateError("shapes: there is no curve to draw; pass a fitted additive model, or its shapes_.")
     across = min(across, len(shapes))
     down = -(-len(shapes) // across)
     figure = Figure(figsize=(3.2 * across, 2.8 * down), dpi=150, layout="constrained")

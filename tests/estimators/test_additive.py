@@ -208,7 +208,7 @@ def test_copies_pickles_and_pictures(shaped, tmp_path):
         clone(shaped).fit(TABLE, SICK).decision_function(TABLE), shaped.decision_function(TABLE)
     )
     pair = classifier(pairs=[("age", "ward")]).fit(TABLE, SICK)
-    plots.shapes(pair.shapes_).savefig(tmp_path / "shapes.png", dpi=40)
+    plots.shapes(pair).savefig(tmp_path / "shapes.png", dpi=40)
     assert (tmp_path / "shapes.png").stat().st_size > 1000
     with pytest.raises(dp.errors.TemplateError, match="no curve"):
         plots.shapes({})
