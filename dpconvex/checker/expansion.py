@@ -175,7 +175,9 @@ def linear(
     if name in REARRANGED:
         spend(sum(map(len, given)))
         flat = [item for items in given for item in items]
-        return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
+        taken = [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
+        spend(sum(len(item) for item in taken if isinstance(item, dict)))
+        return taken
     if name == "add":
         return [add(list(group)) for group in zip(*given, strict=True)]
     if name == "negate":

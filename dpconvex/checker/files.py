@@ -23,7 +23,7 @@ def replayed(path: str) -> Report:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
                 require(len(set(names)) == len(names), "two parts of the file have one name")
-                proof, head = (archive.open(name).read(8 * MOST_BYTES) for name in ("proof.json", "header.npy"))
+                proof, head = (archive.open(name).read(MOST_BYTES + 1) for name in ("proof.json", "header.npy"))
             text = HEAD.sub(b"", head, 1).decode("utf-32-le")
             header = json.loads(text, object_pairs_hook=distinct)
             certificate = part(header, "certificate", dict)

@@ -57,6 +57,7 @@ def require(holds: bool, step: str) -> None:
 def parsed(text: bytes) -> dict[str, Any]:
     Steps.left = MOST_STEPS
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
+    require(text.count(b"{") + text.count(b"[") <= MOST_STEPS, "the proof has too many parts")
     try:
         hooks: dict[str, Any] = {"parse_float": refused, "parse_constant": refused, "object_pairs_hook": distinct}
         found = json.loads(text.decode("utf-8"), **hooks)

@@ -228,6 +228,7 @@ class Rules:
 
     def apply(self, k: int, node: Node) -> list[Scalar]:
         args, options = [self.walk(a) for a in node.args], node.options
+        spend(10 * sum(map(len, args)))
         if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
             lines = [wholes(line, len(args[0]) - 1) for line in part(options, "groups")]
             groups = [[args[0][j] for j in line] for line in lines]
@@ -253,6 +254,7 @@ class Rules:
 
 def record_range(entry: Entry, record: Record) -> Range:
     """Bound a polynomial of the record, term by term."""
+    spend(len(entry))
     terms = (times((value, value), monomial_range(monomial, record)) for (_, monomial), value in entry.items())
     return reduce(plus, terms, (ZERO, ZERO))
 
