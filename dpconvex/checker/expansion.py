@@ -124,7 +124,9 @@ class Template:
             require(bool(args) or node.entries is not None, f"node {k}: {name} is made of nothing")
             if node.entries is not None:
                 require(len(node.entries) == node.size, f"node {k}: {name} does not have its shape")
-                require(sum(map(len, node.entries)) <= MOST_TERMS, f"node {k}: {name} has too many terms")
+                terms = sum(map(len, node.entries))
+                require(terms <= MOST_TERMS, f"node {k}: {name} has too many terms")
+                spend(terms)
                 largest = max((abs(a.numerator) + a.denominator for e in node.entries for a in e.values()), default=0)
                 require(largest < 2**MOST_LENGTH, f"node {k}: {name} has too long numbers")
         return node
@@ -175,9 +177,7 @@ def linear(
     if name in REARRANGED:
         spend(sum(map(len, given)))
         flat = [item for items in given for item in items]
-        taken = [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
-        spend(sum(len(item) for item in taken if isinstance(item, dict)))
-        return taken
+        return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
     if name == "add":
         return [add(list(group)) for group in zip(*given, strict=True)]
     if name == "negate":

@@ -92,8 +92,7 @@ class ScatteringFeatures(LearnsNothing):
     def coefficients(self) -> tuple[int, int, int]:
         """Number of paths (of each colour, one colour after the other), height and width of the coefficients of an image."""
         height, width, colours = self._checked()
-        paths = 1 + self.J * self.L + self.L**2 * self.J * (self.J - 1) // 2
-        return paths * colours, height >> self.J, width >> self.J
+        return paths(self.J, self.L) * colours, height >> self.J, width >> self.J
 
     def _checked(self) -> tuple[int, int, int]:
         """Return the shape of an image, with its number of colours, or refuse options that make no sense."""
@@ -125,6 +124,11 @@ class ScatteringFeatures(LearnsNothing):
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         return tags
+
+
+def paths(J: int, L: int) -> int:
+    """Return how many coefficients a place has: the average, those of each wave, and of each with a coarser one."""
+    return 1 + J * L + L**2 * J * (J - 1) // 2
 
 
 class Filters(NamedTuple):
@@ -188,7 +192,7 @@ def filters_of(height: int, width: int, J: int, L: int, kind: DTypeLike) -> Filt
         waves.append([np.repeat(tiled(w, k) / 4**k, 2, axis=-1).astype(kind) for k, w in enumerate(coarser)])
         ends = zip(sides, inner, strict=True)
         averages.append([average(side, spread, level, J)[1 : size + 1].astype(kind) for side, size in ends])
-    return Filters(border, waves, averages, (1 + J * L + L**2 * J * (J - 1) // 2, *inner))
+    return Filters(border, waves, averages, (paths(J, L), *inner))
 
 
 def wave(sides: Sequence[int], width: float, frequency: float, angle: float, slant: float) -> Array:
