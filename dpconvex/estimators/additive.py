@@ -21,7 +21,8 @@ from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.estimators.tables import plain
-from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells, of_tables
+from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
+from dpconvex.features.transformers import of_tables
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
 from dpconvex.mechanisms.certificate import DescentCertificate

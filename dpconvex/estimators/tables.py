@@ -20,8 +20,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
-from dpconvex.features.groups import LearnsNothing
-from dpconvex.features.splines import of_tables
+from dpconvex.features.transformers import TableTransformer
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.schema import Schema
@@ -124,7 +123,7 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
 
 
 @dataclass(eq=False, repr=False)
-class SchemaEncoder(LearnsNothing):
+class SchemaEncoder(TableTransformer):
     """Features in the unit ball from a table that a schema declares, as a step of a pipeline.
 
     Parameters
@@ -156,16 +155,6 @@ class SchemaEncoder(LearnsNothing):
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         return np.array(self._schema().feature_names, dtype=object)
-
-    def _schema(self) -> Schema:
-        if not isinstance(self.schema, Schema):
-            raise TemplateError(f"SchemaEncoder: expected a Schema, as SchemaEncoder(schema), not {self.schema!r}.")
-        return self.schema
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64"]
-        return of_tables(tags)
 
 
 def schema_before(estimator: Any) -> Schema | None:

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import validate_data
 
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.features.transformers import LearnsNothing
 from dpconvex.language.columns import at_once
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
 INSIDE = 1 - 1e-6
-
-
-class LearnsNothing(TransformerMixin, BaseEstimator):
-    """A transformer that is ready without a fit, which only checks: what becomes of a record depends on it and on options."""
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Do nothing but check the options and the shape of the records."""
-        self._read(X, reset=True)
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.requires_fit = False
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
 
 @dataclass(eq=False, repr=False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
-from dpconvex.features.groups import LearnsNothing
+from dpconvex.features.transformers import TableTransformer
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import INDICATOR, Categorical, Column, Levels
 
@@ -137,7 +137,7 @@ class Block:
 
 
 @dataclass(eq=False, repr=False)
-class SplineEncoder(LearnsNothing):
+class SplineEncoder(TableTransformer):
     """Features of length at most 1 from a table that a schema declares: a spline of each number, and all levels of categories.
 
     Fit any linear learner to them, and it is an additive one; `AdditiveClassifier` and `AdditiveRegressor` show the curves, too.
@@ -228,22 +228,3 @@ class SplineEncoder(LearnsNothing):
             why = "must be numbers in rising order between its bounds, of a column that is no category"
             raise TemplateError(f"the knots of {name!r} {why}, not {given!r}.")
         return np.unique(np.concatenate([[0.0], np.rint(places / GRID) * GRID, [1.0]]))
-
-    def _schema(self) -> Schema:
-        if not isinstance(self.schema, Schema):
-            raise TemplateError(
-                f"{type(self).__name__}: expected a Schema, as in SplineEncoder(schema), not {self.schema!r}."
-            )
-        return self.schema
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64"]
-        return of_tables(tags)
-
-
-def of_tables(tags: Any) -> Any:
-    """Say that tables are taken whose columns have names, of any kind; a schema checks them."""
-    tags.input_tags.two_d_array, tags.input_tags.sparse, tags.input_tags.dict = False, False, True
-    tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
-    return tags
