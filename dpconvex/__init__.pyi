@@ -40,6 +40,7 @@ from .estimators.regressors import (
 from .estimators.tables import SchemaEncoder as SchemaEncoder
 from .evaluation.devices import devices as devices
 from .features.groups import GroupNormalizer as GroupNormalizer
+from .features.preconditioner import PublicPreconditioner as PublicPreconditioner
 from .features.scattering import ScatteringFeatures as ScatteringFeatures
 from .features.splines import SplineEncoder as SplineEncoder
 from .language.columns import Chunks as Chunks

@@ -142,3 +142,47 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
         raise TemplateError("unit_ball: every lower bound must be below its upper bound; drop constant features.")
     values = dense(Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"][:])
     return ((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2)
+
+
+def drawn_shapes(count: int, shape: tuple[int, int] = (28, 28), seed: int = 0) -> NDArray[np.float32]:
+    """Draw invented images: one to four overlapping curves, ellipses and rectangles of random greys on black.
+
+    Public stand-ins for private images, such as for `dp.PublicPreconditioner`; nobody is in them.
+
+    Parameters
+    ----------
+    count : int
+        Number of images.
+    shape : (int, int)
+        Height and width in pixels.
+    seed : int
+        The same seed draws the same images.
+
+    Returns
+    -------
+    numpy.ndarray of float32, shape (count, height, width)
+        Between 0 (black) and 1.
+    """
+    rng, (height, width), fine = np.random.default_rng(seed), shape, 2
+    y, x = np.mgrid[: fine * height, : fine * width] / fine
+    size, result = np.array([width, height]), np.zeros((count, height, width), dtype=np.float32)
+    t = np.linspace(0, 1, 40)[:, None]
+    for number in range(count):
+        image = np.zeros(y.shape)
+        for _ in range(rng.integers(1, 5)):
+            grey = rng.uniform(0.3, 1)
+            if rng.random() < 0.5:  # a curve, bent by its middle point
+                ends, thick = rng.uniform(0.1, 0.9, (3, 2)) * size, rng.uniform(0.025, 0.09) * size.min()
+                curve = (1 - t) ** 2 * ends[0] + 2 * t * (1 - t) * ends[1] + t**2 * ends[2]
+                away = ((x[..., None] - curve[:, 0]) ** 2 + (y[..., None] - curve[:, 1]) ** 2).min(axis=-1)
+                ink = np.clip(thick - np.sqrt(away) + 0.5, 0, 1)
+            else:
+                centre, radii = rng.uniform(0.2, 0.8, 2) * size, rng.uniform(0.08, 0.4, 2) * size
+                turn = rng.uniform(0, np.pi)
+                along = (np.cos(turn) * (x - centre[0]) + np.sin(turn) * (y - centre[1])) / radii[0]
+                across = (np.cos(turn) * (y - centre[1]) - np.sin(turn) * (x - centre[0])) / radii[1]
+                out = np.hypot(along, across) if rng.random() < 0.5 else np.maximum(abs(along), abs(across))
+                ink = np.clip((1 - out) * radii.min() + 0.5, 0, 1)
+            image = image * (1 - ink) + grey * ink
+        result[number] = image.reshape(height, fine, width, fine).mean(axis=(1, 3))
+    return result

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 import dpconvex as dp
-from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, unit_ball
+from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, drawn_shapes, unit_ball
 
 batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arrays(float, s, elements=st.floats(0, 1)))
 
@@ -104,3 +104,14 @@ def test_pictures_show_what_they_were_given():
     line = np.array(axes.lines[0].get_data()).T - mean[:2]
     np.testing.assert_allclose(np.einsum("ni,ij,nj->n", line, precision[:2, :2], line), 1.0)
     assert not plots.gaussians([mean], [np.diag([1.0, 0.0, 0.0])]).lines  # flat in a direction
+
+
+def test_invented_images_are_what_their_seed_says():
+    images = drawn_shapes(20, (12, 10), seed=3)
+    assert images.shape == (20, 12, 10)
+    assert images.dtype == np.float32
+    assert images.min() >= 0
+    assert images.max() <= 1
+    assert (images.std(axis=(1, 2)) > 0).all()
+    np.testing.assert_array_equal(images, drawn_shapes(20, (12, 10), seed=3))
+    assert (images != drawn_shapes(20, (12, 10), seed=4)).any()

@@ -313,3 +313,40 @@ def test_options_are_described():
     for kind in (dp.ScatteringFeatures, dp.GroupNormalizer):
         for name in inspect.signature(kind).parameters:
             assert f"\n    {name} : " in inspect.getdoc(kind).replace("\n", "\n    ")
+
+
+# Public preconditioners
+
+
+def test_public_records_become_round():
+    public = RNG.normal(size=(400, 5)) @ np.diag([8.0, 4.0, 2.0, 1.0, 0.5]) @ np.linalg.qr(RNG.normal(size=(5, 5)))[0]
+    maps = dp.PublicPreconditioner(public, power=0.5, ridge=1e-9)
+    values, vectors = np.linalg.eigh(public.T @ public / len(public))
+    exact = public @ (vectors / np.sqrt(values)) @ vectors.T
+    turned = maps.transform(public)
+    np.testing.assert_allclose(turned, exact / np.linalg.norm(exact, axis=1)[:, None], atol=1e-4)
+    assert np.linalg.norm(turned, axis=1).max() <= 1
+    alone = np.concatenate([maps.transform(row[None]) for row in public])
+    np.testing.assert_array_equal(alone, turned)  # no record depends on another
+    single = maps.transform(np.float32(public))
+    assert single.dtype == np.float32
+    assert np.linalg.norm(np.float64(single), axis=1).max() <= 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = make_pipeline(maps, dp.LogisticRegression(epsilon=3.0, delta=1e-5, seed=0))
+        model.fit(public, (public[:, 0] > 0).astype(int))
+
+
+@pytest.mark.parametrize(
+    ("options", "X", "said"),
+    [
+        ({"records": [[1.0, np.nan]]}, [[1.0, 2.0]], "finite"),
+        ({"records": [[1.0, 2.0]], "power": 0.6}, [[1.0, 2.0]], "power between 0 and 1/2"),
+        ({"records": [[1.0, 2.0]], "ridge": 0.0}, [[1.0, 2.0]], "ridge positive"),
+        ({"records": [[1.0, 2.0]]}, [[1.0, 2.0, 3.0]], "3 features, and public records have 2"),
+        ({"records": [[1.0, 2.0]]}, [[1.0, 2.0], [np.inf, 0.0]], "row 1 holds NaN or infinity"),
+    ],
+)
+def test_bad_preconditioners_are_refused(options, X, said):
+    with pytest.raises(dp.DPConvexError, match=said):
+        dp.PublicPreconditioner(**options).transform(X)

@@ -1,0 +1,91 @@
+"""Records made round by what public records of the same kind look like, before any private one is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import validate_data
+
+from dpconvex.core.arrays import Array
+from dpconvex.core.plain_data import is_real
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.features.transformers import LearnsNothing
+from dpconvex.language.validation import numbers
+from dpconvex.release.whitening import Whitening
+
+OPTIONS: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
+
+
+@dataclass(eq=False, repr=False)
+class PublicPreconditioner(LearnsNothing):
+    """Records turned and scaled by the second moment of public records, and made 1 long: ``(C + ridge)^(-power) x``.
+
+    Directions in which public records hardly differ are made longer, so that a private whitening finds them above its noise.
+    Nothing is learnt from private records: C is of the `records` that are given, which must be public or invented.
+
+    Parameters
+    ----------
+    records : array_like, shape (m, d)
+        Public records with the same features, such as those of `dp.datasets.drawn_shapes`.
+    power : float
+        Between 0, which changes no direction, and 1/2, which makes public records round.
+    ridge : float
+        Is added to the eigenvalues of C, whose sum is the mean squared length of a public record; positive.
+
+    Examples
+    --------
+    >>> public = [[1.0, 0.0], [0.8, 0.1], [0.9, -0.1]]
+    >>> PublicPreconditioner(public).transform([[0.8, 0.1]]).round(2)
+    array([[0.92, 0.39]])
+    """
+
+    records: Any
+    power: float = 0.25
+    ridge: float = 1e-4
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Return records that are 1 long, shape (n, d), in single precision if they were; those of 0 stay so."""
+        rows = self._read(X)
+        result = np.empty(rows.shape, dtype=rows.dtype)
+        start = 0
+        for part, _ in self._map()._blocks(rows):  # multiples of 2^-20, which single precision holds
+            result[start : start + len(part)] = part
+            start += len(part)
+        return result
+
+    def _map(self) -> Whitening:
+        """Return the map, made once for the same options."""
+        options, made = (id(self.records), self.power, self.ridge), vars(self).get("_made")
+        if made is None or made[0] != options:
+            made = options, Whitening("x", 1.0, matrix(self._public(), self.power, self.ridge))
+            self._made = made
+        return made[1]
+
+    def _public(self) -> Array:
+        public = numbers("PublicPreconditioner: records", self.records)
+        known = is_real(self.power) and 0 <= self.power <= 0.5 and is_real(self.ridge) and 0 < self.ridge < np.inf
+        if public.ndim != 2 or not len(public) or not np.isfinite(public).all() or not known:
+            said = "records must be a table of finite numbers, power between 0 and 1/2, and ridge positive and finite"
+            raise TemplateError(f"PublicPreconditioner: {said}.")
+        return public
+
+    def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
+        rows: NDArray[Any] = validate_data(self, X, reset=reset, **OPTIONS)
+        expected: Sequence[int] = self._public().shape
+        if rows.shape[1] != expected[1]:
+            raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, and public records have {expected[1]}.")
+        with np.errstate(all="ignore"):
+            bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(bad):
+            raise DomainError(f"PublicPreconditioner: row {bad[0]} holds NaN or infinity; fill in by public values.")
+        return rows
+
+
+def matrix(public: Array, power: float, ridge: float) -> Array:
+    """Return ``(C + ridge)^(-power)``, C the second moment of public records, shape (d, d)."""
+    values, vectors = np.linalg.eigh(public.T @ public / len(public))
+    return np.asarray((vectors * (np.maximum(values, 0.0) + ridge) ** -power) @ vectors.T)
