@@ -29,7 +29,7 @@ NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
 # The rule for the factor by which parameters are made shorter: where it starts and with which variance, with less than one record
 # for each parameter and unit of the level and with more, and how much variance each step adds, for how far it went; slopes are
 # clipped at so many deviations of a margin, or the fourth root of records times the level, in this unit.
-SHORTEST, MISSED, REACH, REACHED = 0.05, 0.3, 0.7, 2000.0
+MISSED, REACH, REACHED = 0.3, 0.7, 2000.0
 START_WITH_FEW, START = (0.75, 0.25), (1.0, 0.1)
 TYPICAL = 0.8  # Of margins, the part of their bound that is usual
 ROUNDED = 1 + 1e-12  # A computed clipped gradient is at most so much longer than the clip
@@ -157,17 +157,17 @@ def length(
     if not reach > 0:
         return 1.0
     found, variance = START if seen(analysis, certificate) >= certificate.noise_dimension else START_WITH_FEW
-    unit = reach / slope_bound(analysis, certificate)
+    unit, leaves = reach / slope_bound(analysis, certificate), analysis.form.lengths.entries
     margin = TYPICAL * float(np.linalg.norm(theta)) / math.sqrt(certificate.settings.get("directions", 1.0))
     for _ in range(int(certificate.settings["length_steps"])):
         point = found * theta
         slope = engine.clipped_slope(point, theta, reach) + unit * float(rng.normal(0.0, certificate.noise_scale))
         pull = float(engine.public_gradient(point) @ theta)
-        # The curvature of logistic losses where margins are normal.
-        flat = (1 + math.pi / 8 * (found * margin / margin_length(analysis)) ** 2) ** 1.5
+        # The curvature of logistic losses where margins are normal; of many classes, each has a part of them.
+        flat = (1 + math.pi / 8 * (found * margin / margin_length(analysis)) ** 2 * 2 / (1 + leaves)) ** 1.5
         bend = certificate.size * curvature(analysis) * margin**2 / flat + abs(pull) / found
         gain = variance * bend / (variance * bend**2 + (unit * certificate.noise_scale) ** 2)
-        nearer = min(max(found - gain * (slope + pull), SHORTEST), 1.0)
+        nearer = min(max(found - gain * (slope + pull), found / 2), 1.0)
         variance = (1 - gain * bend) * variance + (MISSED * (nearer - found)) ** 2
         found = nearer
     return found

@@ -39,7 +39,7 @@ ENOUGH = 300.0
 # The same without whitening: records that lie in few directions ask for more steps than there are.
 ENOUGH_UNWHITENED = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
-PART = 0.25
+PART, PART_OF_MANY = 0.25, 0.5
 # Of whitened steps, those that look for the length alone: with many records, and with fewer, of one score or from so many on.
 LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
@@ -192,12 +192,12 @@ def predicts_alike(template: Template, dim: int) -> bool:
 
 def clipped_steps(analysis: Analysis, records: float | None = None) -> NoisyGradientDescent:
     """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
-    length, leaves = 0, analysis.form.leaves
+    length, part, leaves = 0, PART, analysis.form.leaves
     if records is not None and curvature(analysis):
         single = all(sum(leaf.size for leaf in group) == 1 for group in leaves)
         few = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
-        length = LENGTH_STEPS if records > PLENTY else few
-    return NoisyGradientDescent(clip=PART * analysis.gradient_bound, length_steps=length)
+        length, part = (LENGTH_STEPS, PART_OF_MANY) if records > PLENTY else (few, PART)
+    return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
 
 
 @dataclass(frozen=True)
