@@ -13,7 +13,7 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import STEP
 from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.core.summation import BLOCK, PIECE, summed
-from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
+from dpconvex.evaluation.clipping import Norms, clipped, kept_inside, sum_one_by_one
 from dpconvex.evaluation.design import CUT, TABLE, Product, product, product_apart
 from dpconvex.evaluation.exact_products import CutRows, pays
 from dpconvex.evaluation.forms import Label, LeafForm
@@ -212,8 +212,7 @@ class Engine:
                 slopes = self._slopes(forms, block, plan, product_apart)[1]
                 steep = np.einsum("fn,fn->n", slopes, np.broadcast_to(moved, slopes.shape))[:size]
             # In pieces, for the bound on rounding.
-            kept = np.where(np.isfinite(steep), np.clip(steep, -clip, clip), 0.0)
-            return np.atleast_1d(summed(np.add.reduceat(kept, np.arange(0, size, PIECE))))
+            return np.atleast_1d(summed(np.add.reduceat(kept_inside(steep, clip), np.arange(0, size, PIECE))))
 
         return np.zeros(1) + summed(self._each(one))
 

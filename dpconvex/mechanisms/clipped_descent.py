@@ -161,7 +161,7 @@ def length(
     margin = TYPICAL * float(np.linalg.norm(theta)) / math.sqrt(certificate.settings.get("directions", 1.0))
     for _ in range(int(certificate.settings["length_steps"])):
         point = found * theta
-        slope = engine.clipped_slope(point, theta, reach) + unit * float(rng.normal(0.0, certificate.noise_scale))
+        slope = engine.clipped_slope(point, theta, reach) + unit * GAUSSIAN.draw(1, certificate.noise_scale, rng)[0]
         pull = float(engine.public_gradient(point) @ theta)
         # The curvature of logistic losses where margins are normal; of many classes, each has a part of them.
         flat = (1 + math.pi / 8 * (found * margin / margin_length(analysis)) ** 2 * 2 / (1 + leaves)) ** 1.5
