@@ -17,6 +17,7 @@ from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.batch import Batch
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
+from dpconvex.mechanisms.clipped_descent import slope_bound, slope_reach
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
@@ -74,22 +75,29 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
 def attack_gradients(
     analysis: Analysis, certificate: DescentCertificate, effort: float, rng: np.random.Generator
 ) -> Attack:
-    """Attack noisy gradient descent by the largest difference of two gradients, clipped if they are, seen in every step."""
+    """Attack noisy descent by the largest difference of two gradients, or of their clipped slopes, seen in every step."""
     search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     cases, frame = [], np.eye(len(search.moduli))[None]
+    fits = int(certificate.settings.get("length_steps", 0.0))
     for found in search.best(Goal({"difference": 1.0}), certificate.privacy.adjacency, effort):
         one = found.one(0)
-        slopes = (side.slopes(one.theta, frame, curved=False)[0][0] for side in one.sides)
+        slopes = [side.slopes(one.theta, frame, curved=False)[0][0] for side in one.sides]
         first, second = (g * min(1.0, clip / max(float(np.linalg.norm(g)), 1e-300)) for g in slopes)
-        cases.append((float(np.linalg.norm(first - second)), one))
-    difference, one = max(cases, key=lambda case: case[0])
+        difference, longer = float(np.linalg.norm(first - second)), 0.0
+        if fits:  # parameters may have any direction
+            along, reach = first - second, slope_reach(analysis, certificate)
+            ends = [np.clip(g @ along / max(difference, 1e-300), -reach, reach) / reach for g in slopes]
+            longer = abs(float(ends[0] - ends[1])) * slope_bound(analysis, certificate)
+        cases.append((difference, longer, one))
+    difference, longer, one = max(cases, key=lambda case: (steps - fits) * case[0] ** 2 + fits * case[1] ** 2)
+    shift = math.sqrt((steps - fits) * difference**2 + fits * longer**2)
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
         "for both, and who sees the released answer alone learns less.",
     )
     if rate == 1:
-        return shifted(search, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
+        return shifted(search, certificate, one, shift, "composition of Gaussian steps", notes)
     sampled = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
     delta = sampled_delta(sampled.epsilon, certificate.noise_scale / max(difference, 1e-300), rate, steps)
     return replace(sampled, found_epsilon=math.nan, found_delta=delta)
@@ -232,6 +240,7 @@ def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mech
     one, unit = certificate, 1.0
     if isinstance(certificate, DescentCertificate):
         settings = {**certificate.settings, "steps": float(min(certificate.steps, DRAWS)), "momentum": 0.0}
+        settings.pop("length_steps", None)  # where there is no length to look for
         one, unit = replace(certificate, settings=settings), certificate.step_size
     while len(found) < DRAWS:
         engine: Any = Nothing(dim)

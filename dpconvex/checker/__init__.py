@@ -29,6 +29,7 @@ CLAIMS |= {"jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale"
 CLAIMS |= {"settings", "cover", "clustering", "whitening"}
 # Public numbers that cost nothing, or are looked at.
 SETTINGS = {"clip", "steps", "step_size", "largest_step", "momentum", "radius", "smoothing", "sampling", "rows"}
+SETTINGS |= {"length_steps", "averaged", "directions"}
 SETTINGS |= {"columns", "degrees_of_freedom", "nuclear_sensitivity", "weight_of_linear_statistics"}
 SETTINGS |= {"statistics_of_residuals", "whitened_field", "multiplier", RUNS, *RUN.split()}
 BEST_RUN = (

@@ -90,6 +90,11 @@ class BatchedLoss:
         found = self._sum("clipped_gradient", theta, clip, chosen=chosen)
         return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
+    def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:
+        """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``."""
+        found = self._sum("clipped_slope", theta, np.asarray(along, dtype=float), clip)
+        return 0.0 if found is None else float(found[0])
+
     @property
     def monomials(self) -> int:
         """How many products of its scalars the losses read of a record."""

@@ -13,7 +13,7 @@ from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import STEP
 from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.core.summation import BLOCK, PIECE, summed
-from dpconvex.evaluation.clipping import Norms, clipped, sum_one_by_one
+from dpconvex.evaluation.clipping import Norms, clipped, kept_inside, sum_one_by_one
 from dpconvex.evaluation.design import CUT, TABLE, Product, product, product_apart
 from dpconvex.evaluation.exact_products import CutRows, pays
 from dpconvex.evaluation.forms import Label, LeafForm
@@ -197,6 +197,24 @@ class Engine:
             return np.asarray(self.form.map.T @ self.design.backward(block, slopes).ravel())
 
         return np.zeros(len(theta)) + summed(self._each(one))
+
+    def clipped_slope(self, theta: Array, along: Array, clip: float) -> Array:
+        """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``, shape (1,)."""
+        both = [self._coefficients(point) for point in (theta, along)]
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            size = plan.size
+            own = self.batch.group[number * self._step :][:size]
+            with np.errstate(all="ignore"):
+                make = partial(self._part, block, plan, np.arange(size), own)
+                block, plan, _ = self._kept("part", number, make)
+                forms, moved = (self.design.forward(block, some, product_apart) for some in both)
+                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                steep = np.einsum("fn,fn->n", slopes, np.broadcast_to(moved, slopes.shape))[:size]
+            # In pieces, for the bound on rounding.
+            return np.atleast_1d(summed(np.add.reduceat(kept_inside(steep, clip), np.arange(0, size, PIECE))))
+
+        return np.zeros(1) + summed(self._each(one))
 
     def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> tuple[Records, Plan, Array | None]:
         """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""

@@ -10,11 +10,13 @@ import numpy as np
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.regularizer import slope_of
+from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.noise.samplers import SPHERICAL
@@ -24,6 +26,12 @@ GAUSSIAN = SPHERICAL["gaussian"]
 # records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
 # Where curvature is known, so many times its inverse is enough.
 NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
+# The rule for the factor by which parameters are made shorter: where it starts and with which variance, with less than one record
+# for each parameter and unit of the level and with more, and how much variance each step adds, for how far it went; slopes are
+# clipped at so many deviations of a margin, or the fourth root of records times the level, in this unit.
+MISSED, REACH, REACHED = 0.3, 0.7, 2000.0
+START_WITH_FEW, START = (0.75, 0.25), (1.0, 0.1)
+TYPICAL = 0.8  # Of margins, the part of their bound that is usual
 ROUNDED = 1 + 1e-12  # A computed clipped gradient is at most so much longer than the clip
 GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform variates are
 
@@ -103,17 +111,66 @@ def curvature(analysis: Analysis) -> float:
 
 def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
     """Bound the rounding of sums of so many gradients at all iterates: in K, or as far from the start as all steps reach."""
-    form, bound, steps, rate = analysis.form, certificate.gradient_bound, certificate.steps, certificate.sampling
-    rare = TAIL / (2 * steps)
-    drawn = most_drawn(records, rate, rare) if rate < 1 else records
-    radius = form.feasible.norm_bound
-    if not form.feasible.bounded:
-        longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
-        pull = rate * regularizer_steepness(analysis, certificate.size)[1]
-        start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
-        radius = start + steps * certificate.largest_step * (drawn * bound + longest + pull)
+    form, bound = analysis.form, certificate.gradient_bound
+    drawn, radius = path(analysis, certificate, records, sigma)
     # Sums are as deep as those of all records, and have terms of those that take part.
     return form.lengths.gradient_error(records, bound, curvature(analysis), radius, 0.0) * drawn / records
+
+
+def path(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> tuple[float, float]:
+    """Bound how many of so many records take part in a step, and the norm of all iterates."""
+    steps, rate, feasible = certificate.steps, certificate.sampling, analysis.form.feasible
+    rare = TAIL / (2 * steps)
+    drawn = most_drawn(records, rate, rare) if rate < 1 else records
+    if feasible.bounded:
+        return drawn, feasible.norm_bound
+    longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
+    pull = rate * regularizer_steepness(analysis, certificate.size)[1]
+    start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
+    return drawn, start + steps * certificate.largest_step * (drawn * certificate.gradient_bound + longest + pull)
+
+
+def slope_bound(analysis: Analysis, certificate: DescentCertificate) -> float:
+    """Return how long one record's clipped slope may be in the last steps, to be hidden by the noise of a gradient."""
+    replaced = certificate.privacy.adjacency == "replace-one"
+    return largest_norms(analysis, certificate.privacy, certificate.clip)[1] / (2 if replaced else 1) / ROUNDED**2
+
+
+def seen(analysis: Analysis, certificate: DescentCertificate) -> float:
+    """Return the number of records, times the level of all steps together."""
+    return (
+        certificate.size * slope_bound(analysis, certificate) * math.sqrt(certificate.steps) / certificate.noise_scale
+    )
+
+
+def slope_reach(analysis: Analysis, certificate: DescentCertificate) -> float:
+    """Return where slopes along parameters of length 1 are clipped: at about a deviation of margins, if that is known."""
+    deviations = max(REACH, (seen(analysis, certificate) / REACHED) ** 0.25)
+    return deviations / (margin_length(analysis) * math.sqrt(certificate.settings.get("directions", 1.0)))
+
+
+def length(
+    analysis: Analysis, certificate: DescentCertificate, engine: Engine, theta: Array, rng: np.random.Generator
+) -> float:
+    """Return what to multiply parameters by: noisy slopes of the loss along them, and a Kalman filter for where it is 0."""
+    reach = slope_reach(analysis, certificate) * float(np.linalg.norm(theta))
+    if not reach > 0:
+        return 1.0
+    found, variance = START if seen(analysis, certificate) >= certificate.noise_dimension else START_WITH_FEW
+    unit, leaves = reach / slope_bound(analysis, certificate), analysis.form.lengths.entries
+    margin = TYPICAL * float(np.linalg.norm(theta)) / math.sqrt(certificate.settings.get("directions", 1.0))
+    for _ in range(int(certificate.settings["length_steps"])):
+        point = found * theta
+        slope = engine.clipped_slope(point, theta, reach) + unit * GAUSSIAN.draw(1, certificate.noise_scale, rng)[0]
+        pull = float(engine.public_gradient(point) @ theta)
+        # The curvature of logistic losses where margins are normal; of many classes, each has a part of them.
+        flat = (1 + math.pi / 8 * (found * margin / margin_length(analysis)) ** 2 * 2 / (1 + leaves)) ** 1.5
+        bend = certificate.size * curvature(analysis) * margin**2 / flat + abs(pull) / found
+        gain = variance * bend / (variance * bend**2 + (unit * certificate.noise_scale) ** 2)
+        nearer = min(max(found - gain * (slope + pull), found / 2), 1.0)
+        variance = (1 - gain * bend) * variance + (MISSED * (nearer - found)) ** 2
+        found = nearer
+    return found
 
 
 def most_drawn(records: float, sampling: float, probability: float) -> float:

@@ -31,6 +31,9 @@ FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
 LARGEST_CLIP = 1e100  # Squares of norms near the clip neither underflow nor overflow
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
+# With steps for the length, and more records for each parameter and unit of the level than this, a part of the others is averaged
+PLENTY, AVERAGED = 30.0, 0.5
+LENGTH_ERROR = 32  # Of one noisy slope, in units of rounding: gains are below half the inverse of the noise's deviation
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
 WHY = {
@@ -74,6 +77,9 @@ class NoisyGradientDescent:
         Privacy-loss distributions account for it.  None takes all records.
     momentum : float or None
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
+    length_steps : int
+        With a clip and without sampling: how many steps, the last ones, look for the length of the parameters alone, which
+        clipped gradients often make too long for the loss.  With many records, the last of the other iterates are averaged, too.
 
     Examples
     --------
@@ -90,10 +96,16 @@ class NoisyGradientDescent:
     clip: float | None = None
     sampling: float | None = None
     momentum: float | None = None
+    length_steps: int = 0
 
     def __post_init__(self) -> None:
         check_whole("NoisyGradientDescent", 1, True, steps=self.steps)
         check_options("NoisyGradientDescent", self, ("momentum",), ("step_size", "clip", "sampling"))
+        check_whole("NoisyGradientDescent", 0, False, length_steps=self.length_steps)
+        whole = self.clip is not None and self.sampling is None and self.length_steps < (self.steps or CLIPPED_STEPS)
+        if self.length_steps and not whole:
+            why = "length_steps must be fewer than steps, beside a `clip` and without sampling"
+            raise TemplateError(f"NoisyGradientDescent: {why}, not {self.length_steps}.")
         if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
             raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-100 to 1e100, not {self.clip!r}.")
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
@@ -178,7 +190,9 @@ class NoisyGradientDescent:
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
-            noise = sigma * math.sqrt(steps)
+            noise = (
+                sigma * (steps - self.length_steps) / math.sqrt(steps)
+            )  # longer steps make up for those that are fewer
             step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
         if not largest * stiff <= 2:
             long = (
@@ -188,6 +202,10 @@ class NoisyGradientDescent:
             raise TemplateError(f"NoisyGradientDescent: {long} in sum form; {remedy}.")
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
+        if self.length_steps:
+            plenty = size * bound * math.sqrt(steps) / (sigma * max(analysis.form.noise_dimension, 1))
+            averaged = math.ceil(AVERAGED * (steps - self.length_steps)) if plenty > PLENTY else 1
+            settings |= {"length_steps": float(self.length_steps), "averaged": float(averaged)}
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -208,6 +226,9 @@ class NoisyGradientDescent:
                 # What noise drawn in floating point moves; rounding in sums is hidden by the noise of its own step.
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
                 moved = certificate.steps * certificate.largest_step * drawn
+                if "length_steps" in certificate.settings:  # what that does to the length
+                    longest = clipped.path(analysis, certificate, records, float(most))[1]
+                    moved += certificate.settings["length_steps"] * LENGTH_ERROR * EPSILON * longest
                 return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
         why = "rounding in sums of so many gradients is larger than a gradient"
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
@@ -219,7 +240,8 @@ class NoisyGradientDescent:
         steps, step, clip, rate = certificate.steps, certificate.step_size, certificate.clip, certificate.sampling
         theta = engine.project(np.zeros(analysis.form.space.dim))
         velocity, total = np.zeros_like(theta), theta.copy()
-        for _ in range(steps):
+        fits, averaged = (int(certificate.settings.get(key, 0.0)) for key in ("length_steps", "averaged"))
+        for t in range(steps - fits):
             if clip == math.inf:
                 gradient = engine.loss_gradient(theta)
             else:  # where none is longer than the clip, none is clipped
@@ -229,8 +251,11 @@ class NoisyGradientDescent:
             released = gradient + in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
             velocity = momentum * velocity + (1 - momentum) * step * released
             theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
-            total += theta
-        return total / (steps + 1) if clip == math.inf else theta
+            total = theta.copy() if t == steps - fits - averaged else total + theta
+        if not fits:
+            return total / (steps + 1) if clip == math.inf else theta
+        theta = total / averaged
+        return engine.project(clipped.length(analysis, certificate, engine, theta, rng) * theta)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         assert isinstance(certificate, DescentCertificate)
@@ -280,7 +305,8 @@ def for_directions(analysis: Analysis, certificate: DescentCertificate, directio
     records = certificate.size * certificate.sampling
     longest = clipped.capped(analysis, certificate.gradient_bound * records, records, directions)
     step = max(min(certificate.largest_step, longest), certificate.step_size)
-    return replace(certificate, settings={**certificate.settings, "step_size": step})
+    more = {"directions": directions} if "length_steps" in certificate.settings else {}
+    return replace(certificate, settings={**certificate.settings, "step_size": step, **more})
 
 
 def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:

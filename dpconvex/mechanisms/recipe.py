@@ -24,7 +24,8 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Engine, Mechanism
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
-from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
+from dpconvex.mechanisms.clipped_descent import curvature
+from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
@@ -38,7 +39,9 @@ ENOUGH = 300.0
 # The same without whitening: records that lie in few directions ask for more steps than there are.
 ENOUGH_UNWHITENED = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
-PART = 0.25
+PART, PART_OF_MANY = 0.25, 0.5
+# Of whitened steps, those that look for the length alone: with many records, and with fewer, of one score or from so many on.
+LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
 SEEN = 0.5
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
@@ -73,7 +76,7 @@ def ways(
     if whitening is True:
         if mechanism is None and not privacy.pure and few_statistics(form(), privacy):
             return [(SufficientStatistics.usual(privacy), first)]
-        return [(mechanism or clipped_steps(analysed()), first)]
+        return [(mechanism or clipped_steps(analysed(), plenty(form(), privacy, size)), first)]
     assert mechanism is not None
     if not (auto and ordinary):
         return [(mechanism, None)]
@@ -94,7 +97,8 @@ def best_for_size(
         analysis = analysed()
         whitens = worth_whitening(analysis, privacy, size)
         clips = whitens or worth_clipping(analysis, privacy, size)
-        return [(clipped_steps(analysis), first if whitens else None)] if clips else []
+        records = plenty(form(), privacy, size) if whitens else None
+        return [(clipped_steps(analysis, records), first if whitens else None)] if clips else []
     except (DPConvexError, OverflowError):
         return []
 
@@ -186,8 +190,14 @@ def predicts_alike(template: Template, dim: int) -> bool:
     return once.shape == twice.shape and bool((np.abs(twice - 2 * once) <= 1e-9 * np.abs(once).max(initial=0.0)).all())
 
 
-def clipped_steps(analysis: Analysis) -> NoisyGradientDescent:
-    return NoisyGradientDescent(clip=PART * analysis.gradient_bound)
+def clipped_steps(analysis: Analysis, records: float | None = None) -> NoisyGradientDescent:
+    """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
+    length, part, leaves = 0, PART, analysis.form.leaves
+    if records is not None and curvature(analysis):
+        single = all(sum(leaf.size for leaf in group) == 1 for group in leaves)
+        few = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
+        length, part = (LENGTH_STEPS, PART_OF_MANY) if records > PLENTY else (few, PART)
+    return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,9 @@ class DataEngine:
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         return self._seen(self._losses.clipped_gradient(self._seen(theta), clip, chosen))
 
+    def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:
+        return self._losses.clipped_slope(self._seen(theta), self._seen(along), clip)
+
     def public_gradient(self, theta: Array) -> Array:
         return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
 

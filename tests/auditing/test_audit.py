@@ -22,6 +22,7 @@ SLOW = pytest.mark.slow
 PURE, BOTH = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6, adjacency="add-remove")
 ADDED = dp.Privacy(1.0, adjacency="add-remove")
 GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
+LENGTH = dp.NoisyGradientDescent(clip=0.2, steps=10, length_steps=9)
 OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
 
 logistic = lru_cache(lambda: dp.load("logistic_regression", features=1, regularization=0.01))
@@ -84,6 +85,9 @@ CASES = {
     "Gaussian noise on the output": Case(logistic, BOTH, NORMAL, smaller(samplers.Gaussian, "calibrate"), tight=0.9),
     "noisy gradient descent": Case(
         kinked, BOTH, dp.NoisyGradientDescent(steps=10), smaller(gradient_descent, "gaussian_sigma"), "noisy gradients"
+    ),
+    "clipped, and their length": Case(
+        logistic, BOTH, LENGTH, smaller(gradient_descent, "gaussian_sigma"), "noisy gradients", tight=0.9
     ),
     "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
     "Gaussian statistics": Case(least_squares, BOTH, None, smaller(samplers.Gaussian, "calibrate"), "exact statistics"),

@@ -27,7 +27,7 @@ PROBLEMS = sorted(set(dp.problems()) - REFUSED)
 MECHANISMS = {
     "output-gamma": (dp.OutputPerturbation(), "pure"),
     "output-gaussian": (dp.OutputPerturbation("gaussian"), "delta"),
-    "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20), "delta"),
+    "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20, length_steps=3), "delta"),
 }
 
 
