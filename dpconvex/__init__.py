@@ -25,10 +25,8 @@ if find_spec("sklearn") is None:  # what needs it is left out of listings, and s
 
 def __getattr__(name: str) -> object:
     if name not in _names:
-        near = [f". Did you mean {found!r}?" for found in get_close_matches(name, __all__, n=1)]
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}{''.join(near)}"
-        )
+        near = "".join(f"Did you mean {found!r}? " for found in get_close_matches(name, __all__, n=1))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {near}All names: dir({__name__}).")
     try:
         value = globals()[name] = _load(name)
     except ModuleNotFoundError as error:

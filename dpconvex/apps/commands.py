@@ -213,8 +213,14 @@ def evaluate(chosen: argparse.Namespace) -> None:
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
     found = dp.evaluate(declared.learner, release, data, promise, **options)
-    measured = {"error": found.error, "interval": list(found.interval), "records": found.records}
-    told(chosen, measured | {"private": found.spent is not None}, found)
+    measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
+    measured |= {"records": found.records, "private": found.spent is not None}
+    said = str(found)
+    if declared.schema.label_bounds is not None:  # which became -1 and 1
+        lower, upper = declared.schema.label_bounds
+        root = measured["root_mean_square"] = found.error**0.5 * (upper - lower) / 2
+        said += f"\nIn the units of {declared.schema.label}: {root:.4g} (root mean square)"
+    told(chosen, measured, said)
 
 
 # Columns, options, learners, promises and budgets

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
+from dpconvex.estimators.options import explained
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
@@ -123,6 +124,8 @@ class Private(BaseEstimator):
             own.setdefault("Examples", inspect.cleandoc(cls.example.format(name=cls.__name__)))
         cls.__doc__ = "\n\n".join([head, *(f"{title}\n{'-' * len(title)}\n{text}" for title, text in own.items())])
         dataclass(eq=False, repr=False, kw_only=True)(cls)
+        for method in {"__init__", "fit"} & vars(cls).keys():
+            setattr(cls, method, explained(vars(cls)[method]))
 
     # Declaration
 
@@ -161,6 +164,7 @@ class Private(BaseEstimator):
 
     # Data
 
+    @explained
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
 

@@ -31,7 +31,7 @@ CLASSIFY = "targets are numbers between declared bounds, and labels are for a cl
 # What copies of an estimator share.  Workers are not sent these: the ledger, what solves, and a template, which stay here.
 SHARED = ("budget", "mechanism", "backend", "learner")
 # A pipeline calls its last step from its own `fit`, through a few wrappers.
-DEPTH = 14
+DEPTH = 15
 SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
 
 

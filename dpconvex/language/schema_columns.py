@@ -67,7 +67,7 @@ class Column:
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
             said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
-            remedy = "declare what holds by definition, or say clip=True (--clip) to move it to the nearest bound"
+            remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         places = np.clip(numbers, lower, upper)
         if isinstance(self, Categorical):
