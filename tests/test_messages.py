@@ -91,6 +91,20 @@ MESSAGES = {
         lambda: dp.evaluate(MIXTURE, dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE), {"x": X, "y": Y}, ONE),
         "evaluate: expected a Release, not a Mixture; pass its `release`.",
     ),
+    "a path for a total": (
+        lambda: dp.Budget("quarter.jsonl"),
+        "Budget: the total must be a Privacy, not 'quarter.jsonl'. Write Budget(Privacy(epsilon=1.0), 'quarter.jsonl'), or "
+        "open one that is there: Budget.open('quarter.jsonl').",
+    ),
+    "a number for a total": (
+        lambda: dp.Budget(1.0),
+        "Budget: the total must be a Privacy, not 1.0. Write Budget(Privacy(epsilon=1.0)).",
+    ),
+    "a ledger without room": (
+        lambda: dp.Budget(dp.Privacy(100, 1e-6), accounting="renyi"),
+        "Budget: renyi accounting has no room for a fit in epsilon = 100, delta = 1e-06, replace-one: noise beyond its cap "
+        "counts 1 + exp(epsilon of the total) times, more than delta leaves. Use 'basic'.",
+    ),
     "a function of a partition": (
         lambda: dp.solve(LOGISTIC, dp.Partitions([lambda: 1 / 0]), ONE),
         "partition 0: the function that makes it failed with ZeroDivisionError.",

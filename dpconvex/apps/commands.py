@@ -25,6 +25,7 @@ from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import locate, options as options_of
 from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.release.budget import ORIGIN
 from dpconvex.release.files import writable, write_whole
 from dpconvex.release.verify import analyse
 
@@ -78,6 +79,7 @@ def budget(chosen: argparse.Namespace) -> None:
     data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
     data["spends"] = [
         {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+        | {name: getattr(e, name) for name in ORIGIN}
         for e in entries
     ]
     data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
