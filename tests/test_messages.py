@@ -1,10 +1,17 @@
 """What newcomers do, and in which words they are told what to write instead."""
 
 import pickle
+import tomllib
+import warnings
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
 
 import dpconvex as dp
 from dpconvex.apps.cli import main
@@ -14,6 +21,8 @@ DATA, ONE = {"x": X, "y": 2 * Y - 1}, dp.Privacy(1.0)
 LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
 W = cp.Variable(2, name="w")
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+WARDS = dp.Schema({"ward": dp.Categorical(["a", "b"])}, "ill", label_bounds=(-1, 1))
+TABLE, LINE = {"ward": ["a", "b"] * 20}, dp.LinearRegression(fit_intercept=True)
 MODEL, OUTSIDE = dp.LogisticRegression(), "(worst: row 1, by 385 %)"
 COMPARED = (
     "Template: the loss compares symbols, as max(0, z) and `if x[0] > 0` do; for max(0, z) write cvxpy.pos(z) or "
@@ -105,11 +114,72 @@ MESSAGES = {
         "Budget: renyi accounting has no room for a fit in epsilon = 100, delta = 1e-06, replace-one: noise beyond its cap "
         "counts 1 + exp(epsilon of the total) times, more than delta leaves. Use 'basic'.",
     ),
+    "levels that add up to the intercept": (
+        lambda: make_pipeline(dp.SchemaEncoder(WARDS), LINE).fit(TABLE, Y),
+        "LinearRegression: the features of ward and of intercept add up to the same, and coefficients are not determined. "
+        "Leave one level out, Categorical(levels, reference=...), or the intercept; or predict with Ridge.",
+    ),
+    "standard errors that noise leaves none of": (
+        lambda: dp.LinearRegression(epsilon=0.1).fit(X, Y).coefficients_,
+        "a pure promise of epsilon = 0.1 leaves no standard errors here. More records, a delta, a larger epsilon or fewer "
+        "features help.",
+    ),
+    "a reference that is no level": (
+        lambda: dp.Categorical(["a", "b"], reference="c"),
+        "reference must be one of the levels, not 'c'.",
+    ),
     "a function of a partition": (
         lambda: dp.solve(LOGISTIC, dp.Partitions([lambda: 1 / 0]), ONE),
         "partition 0: the function that makes it failed with ZeroDivisionError.",
     ),
 }
+
+ONCE_MORE = "each fit spends epsilon = 1 on the same people"
+COPY = (
+    f"a copy of LogisticRegression is fitted, as cross-validation and searches do: {ONCE_MORE}, and the scores are not "
+    "private. Count the fits with budget=..., or choose privately with dpconvex.tune."
+)
+SCORE = "a score is computed from the data it is given, and is not private: of private data, use dpconvex.evaluate."
+WARNINGS = {
+    "a large delta": (
+        lambda: dp.solve(LOGISTIC, DATA, dp.Privacy(1.0, 0.05)),
+        "delta = 0.05 is not below 1 / 40, the number of records, which a release of one record, drawn at random, would "
+        "keep: take 1e-6, say.",
+    ),
+    "a huge epsilon": (
+        lambda: dp.sweep(LOGISTIC, DATA, dp.Privacy(1e6)),
+        "epsilon = 1e+06 protects nobody: odds change by up to exp(1e+06). 1 is strong, and 10 weak.",
+    ),
+    "few records": (
+        lambda: dp.LogisticRegression().fit(np.full((30, 16), 0.1), [0, 1] * 15),
+        "30 records for 16 parameters: at epsilon = 1 the answer is mostly noise.",
+    ),
+    "a second fit": (
+        lambda: dp.LogisticRegression().fit(X, Y).fit(X, Y),
+        f"this LogisticRegression was fitted before: {ONCE_MORE}, if the data are about them. Count the fits with budget=....",
+    ),
+    "a score": (lambda: dp.LogisticRegression().fit(X, Y).score(X, Y), SCORE),
+    "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X, Y), COPY),
+    "a cross-validation": (lambda: cross_val_score(MODEL, X, Y, cv=3), COPY),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_what_is_warned_of_once_and_in_the_line_of_the_user(name):
+    call, said = WARNINGS[name]
+    with pytest.warns(dp.PrivacyWarning) as found:
+        call()
+    assert [str(item.message) for item in found] == [said]
+    assert found[0].filename == __file__
+
+
+def test_nothing_is_warned_of_where_fits_are_counted_or_are_no_releases():
+    budget = dp.Budget(dp.Privacy(50.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dp.PrivacyWarning)
+        dp.LogisticRegression(budget=budget).fit(X, Y).fit(X, Y)
+        dp.LogisticRegression(seed=0, epsilon=1e6).fit(X, Y).fit(X, Y).score(X, Y)
+        make_pipeline(PolynomialFeatures(2), dp.LogisticRegression(clip=True)).fit(X, Y)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -139,6 +209,35 @@ def test_mixtures_are_evaluated_without_their_components():
     release = dp.solve_mixture(MIXTURE, data, ONE).release
     for further in ({}, {"m": 0 * Y}):
         assert 0 <= dp.evaluate(MIXTURE, release, data | further, ONE).error <= 1
+
+
+def test_a_reference_level_has_no_feature_and_leaves_coefficients_determined():
+    less = replace(WARDS, features={"ward": dp.Categorical(["a", "b"], reference="a")})
+    assert less.feature_names == ["ward = b"]
+    assert dp.Schema.from_dict(tomllib.loads(less.to_toml())) == less
+    encoded = less.encode(TABLE, labelled=False)[0]
+    np.testing.assert_array_equal(encoded, WARDS.encode(TABLE, labelled=False)[0][:, 1:])
+    model = make_pipeline(dp.SchemaEncoder(less), dp.LinearRegression(epsilon=100.0, fit_intercept=True, seed=0))
+    assert model.fit(TABLE, Y)[-1].coefficients_.names == ("x0", "intercept")
+    refused = dp.Budget(dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="not determined"):
+        make_pipeline(dp.SchemaEncoder(WARDS), clone(LINE).set_params(budget=refused)).fit(TABLE, Y)
+    assert not refused.entries
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_a_strong_pure_promise_gets_the_fit_of_ridge(fit_intercept):
+    given = {"epsilon": 0.1, "bounds": (0, 10), "fit_intercept": fit_intercept, "seed": 3}
+    x = np.random.default_rng(0).uniform(-0.3, 0.3, size=(2000, 8))
+    y = 5 + 3 * x[:, 0]
+    line, ridge = (kind(**given).fit(x, y) for kind in (dp.LinearRegression, dp.Ridge))
+    np.testing.assert_allclose(line.predict(x), ridge.predict(x))
+    np.testing.assert_allclose(x @ line.coef_ + line.intercept_, line.predict(x))
+    assert line.certificate(8, 2000) == line.release_.certificate == ridge.release_.certificate
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(line)).predict(x), line.predict(x))
+    named = dp.SufficientStatistics("gamma", residuals=True)
+    for other in (given | {"epsilon": 1e4}, given | {"delta": 1e-6}, given | {"mechanism": named}):
+        assert hasattr(dp.LinearRegression(**other).fit(x, y), "statistics_")
 
 
 def test_what_was_released_for_a_shipped_problem_is_pickled_as_data():

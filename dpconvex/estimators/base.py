@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.estimators.options import explained
+from dpconvex.estimators.options import explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
@@ -220,6 +220,7 @@ class Private(BaseEstimator):
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
+        warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         label = f"fit {type(self).__name__}"
         return fit(self.template(self.n_features_in_), data, self.privacy(), label=label, **options)

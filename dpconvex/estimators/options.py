@@ -1,10 +1,12 @@
-"""Options by the names that other packages have for them: a `TypeError` says what they are called here."""
+"""Where habits of scikit-learn do not suit: options have other names here, and fits and scores have a price."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any
+
+from dpconvex.errors import warn
 
 LAMBDA = "`regularization`, the factor of half the squared weights beside the mean loss; about"
 OTHERS = {
@@ -34,3 +36,26 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(self, *arguments, **options)
 
     return told
+
+
+def warn_of_more(estimator: Any) -> None:
+    """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones."""
+    name, spent = type(estimator).__name__, f"each fit spends epsilon = {estimator.epsilon:g} on the same people"
+    if is_copy(estimator):
+        search = (
+            f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and the scores are not private"
+        )
+        warn(f"{search}. Count the fits with budget=..., or choose privately with dpconvex.tune.")
+    elif "release_" in vars(estimator) and estimator.budget is None and estimator.seed is None:
+        warn(f"this {name} was fitted before: {spent}, if the data are about them. Count the fits with budget=....")
+
+
+def is_copy(estimator: Any) -> bool:
+    return getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None
+
+
+def warn_of_score(estimator: Any) -> None:
+    if estimator.seed is None and not is_copy(estimator):
+        warn(
+            "a score is computed from the data it is given, and is not private: of private data, use dpconvex.evaluate."
+        )

@@ -11,6 +11,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.options import warn_of_score
 from dpconvex.language.template import Template
 
 
@@ -62,6 +63,7 @@ class PrivateEstimator(Private):
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the share of right labels, or R squared.  It is computed from these data, and is not private."""
+        warn_of_score(self)
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
 
     def _constant(self) -> float:

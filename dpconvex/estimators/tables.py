@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
+from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.features.transformers import TableTransformer
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
@@ -160,7 +159,7 @@ class SchemaEncoder(TableTransformer):
 def schema_before(estimator: Any) -> Schema | None:
     """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well.
 
-    Warns of steps that learn without paying, and of copies without a budget, as searches fit them.
+    Warns of steps that learn without paying.
     """
     steps: list[Any] = []
     for frame, _ in islice(walk_stack(None), DEPTH):
@@ -168,20 +167,11 @@ def schema_before(estimator: Any) -> Schema | None:
         if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
             steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
             break
-    found = [
-        f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
-        "of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
-        for step in steps
-        if learns(step)
-    ]
-    if getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None:
-        found.append(
-            f"a copy of {type(estimator).__name__} is fitted, as cross-validation and searches do: each fit spends epsilon = "
-            f"{estimator.epsilon:g} on the same people, and the scores are not private. Count the fits with budget=..., or "
-            "choose privately with dpconvex.tune."
+    for step in filter(learns, steps):
+        warn(
+            f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is "
+            "part of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
         )
-    for said in found:
-        warnings.warn(said, PrivacyWarning, stacklevel=4)
     return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
 
 
