@@ -111,13 +111,13 @@ MESSAGES = {
     ),
     "a ledger without room": (
         lambda: dp.Budget(dp.Privacy(100, 1e-6), accounting="renyi"),
-        "Budget: renyi accounting has no room for a fit in epsilon = 100, delta = 1e-06, replace-one: noise beyond its cap "
-        "counts 1 + exp(epsilon of the total) times, more than delta leaves. Use 'basic'.",
+        "Budget: renyi accounting has no room for a fit in epsilon = 100, delta = 1e-06, replace-one, where noise beyond its "
+        "cap counts 1 + exp(epsilon) times. Use 'basic'.",
     ),
     "levels that add up to the intercept": (
         lambda: make_pipeline(dp.SchemaEncoder(WARDS), LINE).fit(TABLE, Y),
-        "LinearRegression: the features of ward and of intercept add up to the same, and coefficients are not determined. "
-        "Leave one level out, Categorical(levels, reference=...), or the intercept; or predict with Ridge.",
+        "LinearRegression: features of ward and of intercept add up to the same, and leave coefficients undetermined. Leave "
+        "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge.",
     ),
     "standard errors that noise leaves none of": (
         lambda: dp.LinearRegression(epsilon=0.1).fit(X, Y).coefficients_,
@@ -128,6 +128,11 @@ MESSAGES = {
         lambda: dp.Categorical(["a", "b"], reference="c"),
         "reference must be one of the levels, not 'c'.",
     ),
+    "statistics without residuals": (
+        lambda: dp.coefficients(dp.statistics(dp.load("linear_regression", features=2), DATA, ONE)),
+        "coefficients: the squared response was not released, which dp.statistics(..., SufficientStatistics('gamma', "
+        "residuals=True)) does. What was released still fits, without standard errors: fit().",
+    ),
     "a function of a partition": (
         lambda: dp.solve(LOGISTIC, dp.Partitions([lambda: 1 / 0]), ONE),
         "partition 0: the function that makes it failed with ZeroDivisionError.",
@@ -136,10 +141,10 @@ MESSAGES = {
 
 ONCE_MORE = "each fit spends epsilon = 1 on the same people"
 COPY = (
-    f"a copy of LogisticRegression is fitted, as cross-validation and searches do: {ONCE_MORE}, and the scores are not "
+    f"a copy of LogisticRegression is fitted, as cross-validation and searches do: {ONCE_MORE}, and scores are not "
     "private. Count the fits with budget=..., or choose privately with dpconvex.tune."
 )
-SCORE = "a score is computed from the data it is given, and is not private: of private data, use dpconvex.evaluate."
+SCORE = "a score is computed from data, and is not private: of private data, use dpconvex.evaluate."
 WARNINGS = {
     "a large delta": (
         lambda: dp.solve(LOGISTIC, DATA, dp.Privacy(1.0, 0.05)),
@@ -220,7 +225,7 @@ def test_a_reference_level_has_no_feature_and_leaves_coefficients_determined():
     model = make_pipeline(dp.SchemaEncoder(less), dp.LinearRegression(epsilon=100.0, fit_intercept=True, seed=0))
     assert model.fit(TABLE, Y)[-1].coefficients_.names == ("x0", "intercept")
     refused = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.TemplateError, match="not determined"):
+    with pytest.raises(dp.TemplateError, match="undetermined"):
         make_pipeline(dp.SchemaEncoder(WARDS), clone(LINE).set_params(budget=refused)).fit(TABLE, Y)
     assert not refused.entries
 

@@ -128,10 +128,10 @@ class Entry:
     dataset: str = ""
 
     @property
-    def origin(self) -> str:
-        """Time, user, host and data set, as far as they are known."""
-        by = "@".join(filter(None, (self.user, self.host)))
-        return ", ".join(filter(None, (self.time, by, self.dataset)))
+    def named(self) -> str:
+        """The label, with what is known of where the entry is from."""
+        origin = ", ".join(filter(None, (self.time, self.user, self.host, self.dataset)))
+        return f"{self.label} ({origin})" if origin else self.label
 
     @property
     def known(self) -> Event:

@@ -12,7 +12,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.options import warn_of_score
+from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels, label_entries
@@ -49,6 +49,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     """
 
     classes: Sequence[Any] = (0, 1)
+    score = scored(ClassifierMixin.score)
 
     def _labels(self) -> tuple[Any, ...]:
         labels = Choice(self.classes).values
@@ -64,11 +65,6 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         declared = self._labels()
         check_labels("y", declared, labels)
         self.classes_ = np.array(list(declared))
-
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
-        """Return the share of right labels.  It is computed from these data, and is not private."""
-        warn_of_score(self)
-        return float(super().score(X, y, sample_weight))
 
     @property
     def coef_(self) -> Array:

@@ -42,9 +42,7 @@ def warn_of_more(estimator: Any) -> None:
     """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones."""
     name, spent = type(estimator).__name__, f"each fit spends epsilon = {estimator.epsilon:g} on the same people"
     if is_copy(estimator):
-        search = (
-            f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and the scores are not private"
-        )
+        search = f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and scores are not private"
         warn(f"{search}. Count the fits with budget=..., or choose privately with dpconvex.tune.")
     elif "release_" in vars(estimator) and estimator.budget is None and estimator.seed is None:
         warn(f"this {name} was fitted before: {spent}, if the data are about them. Count the fits with budget=....")
@@ -54,8 +52,13 @@ def is_copy(estimator: Any) -> bool:
     return getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None
 
 
-def warn_of_score(estimator: Any) -> None:
-    if estimator.seed is None and not is_copy(estimator):
-        warn(
-            "a score is computed from the data it is given, and is not private: of private data, use dpconvex.evaluate."
-        )
+def scored(score: Callable[..., float]) -> Callable[..., float]:
+    """Let a score say that it is not private."""
+
+    @wraps(score)
+    def told(self: Any, *arguments: Any, **options: Any) -> float:
+        if self.seed is None and not is_copy(self):
+            warn("a score is computed from data, and is not private: of private data, use dpconvex.evaluate.")
+        return score(self, *arguments, **options)
+
+    return told

@@ -12,7 +12,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.options import warn_of_more, warn_of_score
+from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
 from dpconvex.language.record import counted
 from dpconvex.language.schema_columns import Categorical, interval
@@ -53,6 +53,7 @@ class PrivateRegressor(
     """
 
     bounds: tuple[float, float] = (-1.0, 1.0)
+    score = scored(RegressorMixin.score)
 
     def _scale(self) -> tuple[float, float]:
         """Return the middle of the declared bounds, and half of what is between them."""
@@ -71,11 +72,6 @@ class PrivateRegressor(
         """Predict from the released parameters, in the units of the target; costs no privacy."""
         middle, half = self._scale()
         return np.asarray(middle + half * super().predict(X))
-
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
-        """Return the R squared.  It is computed from these data, and is not private."""
-        warn_of_score(self)
-        return float(super().score(X, y, sample_weight))
 
     @property
     def coef_(self) -> Array:
@@ -170,10 +166,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
         if not hasattr(self, "statistics_"):
-            remedy = "More records, a delta, a larger epsilon or fewer features help"
-            raise NotConverged(
-                f"a pure promise of epsilon = {self.epsilon:g} leaves no standard errors here. {remedy}."
-            )
+            why = f"a pure promise of epsilon = {self.epsilon:g} leaves no standard errors here"
+            raise NotConverged(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
         (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
@@ -222,11 +216,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             alike = [n for n, c in schema.features.items() if isinstance(c, Categorical) and not c.reference]
             alike += [] if schema.unit else ["intercept"] * self.fit_intercept + ["constant"] * bool(schema.constant)
             if len(alike) > 1:
-                why = (
-                    f"the features of {' and of '.join(alike)} add up to the same, and coefficients are not determined"
-                )
+                why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
                 remedy = (
-                    "Leave one level out, Categorical(levels, reference=...), or the intercept; or predict with Ridge"
+                    "Leave a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
                 )
                 raise TemplateError(f"LinearRegression: {why}. {remedy}.")
         instead = self._ridge(self.n_features_in_, self.size or max(counted(data), 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from traceback import walk_stack
 from typing import Any
 
@@ -29,8 +28,6 @@ ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
 # What copies of an estimator share.  Workers are not sent these: the ledger, what solves, and a template, which stay here.
 SHARED = ("budget", "mechanism", "backend", "learner")
-# A pipeline calls its last step from its own `fit`, through a few wrappers.
-DEPTH = 15
 SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
 
 
@@ -162,7 +159,7 @@ def schema_before(estimator: Any) -> Schema | None:
     Warns of steps that learn without paying.
     """
     steps: list[Any] = []
-    for frame, _ in islice(walk_stack(None), DEPTH):
+    for frame, _ in walk_stack(None):
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
             steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]

@@ -250,9 +250,8 @@ class Categorical(Levels):
 
     def names(self, name: str) -> list[str]:
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
-        return [f"{name} = {level}" for level in self.levels if level != self.reference] + [
-            f"{name}: {what}" for what in further
-        ]
+        levels = [f"{name} = {level}" for level in self.levels if level != self.reference]
+        return [*levels, *(f"{name}: {what}" for what in further)]
 
 
 KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}

@@ -297,9 +297,8 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
     if several == (grid is not None):
         example = "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})"
         raise TemplateError(f"tune: pass several templates or estimators, or one estimator with a grid, as {example}.")
-    if not several:
-        candidates = varied(candidates, grid)
-    given = candidates if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    found = candidates if several else varied(candidates, grid)
+    given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
     named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")

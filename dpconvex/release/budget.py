@@ -79,10 +79,8 @@ class Budget:
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else replaceable(path).absolute()
         if not self._rule.left(()).epsilon and not (self.path and self.path.exists()):
-            why = "noise beyond its cap counts 1 + exp(epsilon of the total) times, more than delta leaves"
-            raise TemplateError(
-                f"Budget: {accounting} accounting has no room for a fit in {privacy}: {why}. Use 'basic'."
-            )
+            why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
+            raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
@@ -154,14 +152,10 @@ class Budget:
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")
-        if not isinstance(self.dataset, str):
-            raise TemplateError(
-                f"Budget: dataset must be a text, your name for the data, not {type(self.dataset).__name__}."
-            )
         if privacy.adjacency != self.privacy.adjacency:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
-        item = Entry(label, privacy, event, **origin(), dataset=self.dataset)
+        item = Entry(label, privacy, event, **origin(), dataset=str(self.dataset))
         if self.path is None and self._process != this_process():
             why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
             raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
@@ -209,14 +203,11 @@ class Budget:
     def _repr_html_(self) -> str:
         found = self.entries
         spent, left = self._rule.spent(found), self._rule.left(found)
-        promises = [(text(item.privacy.epsilon), text(item.privacy.delta)) for item in found]
-        rows = [(i.label, *promise, str(i.known), i.origin) for i, promise in zip(found, promises, strict=True)]
-        rows += [
-            (name, text(of.epsilon), text(of.delta), "", "") for name, of in (("spent in all", spent), ("left", left))
-        ]
+        rows = [(item.named, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
+        rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
-        table = aligned(["release", "epsilon", "delta", "known as", "when, by whom, on what"], rows, numbers=(1, 2))
+        table = aligned(["release", "epsilon", "delta", "known as"], rows, numbers=(1, 2))
         return f"{head}<p>{bar(part)} {100 * part:.0f} % spent</p>{table}"
 
     def __str__(self) -> str:
@@ -226,7 +217,7 @@ class Budget:
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
             *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
-            *(f"  - {i.label}: {i.privacy}; {i.known}{f' ({i.origin})' if i.origin else ''}" for i in found),
+            *(f"  - {item.named}: {item.privacy}; {item.known}" for item in found),
         ]
         return "\n".join(lines)
 

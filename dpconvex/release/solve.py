@@ -112,7 +112,7 @@ def statistics(
     privacy : Privacy
         Of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
-        By default with Gaussian noise, or Gamma noise for a promise without delta.
+        By default with Gaussian noise, or Gamma noise for a promise without delta; `coefficients` need ``residuals=True``.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
         directions than in others.
