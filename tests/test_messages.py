@@ -92,7 +92,7 @@ MESSAGES = {
     ),
     "a grid of what is no option": (
         lambda: dp.tune(dp.PrivateEstimator(), DATA, ONE, grid={"C": [1]}),
-        "tune: grid must map an estimator's options (adjacency, backend, budget, clip, delta, epsilon, fit_intercept, "
+        "tune: grid must map options of an estimator (adjacency, backend, budget, clip, delta, epsilon, fit_intercept, "
         "intercept_scaling, learner, mechanism, radius, regularization, seed, size, whitening) to lists of values, not be "
         "{'C': [1]} of PrivateEstimator().",
     ),

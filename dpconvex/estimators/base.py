@@ -33,7 +33,6 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
-from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import verify
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
@@ -307,21 +306,12 @@ class Private(BaseEstimator):
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the estimator as data: what was released as the bytes of its file."""
+        """Return the estimator as data: what was released is pickled as the bytes of its file."""
         state: dict[str, Any] = dict(super().__getstate__())
         if state.get("learner") is not None or ("release_" in state and self.release_.source is None):
             why = "functions of templates of your own are not pickled, nor labels that JSON has no form for"
             raise TypeError(f"{why}: save the release, and read it with dpconvex.Release.load(path, template=...).")
-        return state | {name: state[name].to_bytes() for name in ("release_", "statistics_") if name in state}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild a fitted estimator, with the functions of its problem as it was fitted."""
-        super().__setstate__(state)
-        if "release_" in state:
-            self.release_ = Release.from_bytes(state["release_"], load)
-        if "statistics_" in state:
-            name, options = self.release_.source or ("", {})
-            self.statistics_ = Statistics.from_bytes(state["statistics_"], load(name, **options))
+        return state
 
     # Display
 

@@ -319,13 +319,13 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
 def varied(estimator: Any, grid: Any) -> dict[str, Any]:
     """Return copies of an estimator with all combinations of the values of options."""
     options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
-    lists = isinstance(grid, Mapping) and all(isinstance(v, Iterable) and not isinstance(v, str) for v in grid.values())
-    if not lists or not set(grid) <= set(options):
-        known = f"an estimator's options ({', '.join(options)})" if options else "the options of an estimator"
+    if not (isinstance(grid, Mapping) and set(grid) <= set(options)):
+        known = f"options of an estimator ({', '.join(options)})" if options else "the options of an estimator"
         raise TemplateError(f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}.")
     settings = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    names = [", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings]
-    return {name: type(estimator)(**{**options, **one}) for name, one in zip(names, settings, strict=True)}
+    made = [type(estimator)(**{**options, **one}) for one in settings]
+    names = (", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings)
+    return dict(zip(names, made, strict=True))
 
 
 def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
