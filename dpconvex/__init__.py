@@ -6,6 +6,7 @@ The public names are listed in ``__init__.pyi``.  Each is imported from its modu
 
 import re
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,11 +25,11 @@ if find_spec("sklearn") is None:  # what needs it is left out of listings, and s
 
 
 def __getattr__(name: str) -> object:
+    if name in ("datasets", "plots"):  # modules that are there, and not listed
+        return import_module(f"{__name__}.{name}")
     if name not in _names:
-        near = [f". Did you mean {found!r}?" for found in get_close_matches(name, __all__, n=1)]
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}{''.join(near)}"
-        )
+        near = "".join(f"Did you mean {found!r}? " for found in get_close_matches(name, __all__, n=1))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {near}All names: dir({__name__}).")
     try:
         value = globals()[name] = _load(name)
     except ModuleNotFoundError as error:

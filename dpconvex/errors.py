@@ -5,6 +5,10 @@ and the remedy apart, so that a program can read them as well as a person.
 """
 
 import re
+import sys
+import warnings
+import weakref
+from traceback import walk_stack
 
 
 class DPConvexError(Exception):
@@ -23,7 +27,24 @@ class DomainError(DPConvexError, ValueError):
 
 
 class PrivacyWarning(UserWarning):
-    """Something around a private step is not private, or is paid for more often than it seems."""
+    """Something around a private step is not private, or paid for more often than it seems, or it protects or tells little."""
+
+
+SAID: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()  # in each search of scikit-learn
+BETWEEN = ("dpconvex", "numpy", "sklearn", "joblib")  # nobody there is told
+
+
+def warn(said: str) -> None:
+    """Warn, in their line, whoever called this package or had it called; within a search or a cross-validation, once."""
+    frames = [frame for frame, _ in walk_stack(sys._getframe(1))]
+    owners = [frame.f_locals.get("self") for frame in frames]
+    kinds = [{kind.__name__ for kind in type(owner).__mro__} for owner in owners]
+    searches = [owner for owner, names in zip(owners, kinds, strict=True) if names & {"BaseSearchCV", "Parallel"}]
+    told = SAID.setdefault(searches[-1], set()) if searches else set()
+    outside = [frame.f_globals.get("__name__", "").partition(".")[0] not in BETWEEN for frame in frames[:-1]]
+    if said not in told:
+        told.add(said)
+        warnings.warn(said, PrivacyWarning, stacklevel=2 + [*outside, True].index(True))
 
 
 class NotConverged(DPConvexError, RuntimeError):

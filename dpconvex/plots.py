@@ -81,15 +81,22 @@ def error_bands(
 
 
 def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
-    """Draw where the epsilon of a `dpconvex.Certificate` goes, one bar for each part; axes as for `error_bands`."""
-    drawn = dressed(axes, xlabel=f"share of epsilon = {certificate.epsilon:g}, in per cent")
-    names = [what.split(":")[0].split(",")[0] for _, what in certificate.shares()]
-    shares = [100 * spent / certificate.epsilon for spent, _ in certificate.shares()]
-    bars = drawn.barh(names, shares, color=PRIVATE, height=0.6)
-    drawn.bar_label(bars, fmt="{:.3g} %", padding=4, fontsize=9)
+    """Draw where the epsilon of a `dpconvex.Certificate` goes, in parts, or of a `dpconvex.Budget`; axes as for `error_bands`."""
+    if hasattr(certificate, "entries"):
+        epsilon, title, unit = certificate.privacy.epsilon, f"{certificate.accounting} accounting", 1.0
+        parts = [(entry.label, entry.privacy.epsilon) for entry in certificate.entries]
+        parts += [("spent in all", certificate.spent.epsilon), ("left", certificate.remaining.epsilon)]
+        drawn, form = dressed(axes, xlabel=f"epsilon, of {epsilon:g}"), "{:.3g}"
+    else:
+        epsilon, title, unit = certificate.epsilon, certificate.mechanism, 100 / certificate.epsilon
+        parts = [(what.split(":")[0].split(",")[0], spent) for spent, what in certificate.shares()]
+        drawn, form = dressed(axes, xlabel=f"share of epsilon = {epsilon:g}, in per cent"), "{:.3g} %"
+    bars = drawn.barh(range(len(parts)), [unit * spent for _, spent in parts], color=PRIVATE, height=0.6)
+    drawn.set_yticks(range(len(parts)), [name for name, _ in parts])
+    drawn.bar_label(bars, fmt=form, padding=4, fontsize=9)
     drawn.invert_yaxis()
-    drawn.set_xlim(0, 112)
-    drawn.set_title(certificate.mechanism, loc="left", fontsize=11)
+    drawn.set_xlim(0, 1.12 * unit * epsilon)
+    drawn.set_title(title, loc="left", fontsize=11)
     return drawn
 
 

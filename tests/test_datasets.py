@@ -99,6 +99,12 @@ def test_pictures_show_what_they_were_given():
     widths = [bar.get_width() for bar in plots.spending(certificate).patches]
     assert widths == pytest.approx([100 * spent for spent, _ in certificate.shares()])
 
+    budget = dp.Budget(dp.Privacy(3.0))
+    budget.spend(dp.Privacy(1.0), "March")
+    drawn = plots.spending(budget)
+    assert [tick.get_text() for tick in drawn.get_yticklabels()] == ["March", "spent in all", "left"]
+    assert [bar.get_width() for bar in drawn.patches] == [1.0, 1.0, 2.0]
+
     mean, precision = np.array([1.0, -2.0, 5.0]), np.diag([4.0, 1.0, 9.0])
     axes = plots.gaussians([mean, [[0.0, 0.0, 0.0]]], [precision, [np.eye(3)]], labels=["a", "b"])
     line = np.array(axes.lines[0].get_data()).T - mean[:2]

@@ -114,11 +114,24 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its promise."""
+    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its promise.
+
+    Also when (UTC), by whom, on which machine, and on which data, by the name that the `Budget` was given; older lines lack them.
+    """
 
     label: str
     privacy: Privacy
     event: Event | None = None
+    time: str = ""
+    user: str = ""
+    host: str = ""
+    dataset: str = ""
+
+    @property
+    def named(self) -> str:
+        """The label, with what is known of where the entry is from."""
+        origin = ", ".join(filter(None, (self.time, self.user, self.host, self.dataset)))
+        return f"{self.label} ({origin})" if origin else self.label
 
     @property
     def known(self) -> Event:

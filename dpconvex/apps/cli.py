@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 import dpconvex as dp
 from dpconvex.checker.files import replayed
@@ -163,9 +163,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        hint = "; a value that begins with a minus is written after =, as in --labels=-1,1"
+        super().error(message + hint * message.endswith("expected one argument"))
+
+
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="dpconvex",
         description="Convex learners that are proved differentially private, fitted and released.",
         epilog=ABOUT,

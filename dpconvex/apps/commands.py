@@ -25,6 +25,7 @@ from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import locate, options as options_of
 from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.release.budget import ORIGIN
 from dpconvex.release.files import writable, write_whole
 from dpconvex.release.verify import analyse
 
@@ -78,6 +79,7 @@ def budget(chosen: argparse.Namespace) -> None:
     data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
     data["spends"] = [
         {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+        | {name: getattr(e, name) for name in ORIGIN}
         for e in entries
     ]
     data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
@@ -213,8 +215,14 @@ def evaluate(chosen: argparse.Namespace) -> None:
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
     found = dp.evaluate(declared.learner, release, data, promise, **options)
-    measured = {"error": found.error, "interval": list(found.interval), "records": found.records}
-    told(chosen, measured | {"private": found.spent is not None}, found)
+    measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
+    measured |= {"records": found.records, "private": found.spent is not None}
+    said = str(found)
+    if declared.schema.label_bounds is not None:  # which became -1 and 1
+        lower, upper = declared.schema.label_bounds
+        root = measured["root_mean_square"] = found.error**0.5 * (upper - lower) / 2
+        said += f"\nIn the units of {declared.schema.label}: {root:.4g} (root mean square)"
+    told(chosen, measured, said)
 
 
 # Columns, options, learners, promises and budgets

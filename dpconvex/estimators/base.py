@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
+from dpconvex.estimators.options import explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
@@ -32,7 +33,6 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
-from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import verify
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
@@ -123,6 +123,8 @@ class Private(BaseEstimator):
             own.setdefault("Examples", inspect.cleandoc(cls.example.format(name=cls.__name__)))
         cls.__doc__ = "\n\n".join([head, *(f"{title}\n{'-' * len(title)}\n{text}" for title, text in own.items())])
         dataclass(eq=False, repr=False, kw_only=True)(cls)
+        for method in {"__init__", "fit"} & vars(cls).keys():
+            setattr(cls, method, explained(vars(cls)[method]))
 
     # Declaration
 
@@ -161,6 +163,7 @@ class Private(BaseEstimator):
 
     # Data
 
+    @explained
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
 
@@ -216,6 +219,7 @@ class Private(BaseEstimator):
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
+        warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         label = f"fit {type(self).__name__}"
         return fit(self.template(self.n_features_in_), data, self.privacy(), label=label, **options)
@@ -302,21 +306,12 @@ class Private(BaseEstimator):
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the estimator as data: what was released as the bytes of its file."""
+        """Return the estimator as data: what was released is pickled as the bytes of its file."""
         state: dict[str, Any] = dict(super().__getstate__())
         if state.get("learner") is not None or ("release_" in state and self.release_.source is None):
             why = "functions of templates of your own are not pickled, nor labels that JSON has no form for"
             raise TypeError(f"{why}: save the release, and read it with dpconvex.Release.load(path, template=...).")
-        return state | {name: state[name].to_bytes() for name in ("release_", "statistics_") if name in state}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild a fitted estimator, with the functions of its problem as it was fitted."""
-        super().__setstate__(state)
-        if "release_" in state:
-            self.release_ = Release.from_bytes(state["release_"], load)
-        if "statistics_" in state:
-            name, options = self.release_.source or ("", {})
-            self.statistics_ = Statistics.from_bytes(state["statistics_"], load(name, **options))
+        return state
 
     # Display
 

@@ -12,6 +12,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels, label_entries
@@ -48,6 +49,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     """
 
     classes: Sequence[Any] = (0, 1)
+    score = scored(ClassifierMixin.score)
 
     def _labels(self) -> tuple[Any, ...]:
         labels = Choice(self.classes).values

@@ -11,6 +11,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.options import scored
 from dpconvex.language.template import Template
 
 
@@ -60,6 +61,7 @@ class PrivateEstimator(Private):
             raise AttributeError("a regressor has no classes_.")
         return np.array(list(self._labels()))
 
+    @scored
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the share of right labels, or R squared.  It is computed from these data, and is not private."""
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))

@@ -12,12 +12,20 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
-from dpconvex.language.schema_columns import interval
+from dpconvex.language.record import counted
+from dpconvex.language.schema_columns import Categorical, interval
 from dpconvex.language.validation import check_column
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
+from dpconvex.release.release import functions_of
 from dpconvex.release.solve import statistics
-from dpconvex.release.statistics import Coefficients, Statistics, coefficients
+from dpconvex.release.statistics import Coefficients, Statistics, coefficients, fields_of
+from dpconvex.release.verify import form_of
+
+# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and no standard errors held.
+FAR = 6.0
 
 
 class PrivateRegressor(
@@ -45,6 +53,7 @@ class PrivateRegressor(
     """
 
     bounds: tuple[float, float] = (-1.0, 1.0)
+    score = scored(RegressorMixin.score)
 
     def _scale(self) -> tuple[float, float]:
         """Return the middle of the declared bounds, and half of what is between them."""
@@ -129,9 +138,10 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
     The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
-    Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, and
-    `coefficients_` and `coef_std_` raise `NotConverged`.  With `fit_intercept` there is a parameter for the constant, which makes
-    records no longer here: `intercept_scaling` is not used.
+    Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, or,
+    under a pure promise where public numbers tell, the fit of `Ridge` (a mechanism by name leaves that out); `coefficients_` and
+    `coef_std_` then raise `NotConverged`.  With `fit_intercept` there is a parameter for the constant, which makes records no
+    longer here: `intercept_scaling` is not used.
 
     Parameters
     ----------
@@ -155,6 +165,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     def coefficients_(self) -> Coefficients:
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
+        if not hasattr(self, "statistics_"):
+            why = f"a pure promise of epsilon = {self.epsilon:g} leaves no standard errors here"
+            raise NotConverged(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
         (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
@@ -179,8 +192,45 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Standard error of `intercept_`; 0 where none is fitted."""
         return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
 
+    def certificate(self, features: int, size: int) -> Certificate:
+        instead = self._ridge(features, size)
+        return super().certificate(features, size) if instead is None else instead.certificate(features, size)
+
+    def _ridge(self, features: int, size: int) -> Ridge | None:
+        """Return what fits better where a pure promise leaves no standard errors, as public numbers say."""
+        if self.delta or self.mechanism is not None:
+            return None
+        template, proof = self.template(features), super().certificate(features, size)
+        moments = mechanism_of(proof, form_of(template)).moments(form_of(template), self.adjacency)
+        nothing = Statistics(np.zeros(moments.count), moments, fields_of(template), proof, proof.privacy, "", template)
+        count = features + self.fit_intercept  # of eigenvalues, of which the least is no larger than their mean
+        largest = size * (self.radius**2 + self.fit_intercept) / count
+        if largest > FAR * nothing.quadratic().edge(np.arange(count)):
+            return None
+        return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
+
     def fit(self, X: Any, y: Any = None) -> Any:
-        self.statistics_: Statistics = self._fitted(statistics, self._data(X, y))
+        """Fit privately; a schema whose categories make the coefficients undetermined is refused before that."""
+        data, schema = self._data(X, y), self.schema_
+        if schema is not None:
+            alike = [n for n, c in schema.features.items() if isinstance(c, Categorical) and not c.reference]
+            alike += [] if schema.unit else ["intercept"] * self.fit_intercept + ["constant"] * bool(schema.constant)
+            if len(alike) > 1:
+                why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
+                remedy = (
+                    "Leave a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
+                )
+                raise TemplateError(f"LinearRegression: {why}. {remedy}.")
+        instead = self._ridge(self.n_features_in_, self.size or max(counted(data), 1))
+        if instead is not None:
+            warn_of_more(self)
+            self.__dict__.pop("statistics_", None)
+            found, count = instead.fit(X, y).release_, self.n_features_in_
+            learnt = {"w": found["w"][:count], "b": found["w"][-1] * instead._constant()}
+            parameters = {variable.name: learnt[variable.name] for variable in self.template(count).variables}
+            self.release_ = replace(found, parameters=parameters, **functions_of(self.template(count)))
+            return self
+        self.statistics_: Statistics = self._fitted(statistics, data)
         self.release_, learner = self.statistics_.fit(), self.statistics_.template
         assert learner is not None
         try:

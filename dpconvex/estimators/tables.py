@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from traceback import walk_stack
 from typing import Any
 
@@ -19,7 +17,7 @@ from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from dpconvex.errors import DomainError, PrivacyWarning, TemplateError
+from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.features.transformers import TableTransformer
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
@@ -30,8 +28,6 @@ ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
 # What copies of an estimator share.  Workers are not sent these: the ledger, what solves, and a template, which stay here.
 SHARED = ("budget", "mechanism", "backend", "learner")
-# A pipeline calls its last step from its own `fit`, through a few wrappers.
-DEPTH = 14
 SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
 
 
@@ -160,28 +156,19 @@ class SchemaEncoder(TableTransformer):
 def schema_before(estimator: Any) -> Schema | None:
     """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well.
 
-    Warns of steps that learn without paying, and of copies without a budget, as searches fit them.
+    Warns of steps that learn without paying.
     """
     steps: list[Any] = []
-    for frame, _ in islice(walk_stack(None), DEPTH):
+    for frame, _ in walk_stack(None):
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
             steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
             break
-    found = [
-        f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is part "
-        "of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
-        for step in steps
-        if learns(step)
-    ]
-    if getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None:
-        found.append(
-            f"a copy of {type(estimator).__name__} is fitted, as cross-validation and searches do: each fit spends epsilon = "
-            f"{estimator.epsilon:g} on the same people, and the scores are not private. Count the fits with budget=..., or "
-            "choose privately with dpconvex.tune."
+    for step in filter(learns, steps):
+        warn(
+            f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is "
+            "part of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
         )
-    for said in found:
-        warnings.warn(said, PrivacyWarning, stacklevel=4)
     return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
 
 

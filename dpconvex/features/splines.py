@@ -216,6 +216,12 @@ class SplineEncoder(TableTransformer):
         names = ((" and ".join(axis.name for axis in block.axes), block.root.shape[1]) for block in self.blocks())
         return np.array([f"{name}: {k}" for name, count in names for k in range(count)], dtype=object)
 
+    def _schema(self) -> Schema:
+        """Return the schema with a feature for every level: curves are centred anyway."""
+        found = super()._schema()
+        whole = {n: replace(c, reference=None) if isinstance(c, Categorical) else c for n, c in found.features.items()}
+        return replace(found, features=whole)
+
     def _knots(self, name: str, column: Column) -> Array:
         given = (self.knots or {}).get(name)
         if given is None:

@@ -172,7 +172,12 @@ def taken(value: Any) -> Any:
         if not hasattr(value, "compute"):
             raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
         value = value.compute(scheduler="synchronous")
-    return value() if callable(value) else value
+    try:
+        return value() if callable(value) else value
+    except (DPConvexError, OSError):  # another attempt may read a file
+        raise
+    except Exception as error:
+        raise DomainError(f"the function that makes it failed with {type(error).__name__}.") from error
 
 
 def checked(
@@ -348,7 +353,8 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
-            return DomainError(f"a partition cannot be read: {type(error).__name__}, which its worker cannot send.")
+            what = type(error.__cause__ or error).__name__
+            return DomainError(f"a partition cannot be read: {what}, which its worker cannot send.")
         return error
 
 

@@ -84,7 +84,8 @@ class Privacy:
 
 def check_privacy(owner: str, privacy: object) -> None:
     if not isinstance(privacy, Privacy):
-        raise TemplateError(f"{owner}: privacy must be a Privacy, not {type(privacy).__name__}.")
+        example = f"Privacy(epsilon={privacy if is_real(privacy) else 1.0})"
+        raise TemplateError(f"{owner}: privacy must be a Privacy, such as {example}, not {privacy!r:.60}.")
 
 
 @contextmanager

@@ -67,11 +67,12 @@ class Column:
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
             said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
-            remedy = "declare what holds by definition, or say clip=True (--clip) to move it to the nearest bound"
+            remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         places = np.clip(numbers, lower, upper)
         if isinstance(self, Categorical):
-            return np.eye(int(upper) + 1)[places.astype(np.int64)]
+            kept = [k for k in range(int(upper) + 1) if self.levels[k : k + 1] != (self.reference,)]
+            return np.eye(int(upper) + 1)[places.astype(np.int64)][:, kept]
         return ((places - lower) / (upper - lower) - 0.5)[:, None]
 
     @property
@@ -82,7 +83,7 @@ class Column:
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
-        further = {"other": True} if getattr(self, "other", False) else {}
+        further = {name: value for name in ("other", "reference") if (value := getattr(self, name, None))}
         further |= {} if self.missing is None else {"missing": self.missing}
         return {self.kind: self.content, **further} if further or self.kind != "bounds" else self.content
 
@@ -227,11 +228,14 @@ class Categorical(Levels):
         Whether other levels share a feature; otherwise they are an error.
     missing : None, "indicator" or a level
         As for `Numeric`.
+    reference : None or a level
+        One that gets no feature, so that features do not add up to a constant: `LinearRegression` with an intercept needs that.
     """
 
     levels: Sequence[str]
     other: bool = False
     missing: str | None = None
+    reference: str | None = None
 
     kind: ClassVar[str] = "levels"
     square: ClassVar[float] = 1.0
@@ -239,11 +243,15 @@ class Categorical(Levels):
     def __post_init__(self) -> None:
         if not isinstance(self.other, bool):
             raise TemplateError(f"other must be true or false, not {self.other!r}.")
+        self.__dict__["reference"] = None if self.reference is None else text_of(self.reference)
+        if self.reference is not None and self.reference not in levels_of(self.levels):
+            raise TemplateError(f"reference must be one of the levels, not {self.reference!r}.")
         super().__post_init__()
 
     def names(self, name: str) -> list[str]:
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
-        return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
+        levels = [f"{name} = {level}" for level in self.levels if level != self.reference]
+        return [*levels, *(f"{name}: {what}" for what in further)]
 
 
 KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
@@ -259,7 +267,7 @@ def column_of(name: str, declared: Any) -> Column:
         if len(kinds) != 1:
             raise TemplateError(f"declare one of {', '.join(KINDS)}.")
         kind, content = kinds[0], rest.pop(kinds[0])
-        for key in rest.keys() - {"missing", *(["other"] if kind == "levels" else [])}:
+        for key in rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}:
             raise TemplateError(f"{key!r} is not known beside {kind!r}.")
         several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
         column: Column = KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)

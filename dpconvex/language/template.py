@@ -248,6 +248,10 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
         if isinstance(error, TypeError) and "argument" in str(error):
             fields = ", ".join(record.fields)
             raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
+        if any(text in str(error) for text in ("truth value of a constraint", "Strict inequalities")):
+            why = "the loss compares symbols, as max(0, z) and `if x[0] > 0` do"
+            rules = "for max(0, z) write cvxpy.pos(z) or dpconvex.huber_hinge(z, width), for max cvxpy.maximum(a, b)"
+            raise TemplateError(f"Template: {why}; {rules}. Only fields with a Choice may decide anything.") from error
         rules = "use CVXPY's functions of them and of variables that fit; only fields with a Choice may decide anything"
         error.add_note(f"dpconvex: while the loss of a Template was formed. Continuous fields are symbols: {rules}.")
         raise

@@ -234,7 +234,10 @@ class Gate:
             count = len(excess) - int((excess <= allowed).sum())
             said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
             worst = f"worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %"
-            raise DomainError(f"field {self.name!r}: {said} ({worst}); rescale by public bounds, or pass clip=True.")
+            table = len(self.domain.shape) == 1  # of which a row may be raw columns
+            known = "declare bounds that hold by definition"
+            scale = "scale columns by public bounds (dpconvex.SchemaEncoder, unit_ball)" if table else known
+            raise DomainError(f"field {self.name!r}: {said} ({worst}); {scale}, or fit with clip=True.")
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None
 
 

@@ -14,8 +14,9 @@ from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Record
+from dpconvex.language.record import Record, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.release.budget import Budget
@@ -41,12 +42,15 @@ class Evaluation:
         Their number; a noisy one where it is protected.
     spent : Privacy or None
         None if a seed was given.
+    measure : str
+        What the error is: "error", a share, or a mean squared error and its units.
     """
 
     error: float
     interval: tuple[float, float]
     records: int
     spent: Privacy | None
+    measure: str = "error"
 
     @property
     def status(self) -> str:
@@ -56,7 +60,7 @@ class Evaluation:
     def __repr__(self) -> str:
         low, high = self.interval
         between = f"but for the noise, on these very records: between {low:.4g} and {high:.4g}"
-        return f"error {self.error:.4g} on {self.records} records ({between}); {self.status}"
+        return f"{self.measure} {self.error:.4g} on {self.records} records ({between}); {self.status}"
 
 
 @quietly
@@ -94,15 +98,20 @@ def evaluate(
     check_privacy("evaluate", privacy)
     for given, kind in ((template, Template), (release, Release)):
         if not isinstance(given, kind):
-            raise TemplateError(f"evaluate: expected a {kind.__name__}, not {type(given).__name__}.")
-    protected = privacy.adjacency == "add-remove"
-    errors = Errors(template.record, release, features, label, alone=protected)
+            its = "; pass its `release`" if hasattr(given, "release") else ""
+            raise TemplateError(f"evaluate: expected a {kind.__name__}, not a {type(given).__name__}{its}.")
+    protected, data = privacy.adjacency == "add-remove", settled(data)
+    there = {features, label, *(table(data).keys() or template.record.fields)}
+    needed = {name: domain for name, domain in template.record.fields.items() if name in there}
+    record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
+    errors = Errors(record, release, features, label, alone=protected)
     errors.check("evaluate")
     paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
-    call = Fit(data, paid, [template], Method(), None, 1 if protected else None, clip, budget, name, seed)
+    size = 1 if protected else None
+    call = Fit(data, paid, [template], Method(), None, size, clip, budget, name, seed, record=record)
     call.check()
     call.pay()
-    batch = template.record.validate(call.data, clip=clip, empty=protected)
+    batch = record.validate(call.data, clip=clip, empty=protected)
     if not protected and batch.size != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
     # Where the number of records is protected, half of the promise pays for it.
@@ -117,10 +126,13 @@ def evaluate(
     wrong, apart = noisy(errors.total(batch), errors.largest)
     records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
     domain, size = errors.record.fields[label], max(round(records), 1)
-    top = float(domain.upper - domain.lower) ** 2 if isinstance(domain, Box) else 1.0
+    top, measure = 1.0, "error"
+    if isinstance(domain, Box):
+        top = float(domain.upper - domain.lower) ** 2
+        measure = f"mean squared error of {label} between {domain.lower:g} and {domain.upper:g}:"
     low, high = (wrong - apart) / max(records + off, 1.0), (wrong + apart) / max(records - off, 1.0)
     error, low, high = np.clip(np.array([wrong / size, low, high]) * (top / errors.largest), 0.0, top).tolist()
-    return Evaluation(error, (low, high), size, None if seed is not None else paid)
+    return Evaluation(error, (low, high), size, None if seed is not None else paid, measure)
 
 
 @dataclass(frozen=True)

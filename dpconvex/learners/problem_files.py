@@ -4,6 +4,7 @@ A file defines ``template``, a function of keyword options that returns a `Templ
 """
 
 import ast
+import copyreg
 import hashlib
 import inspect
 import os
@@ -16,6 +17,8 @@ from typing import Any
 
 from dpconvex.errors import DPConvexError, TemplateError, shorten
 from dpconvex.language.template import Template
+from dpconvex.release.release import Release, plain
+from dpconvex.release.statistics import Statistics
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
@@ -68,6 +71,22 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
 def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parameter]:
     """Return the options of a problem file, in the order of its declaration, with defaults and annotations."""
     return inspect.signature(factory(locate(name_or_path))).parameters
+
+
+def reduced(found: Release | Statistics) -> tuple[Any, ...]:
+    """Pickle what was released for a shipped problem as data: the bytes of its file, and the problem's name and options."""
+    source = plain(found.source if isinstance(found, Release) else getattr(found.template, "source", None))
+    if source is None or source[0] not in shipped():
+        return tuple(found.__reduce_ex__(4))  # which fails for functions that are not at the top of a module
+    return restored, (type(found), found.to_bytes(), *source)
+
+
+def restored(kind: Any, content: bytes, name: str, options: dict[str, Any]) -> Any:
+    return kind.from_bytes(content, load(name, **options))
+
+
+for _kind in (Release, Statistics):
+    copyreg.pickle(_kind, reduced)  # type: ignore[arg-type]
 
 
 def locate(name_or_path: str | os.PathLike[str]) -> Path:

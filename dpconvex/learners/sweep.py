@@ -1,7 +1,7 @@
 """Many private fits of the same data, and how much noise each needs for all of them together to keep one promise."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,7 +81,9 @@ def sweep(
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     check_whole("sweep", draws=draws)
     templates, given = [template] if isinstance(template, Template) else list(template), total or privacies
-    promises = [given] if isinstance(given, Privacy) else list(given or ())
+    promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]
+    for privacy in promises:
+        check_privacy("sweep", privacy)
     if not templates or not promises:
         return iter(())
     method = Method(mechanism, cover, whitening)

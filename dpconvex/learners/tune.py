@@ -3,9 +3,10 @@
 Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Chunks
 from dpconvex.language.partitions import Partitions
-from dpconvex.language.privacy import Privacy, computable, left
+from dpconvex.language.privacy import Privacy, check_privacy, computable, left
 from dpconvex.language.record import table
 from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors
@@ -65,12 +66,13 @@ class Tuning:
 
 @quietly
 def tune(
-    candidates: Mapping[str, Any] | Sequence[Any],
+    candidates: Any,
     data: Mapping[str, ArrayLike],
     privacy: Privacy,
     mechanism: Mechanism | None = None,
     backend: Any = None,
     *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     selection: str = "permute-and-flip",
     split: bool = True,
     features: str = "x",
@@ -86,9 +88,11 @@ def tune(
 
     Parameters
     ----------
-    candidates : mapping of str to Template, or sequence of Template
+    candidates : mapping of str to Template, sequence of Template, or estimator
         Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
         record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits.
+    grid : mapping of str to sequence, optional
+        For one estimator: values of its options, of which all combinations are candidates.
     privacy : Privacy
         The promise of the whole.
     selection : {"permute-and-flip", "exponential"}
@@ -108,9 +112,10 @@ def tune(
     With m candidates there are m + 1 parts, and every record takes part in one fit or in the choice, so the whole costs what one
     of them costs.  `tune_repeated` fits on all of the data, with about half of epsilon for each fit, however many candidates.
     """
+    check_privacy("tune", privacy)
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    named = named_templates(candidates, data, features, label)
+    named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
     method = Method(mechanism, None, whitening)
     call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers)
@@ -146,12 +151,13 @@ def tune(
 
 @quietly
 def tune_repeated(
-    candidates: Mapping[str, Any] | Sequence[Any],
+    candidates: Any,
     data: Mapping[str, ArrayLike],
     privacy: Privacy,
     mechanism: Mechanism | None = None,
     backend: Any = None,
     *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     repetitions: Repetitions | None = None,
     features: str = "x",
     label: str = "y",
@@ -172,7 +178,7 @@ def tune_repeated(
         As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
     repetitions : Repetitions, optional
         The law of their number, by default logarithmic with mean 10; one or two times the number of candidates is sensible.
-    candidates, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
+    candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
         As for `tune`.
 
     Examples
@@ -184,8 +190,9 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
+    check_privacy("tune_repeated", privacy)
     law = repetitions if repetitions is not None else Repetitions()
-    named = named_templates(candidates, data, features, label)
+    named = named_templates(candidates, grid, data, features, label)
     if not isinstance(law, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
     method, templates = Method(mechanism, None, whitening), list(named.values())
@@ -283,12 +290,15 @@ def of_the_best(
 # Candidates
 
 
-def named_templates(
-    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str, label: str
-) -> dict[str, Template]:
+def named_templates(candidates: Any, grid: Any, data: Any, features: str, label: str) -> dict[str, Template]:
     """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
     table(data)
-    given = candidates if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
+    if several == (grid is not None):
+        example = "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})"
+        raise TemplateError(f"tune: pass several templates or estimators, or one estimator with a grid, as {example}.")
+    found = candidates if several else varied(candidates, grid)
+    given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
     named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")
@@ -304,6 +314,18 @@ def named_templates(
         if domains(template) != domains(reference):
             raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records.")
     return named
+
+
+def varied(estimator: Any, grid: Any) -> dict[str, Any]:
+    """Return copies of an estimator with all combinations of the values of options."""
+    options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
+    if not (isinstance(grid, Mapping) and set(grid) <= set(options)):
+        known = f"options of an estimator ({', '.join(options)})" if options else "the options of an estimator"
+        raise TemplateError(f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}.")
+    settings = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    made = [type(estimator)(**{**options, **one}) for one in settings]
+    names = (", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings)
+    return dict(zip(names, made, strict=True))
 
 
 def declared(name: str, candidate: Any, data: Any, features: str) -> Template:

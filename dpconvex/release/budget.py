@@ -1,16 +1,19 @@
 """What many releases promise, each chosen with knowledge of the earlier ones, adds up by one rule that was fixed before them."""
 
+import getpass
 import os
+import platform
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
 from dpconvex.core.markup import aligned, bar, paragraph
-from dpconvex.core.plain_data import built
+from dpconvex.core.plain_data import built, is_real
 from dpconvex.core.runtime import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
@@ -18,6 +21,7 @@ from dpconvex.release import ledger
 from dpconvex.release.files import replaceable
 
 VERSION = 1
+ORIGIN = ("time", "user", "host", "dataset")
 
 
 class Budget:
@@ -42,6 +46,8 @@ class Budget:
         on gradients and answers; or by Rényi divergences of one order, which is better where curvature or pure promises make up
         much of the cost.  The last two need a delta, of which a tenth is kept for what events lose beside.  By default what the
         file says, and "basic" in a new one.
+    dataset : str
+        Your name for the data, such as "visits 2026": each entry has it, with time, user and host.  It can be set.
 
     Examples
     --------
@@ -56,14 +62,25 @@ class Budget:
     """
 
     def __init__(
-        self, privacy: Privacy, path: str | os.PathLike[str] | None = None, accounting: str | None = None
+        self,
+        privacy: Privacy,
+        path: str | os.PathLike[str] | None = None,
+        accounting: str | None = None,
+        dataset: str = "",
     ) -> None:
-        if not isinstance(privacy, Privacy):
-            raise TemplateError(f"Budget: expected a Privacy as the total, not {privacy!r}.")
-        self.privacy = privacy
+        given: Any = privacy
+        if not isinstance(given, Privacy):
+            total = f"Budget(Privacy(epsilon={given if is_real(given) else 1.0})"
+            file = isinstance(given, str | os.PathLike) and repr(os.fspath(given))
+            further = f", {file}), or open one that is there: Budget.open({file})" if file else ")"
+            raise TemplateError(f"Budget: the total must be a Privacy, not {given!r}. Write {total}{further}.")
+        self.privacy, self.dataset = privacy, dataset
         self._asked = accounting
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else replaceable(path).absolute()
+        if not self._rule.left(()).epsilon and not (self.path and self.path.exists()):
+            why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
+            raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
@@ -76,12 +93,12 @@ class Budget:
                 pass
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], dataset: str = "") -> Self:
         """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             rule, _ = parsed(ledger.read(descriptor), file)
-        return cls(rule.total, file)
+        return cls(rule.total, file, dataset=dataset)
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
@@ -138,11 +155,12 @@ class Budget:
         if privacy.adjacency != self.privacy.adjacency:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
-        item = Entry(label, privacy, event)
+        item = Entry(label, privacy, event, **origin(), dataset=str(self.dataset))
         if self.path is None and self._process != this_process():
             why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
             raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
         fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
+        fields |= {name: getattr(item, name) for name in ORIGIN}
         line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
         with self._alone():
             with self._opened() as descriptor:
@@ -176,7 +194,7 @@ class Budget:
         if self.path is None:
             alone = "a budget without a file stays in its process: a copy could be spent once more"
             raise TypeError(f"{alone}. Give it a path, or leave it out of what is copied (set_params(budget=None)).")
-        return Budget.open, (str(self.path),)
+        return Budget.open, (str(self.path), self.dataset)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f", path={str(self.path)!r}"
@@ -185,7 +203,7 @@ class Budget:
     def _repr_html_(self) -> str:
         found = self.entries
         spent, left = self._rule.spent(found), self._rule.left(found)
-        rows = [(item.label, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
+        rows = [(item.named, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
         rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
@@ -199,7 +217,7 @@ class Budget:
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
             *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
-            *(f"  - {item.label}: {item.privacy}; {item.known}" for item in found),
+            *(f"  - {item.named}: {item.privacy}; {item.known}" for item in found),
         ]
         return "\n".join(lines)
 
@@ -226,6 +244,14 @@ class Budget:
         if entries[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{path}: spends that were in this ledger are gone; restore the file.")
         self._rule, self._seen, self._content = rule, entries, content
+
+
+def origin() -> dict[str, str]:
+    """Return the time, and the user and the host as far as the system knows them."""
+    user = ""
+    with suppress(KeyError, ImportError, OSError):
+        user = getpass.getuser()
+    return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "user": user, "host": platform.node()}
 
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:

@@ -1,6 +1,7 @@
 """The private fit, and the private release of sums: data enter after the certificate is fixed and paid for."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.events import Event
 from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import check_whole, is_whole
-from dpconvex.errors import DomainError, NotPrivate, TemplateError
+from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch
 from dpconvex.language.partitions import settled
@@ -20,7 +21,7 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import perturb
-from dpconvex.mechanisms.private_whitening import whitened_matrix
+from dpconvex.mechanisms.private_whitening import level, whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
@@ -32,6 +33,8 @@ from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
+
+MOST_EPSILON = 50.0  # Promises beyond this are warned of
 
 
 @quietly
@@ -109,7 +112,7 @@ def statistics(
     privacy : Privacy
         Of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
-        By default with Gaussian noise, or Gamma noise for a promise without delta.
+        By default with Gaussian noise, or Gamma noise for a promise without delta; `coefficients` need ``residuals=True``.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
         directions than in others.
@@ -170,10 +173,26 @@ class Fit:
         self.protected = self.privacy.adjacency == "add-remove"
 
     def check(self, *fits: Proved) -> None:
-        """Refuse, before anything is paid, what would fail whatever the values are."""
+        """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
         self.record.check_form(self.data, empty=self.protected)
         for fit in fits:
             confirm(fit.certificate)
+        for said in [] if self.seed is not None else self.doubts(fits[:1]):
+            warn(said)
+
+    def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
+        """Say why a promise hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
+        epsilon, delta, size = self.privacy.epsilon, self.privacy.delta, self.size
+        if epsilon > MOST_EPSILON:
+            yield f"epsilon = {epsilon:g} protects nobody: odds change by up to exp({epsilon:g}). 1 is strong, and 10 weak."
+        if delta * size >= 1:
+            publishing = "which a release of one record, drawn at random, would keep"
+            yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, say."
+        for fit in fits:
+            count = sum(math.prod(variable.shape) for variable in fit.template.variables)
+            signal = size * (level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
+            if size < 2 * count and signal < 4:
+                yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."
 
     def pay(self, event: Event | None = None) -> None:
         pay(self.budget, self.privacy, self.label, event)

@@ -208,7 +208,9 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         raise TemplateError("coefficients: the loss has no offset; declare one, or release without whitening.")
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
-        raise TemplateError("coefficients: the squared response is left out; use SufficientStatistics(residuals=True).")
+        mechanism = f"SufficientStatistics({statistics.certificate.noise!r}, residuals=True)"
+        why = f"the squared response was not released, which dp.statistics(..., {mechanism}) does"
+        raise TemplateError(f"coefficients: {why}. What was released still fits, without standard errors: fit().")
     if len(noisy.parts) > 1:
         raise TemplateError("coefficients: the loss is not that of one linear regression; it falls into several.")
     q = noisy.hessian.toarray()

@@ -3,6 +3,7 @@
 import pickle
 import re
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import cvxpy as cp
@@ -208,6 +209,7 @@ TABLE = pd.DataFrame({"age": RNG.integers(0, 100, 400), "colour": RNG.choice(["r
 FEATURES = {"age": (0, 100), "colour": dp.Categorical(["red", "green"])}
 SICK = dp.Schema(FEATURES, "sick", ["no", "yes"])
 COST = dp.Schema(FEATURES, "cost", label_bounds=(0, 1000))
+LESS = replace(COST, features=FEATURES | {"colour": dp.Categorical(["red", "green"], reference="red")})
 YES = {"epsilon": 20.0, "classes": ("no", "yes")}
 
 
@@ -218,7 +220,7 @@ YES = {"epsilon": 20.0, "classes": ("no", "yes")}
         (dp.LogisticRegression(**YES, delta=1e-6, whitening=True, fit_intercept=True), SICK),
         (dp.OrdinalRegressor(**YES), SICK),
         (dp.Ridge(epsilon=20.0, bounds=(0, 1000), fit_intercept=True), COST),
-        (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), COST),
+        (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), LESS),
     ],
 )
 def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, capsys):

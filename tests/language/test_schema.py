@@ -24,7 +24,7 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
         ("age,hours,sick,age\n1,2,no,3\n", r"2 columns are called 'age'"),
         ("age,hours,sick\n1,2,no\n1,2\n", r"line 3: 2 cells, but the header has 3"),
         ("age,hours,sick\n1,2,no\n1,two,no\n", r"line 3, column 'hours': 'two' is not a finite number"),
-        ("age,hours,sick\n101,2,no\n", r"line 2, column 'age': 101 is outside .* 0 to 100; .* say clip=True"),
+        ("age,hours,sick\n101,2,no\n", r"line 2, column 'age': 101 is outside .* 0 to 100; .* clip=True"),
         ("age,hours,sick\n1,2,maybe\n", r"line 2, column 'sick': 'maybe' was not declared; declared are no"),
         ('age,hours,sick\n1,2,"no\n', r"not valid CSV"),
         (b"age,hours,sick\n1,2,\xff\n", r"not a text file in UTF-8"),

@@ -1,11 +1,16 @@
 """A ledger of promises neither overspends nor forgets, with many threads, forks and processes, and sudden deaths."""
 
 import fcntl
+import getpass
 import os
+import pickle
+import platform
+import re
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
-from dpconvex.accounting.totals import Amount, Entry
+from dpconvex.accounting.totals import Amount
 from dpconvex.release import ledger
 
 
@@ -25,7 +30,7 @@ def test_a_spend_that_does_not_fit_is_not_recorded():
     for privacy in (Privacy(0.5000000000000001), Privacy(0.1, 9.000000000000001e-7)):
         with pytest.raises(BudgetExceeded, match=r"'second' asks for.*Nothing was spent"):
             budget.spend(privacy, "second")
-    assert budget.entries == (Entry("first", Privacy(0.5, 1e-7)),)
+    assert [(entry.label, entry.privacy) for entry in budget.entries] == [("first", Privacy(0.5, 1e-7))]
     assert budget.remaining == Amount(0.5, 9e-7)
     budget.spend(Privacy(0.5, 9e-7), "third")
     assert budget.remaining == Amount(0.0, 0.0)
@@ -346,3 +351,25 @@ def test_processes_never_overspend(count, tmp_path):
 @pytest.mark.parametrize("moments", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_what_a_killed_process_has_been_told_is_recorded(moments, tmp_path):
     assert program(DEATH, tmp_path, moments)[0] == moments
+
+
+def test_entries_say_when_by_whom_where_and_on_what(path):
+    budget = Budget(Privacy(3), path, dataset="visits 2026")
+    budget.spend(Privacy(1), "March")
+    budget.dataset = "stays"
+    budget.spend(Privacy(1), "April")
+    first, second = Budget.open(path).entries
+    assert (first.dataset, second.dataset, first.user) == ("visits 2026", "stays", getpass.getuser())
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(first.time)).total_seconds() < 600
+    assert first.host == platform.node()
+    assert f"({first.time}, {first.user}, {first.host}, visits 2026)" in str(budget)
+    assert first.named in budget._repr_html_()
+    assert pickle.loads(pickle.dumps(budget)).dataset == "stays"
+
+
+def test_lines_without_an_origin_are_read_and_a_ledger_without_room_opens(path):
+    path.write_text(HEADER + SPEND, encoding="utf-8")
+    assert Budget.open(path).entries[0].named == "a"
+    roomless = HEADER.replace('"delta": 0.0', '"delta": 1e-06, "accounting": "gaussian"')
+    path.write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 100.0', roomless), encoding="utf-8")
+    assert Budget.open(path).remaining == Amount(0.0, 0.0)

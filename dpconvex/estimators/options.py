@@ -1,0 +1,64 @@
+"""Where habits of scikit-learn do not suit: options have other names here, and fits and scores have a price."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from dpconvex.errors import warn
+
+LAMBDA = "`regularization`, the factor of half the squared weights beside the mean loss; about"
+OTHERS = {
+    "C": f"{LAMBDA} 1 / (n C) for n records",
+    "alpha": f"{LAMBDA} alpha / n for n records",
+    "random_state": "`seed`, for tests alone: with one, a fit is not private",
+    "eps": "`epsilon`",
+    "data_norm": "`radius`",
+    "accountant": "`budget`",
+    "class_weight": "a factor of the loss for each label, in a Template of your own (PrivateEstimator)",
+    "sample_weight": "a field of the record, with public bounds, in a Template of your own (PrivateEstimator)",
+}
+
+
+def explained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method refuse options that it has not got by naming those that it has."""
+    known = list(signature(function).parameters)[1:]
+
+    @wraps(function)
+    def told(self: Any, *arguments: Any, **options: Any) -> Any:
+        for option in options:
+            if option not in known:
+                call = type(self).__name__ + ("" if function.__name__ == "__init__" else f".{function.__name__}")
+                near = get_close_matches(option, known, n=1)
+                ours = OTHERS.get(option) or (f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}")
+                raise TypeError(f"{call} has no option {option!r}: {'here it is ' * (option in OTHERS)}{ours}")
+        return function(self, *arguments, **options)
+
+    return told
+
+
+def warn_of_more(estimator: Any) -> None:
+    """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones."""
+    name, spent = type(estimator).__name__, f"each fit spends epsilon = {estimator.epsilon:g} on the same people"
+    if is_copy(estimator):
+        search = f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and scores are not private"
+        warn(f"{search}. Count the fits with budget=..., or choose privately with dpconvex.tune.")
+    elif "release_" in vars(estimator) and estimator.budget is None and estimator.seed is None:
+        warn(f"this {name} was fitted before: {spent}, if the data are about them. Count the fits with budget=....")
+
+
+def is_copy(estimator: Any) -> bool:
+    return getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None
+
+
+def scored(score: Callable[..., float]) -> Callable[..., float]:
+    """Let a score say that it is not private."""
+
+    @wraps(score)
+    def told(self: Any, *arguments: Any, **options: Any) -> float:
+        if self.seed is None and not is_copy(self):
+            warn("a score is computed from data, and is not private: of private data, use dpconvex.evaluate.")
+        return score(self, *arguments, **options)
+
+    return told
