@@ -165,6 +165,19 @@ def test_importing_is_light():
     assert not after & (HEAVY - {"jax", "cloudpickle"})
 
 
+@pytest.mark.parametrize("command", ["--version", "--help", "fit --help", "budget show ledger.jsonl"])
+def test_what_a_shell_asks_often_is_answered_without_what_learns(tmp_path, command):
+    ledger = tmp_path / "ledger.jsonl"
+    dpconvex.Budget(dpconvex.Privacy(1.0), ledger).spend(dpconvex.Privacy(0.3), "a fit")
+    words = command.replace("ledger.jsonl", str(ledger)).split()
+    after = modules_after(
+        f"import contextlib, os, sys; from dpconvex.apps.cli import main; sys.stdout = open(os.devnull, 'w')\n"
+        f"with contextlib.suppress(SystemExit): main({words})\nsys.stdout = sys.__stdout__"
+    )
+    assert not after & {*HEAVY, "cvxpy", "pandas", "narwhals"}
+    assert command.startswith("budget") or "numpy" not in after
+
+
 def test_public_names_exist_are_documented_and_those_of_the_stub_and_no_module_hides_one():
     names = declared()
     assert sorted(dpconvex.__all__) == sorted([*names, "__version__"])

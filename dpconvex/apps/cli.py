@@ -181,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
         epilog = f"examples:{examples}" if examples else None
         about = summary[0].upper() + summary[1:] + "."
         sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
-        sub.set_defaults(module={"demo": "demo", "check": "cli"}.get(name, "commands"), name=name)
+        sub.set_defaults(module={"demo": "demo", "check": "cli", "budget": "ledgers"}.get(name, "commands"), name=name)
         for key in ["--json", *options.split()]:
             if "|" in key:
                 sub.add_argument("what", choices=key.split("|"))
@@ -189,6 +189,11 @@ def parser() -> argparse.ArgumentParser:
                 needed: dict[str, Any] = {"required": True} if key.endswith("!") else {}
                 sub.add_argument(key.rstrip("!"), **OPTIONS[key.rstrip("!")], **needed)
     return top
+
+
+def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
+    """Print JSON for a program to read, or text."""
+    print(json.dumps(data, default=str) if chosen.json else text)
 
 
 def check(chosen: argparse.Namespace) -> int:
