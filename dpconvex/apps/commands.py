@@ -18,6 +18,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
+from dpconvex.core.runtime import Stage
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.schema import Schema, draft, read_settings
 from dpconvex.language.tables import table_of
@@ -100,6 +101,7 @@ def prepared(chosen: argparse.Namespace, declared: "Declared", promise: dp.Priva
     inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
     problem = str(locate(chosen.problem))
     out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
+    Stage.name = "reading the table"
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     return out, data, options | {"budget": ledger(chosen, promise)}
