@@ -32,6 +32,9 @@ PAGES = {
     "errors": ("Errors", ("errors",)),
     "further": ("Further", ("",)),
 }
+# Modules whose names are listed in them, and classes that others inherit from, with the pages that show them.
+MODULES = {"plots": ("Pictures and data sets", ("plots", "datasets"))}
+SHARED = {"estimators": ("What all estimators share", "estimators.base.Private")}
 HEAD = "# {title}\n\n<!-- Written by docs/build_api.py from dpconvex/__init__.pyi. -->\n"
 
 
@@ -40,6 +43,13 @@ def public_names() -> list[tuple[str, str]]:
     tree = ast.parse(STUB.read_text(encoding="utf-8"))
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
     return [(node.module or "", alias.name) for node in froms for alias in node.names]
+
+
+def listed(module: str) -> list[str]:
+    """Return the public names of a module, which it lists."""
+    tree = ast.parse((STUB.parent / f"{module}.py").read_text(encoding="utf-8"))
+    (found,) = (n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+    return list(ast.literal_eval(found))
 
 
 def pages() -> dict[str, str]:
@@ -54,7 +64,14 @@ def pages() -> dict[str, str]:
         left = [pair for pair in left if pair not in mine]
         if mine:
             blocks = [f"\n## dp.{name}\n\n::: dpconvex.{module}.{name}\n" for module, name in mine]
+            if page in SHARED:
+                blocks.insert(0, "\n## {}\n\n::: dpconvex.{}\n".format(*SHARED[page]))
             written[page] = HEAD.format(title=title) + "".join(blocks)
+    for page, (title, names) in MODULES.items():
+        blocks = [
+            f"\n## dp.{name}\n\n::: dpconvex.{name}\n    options: {{members: {listed(name)}}}\n" for name in names
+        ]
+        written[page] = HEAD.format(title=title) + "".join(blocks)
     return written
 
 

@@ -22,6 +22,8 @@ if find_spec("sklearn") is None:  # what needs it is left out of listings, and s
     _blocks = re.findall(r"^from \.(?:estimators|features)\.\w+ import (\([^)]*\)|.*)$", _stub, flags=re.MULTILINE)
     _optional = {name for block in _blocks for name in re.findall(r"(\w+) as", block)}
     __all__ = [name for name in __all__ if name not in _optional]
+if find_spec("matplotlib") is None:
+    __all__.remove("plots")
 
 
 def __getattr__(name: str) -> object:
@@ -40,4 +42,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if not name.startswith("_")), *__all__})
+    return list(__all__)

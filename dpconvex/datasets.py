@@ -19,6 +19,7 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.record import Record
 
+__all__ = ["adult", "breast_cancer", "unit_ball"]
 ADULT_NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 WHERE_ADULT = (
     "make adult.csv.gz from https://archive.ics.uci.edu/dataset/2/adult (training file, then test file, complete cases), put "

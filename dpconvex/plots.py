@@ -19,6 +19,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["audit_curve", "error_bands", "gaussians", "shapes", "spending"]
 PRIVATE, PLAIN, FAINT = "#1f5fa8", "#b3541e", "#7a7a7a"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 

@@ -85,6 +85,23 @@ def test_examples_run_as_printed(page, tmp_path, monkeypatch):
     assert names
 
 
+def test_a_type_checker_passes_the_quick_start_and_refuses_options_that_there_are_not(tmp_path):
+    pages = re.findall(r"^```python\n(.*?)^```", text_of("quickstart"), flags=re.DOTALL | re.MULTILINE)
+    wrong = {
+        "dp.LogisticRegression(eps=1.0)": 'Unexpected keyword argument "eps"',
+        "dp.Ridge(epsilon='1')": 'Argument "epsilon" to "Ridge" has incompatible type',
+        "dp.SchemaEncoder(scheme=1)": 'Unexpected keyword argument "scheme"',
+    }
+    (tmp_path / "quick_start.py").write_text("".join(pages), encoding="utf-8")
+    (tmp_path / "wrong.py").write_text("\n".join(["import dpconvex as dp", *wrong]), encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", str(tmp_path / "quick_start.py"), str(tmp_path / "wrong.py")]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    said = [line for line in said if ": note: " not in line]
+    for line, (found, expected) in enumerate(zip(said, wrong.values(), strict=False), start=2):
+        assert f"wrong.py:{line}: error: {expected}" in found
+    assert said[len(wrong) :] == [f"Found {len(wrong)} errors in 1 file (checked 2 source files)"]
+
+
 def test_every_learner_has_its_rows_and_what_they_name_exists():
     assert set(re.findall(r'^\| `"(\w+)"` \|', text_of("problems"), flags=re.MULTILINE)) == set(dp.problems())
     papers = text_of("papers")

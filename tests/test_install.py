@@ -78,3 +78,19 @@ except ImportError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     missing = "dpconvex.LogisticRegression needs scikit-learn: pip install 'dpconvex[estimators]'."
     assert done.stdout.splitlines() == ["Schema", missing]
+
+
+def test_without_opendp_all_is_proved_and_nothing_is_paid_for():
+    code = """
+import sys
+sys.modules["opendp"] = None
+import dpconvex as dp
+learner, budget = dp.load("logistic_regression", features=1), dp.Budget(dp.Privacy(1.0))
+assert dp.verify(learner, dp.Privacy(1.0), size=20)
+try:
+    dp.solve(learner, {"x": [[0.5]] * 20, "y": [1, -1] * 10}, dp.Privacy(1.0), budget=budget)
+except dp.DPConvexError as error:
+    print(error, budget.remaining.epsilon)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "by OpenDP: pip install opendp. Nothing is released. 1.0" in done.stdout

@@ -158,11 +158,25 @@ def declared():
 
 def test_importing_is_light():
     assert not modules_after("import dpconvex") & (HEAVY | {"cvxpy", "numpy", "scipy"})
-    names = [n for n in dpconvex.__all__ if not declared().get(n, "").startswith(("estimators", "features"))]
+    light = [n for n in dpconvex.__all__ if not declared().get(n, "").startswith(("estimators", "features"))]
+    names = [name for name in light if name != "plots"]
     after = modules_after(f"import dpconvex as dp; [getattr(dp, n) for n in {names}]")
     assert "cvxpy" in after
     # CVXPY imports jax, where it is installed, to ask whether a solver is, and that imports cloudpickle.
     assert not after & (HEAVY - {"jax", "cloudpickle"})
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "fit --help", "budget show ledger.jsonl"])
+def test_what_a_shell_asks_often_is_answered_without_what_learns(tmp_path, command):
+    ledger = tmp_path / "ledger.jsonl"
+    dpconvex.Budget(dpconvex.Privacy(1.0), ledger).spend(dpconvex.Privacy(0.3), "a fit")
+    words = command.replace("ledger.jsonl", str(ledger)).split()
+    after = modules_after(
+        f"import contextlib, os, sys; from dpconvex.apps.cli import main; sys.stdout = open(os.devnull, 'w')\n"
+        f"with contextlib.suppress(SystemExit): main({words})\nsys.stdout = sys.__stdout__"
+    )
+    assert not after & {*HEAVY, "cvxpy", "pandas", "narwhals"}
+    assert command.startswith("budget") or "numpy" not in after
 
 
 def test_public_names_exist_are_documented_and_those_of_the_stub_and_no_module_hides_one():
@@ -172,6 +186,7 @@ def test_public_names_exist_are_documented_and_those_of_the_stub_and_no_module_h
         assert name in dir(dpconvex)
         assert getattr(dpconvex, name).__doc__ or name == "__version__", name
     assert not hasattr(dpconvex, "__wrapped__")
-    assert {name for name in dpconvex.__all__ if is_module(f"dpconvex.{name}")} == {"errors"}
+    assert dir(dpconvex) == sorted(dpconvex.__all__)
+    assert {name for name in dpconvex.__all__ if is_module(f"dpconvex.{name}")} == {"datasets", "errors", "plots"}
     kinds = {name for name, kind in vars(dpconvex.errors).items() if isinstance(kind, type)}
     assert {name for name, module in names.items() if module == "errors"} == kinds

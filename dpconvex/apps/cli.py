@@ -9,12 +9,14 @@ import csv
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import dpconvex as dp
+from dpconvex.apps.progress import progress
 from dpconvex.checker.files import replayed
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
@@ -71,10 +73,12 @@ def flag(about: str, **further: Any) -> dict[str, Any]:
 # Every option of every command.
 OPTIONS: dict[str, dict[str, Any]] = {
     "problem": option("name of a problem, or the path of a problem file of your own"),
+    "schema": option("TOML file that declares columns of every kind"),
     "model": option("file that fit has saved"),
     "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
     "ledger": option("file of a budget"),
     "file": option("public CSV or Parquet file for a draft, TOML file to check"),
+    "--progress": flag("say what is being done, on standard error, also where that is no terminal"),
     "--json": flag("print JSON for a program to read"),
     "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
     "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
@@ -124,10 +128,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 PROMISE = "--delta --adjacency --share --mechanism --whitening"
 LEDGER = "--ledger --budget --budget-delta --accounting --seed"
 MODEL = "model data --clip --problem --set"
-VERIFY = f"problem --set --size! --epsilon! {PROMISE}"
+VERIFY = f"problem --set --size! --epsilon! {PROMISE} --progress"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
-    f"{PROMISE} --backend {LEDGER}"
+    f"{PROMISE} --backend {LEDGER} --progress"
 )
 
 # For each command: its options (! for those that are needed), what it does, and examples.
@@ -154,13 +158,23 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "tune": (f"{FIT} --grid!", "fit several settings of a problem to parts of a table, and privately save the best", """
   dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
       --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""),
+    "check-table": ("schema data", "say which rows of a table break which declaration, for the eyes of its owner only", """
+  dpconvex check-table hospital.toml train.csv"""),
     "predict": (f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
-    "evaluate": (f"{MODEL} --epsilon! --adjacency {LEDGER}", "measure a model's error on a table, privately", """
+    "evaluate": (f"{MODEL} --epsilon! --adjacency --progress {LEDGER}", "measure a model's error on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"""),
-    "demo": ("--draws --out --seed --quick", "error against epsilon on the Breast Cancer data", ""),
+    "demo": ("--draws --out --seed --quick --progress", "error against epsilon on the Breast Cancer data", ""),
 }  # fmt: skip
+
+
+MODULES = {
+    "demo": "demo",
+    "check": "cli",
+    "budget": "ledgers",
+    "check-table": "check_table",
+}  # others are in `commands`
 
 
 class Parser(argparse.ArgumentParser):
@@ -187,7 +201,7 @@ def parser() -> argparse.ArgumentParser:
         epilog = f"examples:{examples}" if examples else None
         about = summary[0].upper() + summary[1:] + "."
         sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
-        sub.set_defaults(module={"demo": "demo", "check": "cli"}.get(name, "commands"), name=name)
+        sub.set_defaults(module=MODULES.get(name, "commands"), name=name)
         for key in ["--json", *options.split()]:
             if "|" in key:
                 sub.add_argument("what", choices=key.split("|"))
@@ -195,6 +209,11 @@ def parser() -> argparse.ArgumentParser:
                 needed: dict[str, Any] = {"required": True} if key.endswith("!") else {}
                 sub.add_argument(key.rstrip("!"), **OPTIONS[key.rstrip("!")], **needed)
     return top
+
+
+def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
+    """Print JSON for a program to read, or text."""
+    print(json.dumps(data, default=str) if chosen.json else text)
 
 
 def check(chosen: argparse.Namespace) -> int:
@@ -209,7 +228,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
     try:
-        status: int | None = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name)(chosen)
+        with progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext():
+            command = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name.replace("-", "_"))
+            status: int | None = command(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough
         sys.stdout = None

@@ -1,4 +1,4 @@
-"""The commands: prove, attack, fit, choose, predict, measure, and show problems, budgets and schemas."""
+"""The commands: prove, attack, fit, choose, predict, measure, and show problems and schemas."""
 
 import argparse
 import csv
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, words
+from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
+from dpconvex.core.runtime import Stage
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.schema import Schema, draft, read_settings
 from dpconvex.language.tables import table_of
@@ -25,16 +26,10 @@ from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import locate, options as options_of
 from dpconvex.mechanisms.recipe import clipped_steps
-from dpconvex.release.budget import ORIGIN
-from dpconvex.release.files import writable, write_whole
+from dpconvex.release.places import writable, write_whole
 from dpconvex.release.verify import analyse
 
 SHARE = 0.2  # of a promise, for the components of a mixture
-
-
-def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
-    """Print JSON for a program to read, or text."""
-    print(json.dumps(data, default=str) if chosen.json else text)
 
 
 # What fits nothing
@@ -73,20 +68,6 @@ def audit(chosen: argparse.Namespace) -> None:
         raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
 
 
-def budget(chosen: argparse.Namespace) -> None:
-    ledger = dp.Budget.open(chosen.ledger)
-    entries = ledger.entries
-    data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
-    data["spends"] = [
-        {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
-        | {name: getattr(e, name) for name in ORIGIN}
-        for e in entries
-    ]
-    data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
-    data["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
-    told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {len(entries)} spends.")
-
-
 def schema(chosen: argparse.Namespace) -> None:
     if chosen.what == "draft":
         if chosen.label is None:
@@ -120,6 +101,7 @@ def prepared(chosen: argparse.Namespace, declared: "Declared", promise: dp.Priva
     inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
     problem = str(locate(chosen.problem))
     out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
+    Stage.name = "reading the table"
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     return out, data, options | {"budget": ledger(chosen, promise)}

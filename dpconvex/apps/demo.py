@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.apps.commands import told
+from dpconvex.apps.cli import told
 from dpconvex.core.arrays import Array
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import TemplateError

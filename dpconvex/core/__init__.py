@@ -1,3 +1,1 @@
 """The core language: what a template is read into, and what every proof and every program is made from."""
-
-from dpconvex.core import atoms as atoms

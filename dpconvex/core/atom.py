@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ ATOMS: dict[str, Atom] = {}
 
 
 def known_atom(name: str) -> Atom:
+    import_module("dpconvex.core.atoms")  # a process that only unpickles has made none
     return ATOMS[name]
 
 

@@ -32,6 +32,12 @@ CONTEXTS: dict[str, Any] = {
 COMPILER = {"xla_cpu_enable_fast_math": False}
 
 
+class Stage:
+    """What a long computation is at, for whoever waits: a name that was written down beforehand, and nothing about the data."""
+
+    name = "preparing"
+
+
 @contextmanager
 def double_precision() -> Iterator[None]:
     """Context in which JAX computes in float64, in this thread; its global configuration is left alone."""

@@ -172,6 +172,7 @@ class Additive(Private):
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
         data = self._data(X, y)
+        self._level = 0.0
         weights, moved = self._released_weights(data)
         blocks, self.shapes_ = self._blocks(), dict[Any, Shape]()
         roots = self.encoder.roots(blocks)
@@ -277,7 +278,6 @@ class AdditiveClassifier(
         noise = certificate.expected_shift / np.sqrt(len(weights))
         if isinstance(certificate, DescentCertificate):
             noise = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
-        self._level = 0.0
         return scale * (turn @ weights), scale * noise * turn
 
     def decision_function(self, X: Any) -> Array:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, dataclass_transform
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -23,6 +23,7 @@ from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
+from dpconvex.features.bases import BaseEstimator
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of

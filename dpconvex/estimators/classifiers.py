@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_array, column_or_1d
 
 from dpconvex.core.arrays import Array
@@ -14,6 +13,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
+from dpconvex.features.bases import ClassifierMixin
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels, label_entries
 from dpconvex.learners.clustering import Components
@@ -48,11 +48,12 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     array(['yes', 'no'], dtype='<U3')
     """
 
-    classes: Sequence[Any] = (0, 1)
+    classes: Sequence[Any] | None = (0, 1)
     score = scored(ClassifierMixin.score)
 
     def _labels(self) -> tuple[Any, ...]:
-        labels = Choice(self.classes).values
+        declared: Any = self.classes
+        labels = Choice(declared).values
         if len(labels) < 2:
             raise TemplateError(f"classes must be two or more labels, as classes=('no', 'yes'), not {self.classes!r}.")
         return labels

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.parameter_space import Space
@@ -14,6 +13,7 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
+from dpconvex.features.bases import RegressorMixin
 from dpconvex.language.record import counted
 from dpconvex.language.schema_columns import Categorical, interval
 from dpconvex.language.validation import check_column

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from sklearn.base import BaseEstimator, TransformerMixin
-
 from dpconvex.errors import TemplateError
+from dpconvex.features.bases import BaseEstimator, TransformerMixin
 from dpconvex.language.schema import Schema
 
 
@@ -17,6 +16,9 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
         """Do nothing but check the options and the shape of the records."""
         self._read(X, reset=True)
         return self
+
+    def _read(self, X: Any, reset: bool = False) -> Any:
+        raise NotImplementedError
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

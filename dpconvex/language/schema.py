@@ -137,7 +137,7 @@ class Schema:
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
         """
         table, clipped = table_of(data), self.clip if clip is None else clip
-        columns = table.columns([*self.features, *([self.label] if labelled else [])], self._known, self.absent)
+        columns = table.columns([*self.features, *([self.label] if labelled else [])], self.known, self.absent)
         count = len(next(iter(columns.values())))
         if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
@@ -152,8 +152,7 @@ class Schema:
             X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
         X, y = sp.csr_array(X) if sparse else X, np.zeros(0)
         if labelled:
-            target: Column = Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
-            y = target.encode(table.where(self.label), columns[self.label], clipped)
+            y = self.target.encode(table.where(self.label), columns[self.label], clipped)
             y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
         return X, y
 
@@ -161,10 +160,16 @@ class Schema:
         """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
         numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
         numbers += [] if self.label_bounds is None else [self.label]
-        table_of(data, header=True).check_names([*self.features, self.label], self._known, numbers)
+        table_of(data, header=True).check_names([*self.features, self.label], self.known, numbers)
 
     @property
-    def _known(self) -> set[str] | None:
+    def target(self) -> Column:
+        """The label as a column."""
+        return Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
+
+    @property
+    def known(self) -> set[str] | None:
+        """The columns that a table may have, or None if further ones are passed over."""
         return None if self.ignore is None else {*self.ignore, self.label, *self.features}
 
     def decode_target(self, y: Any) -> Array:
@@ -222,11 +227,13 @@ def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
 
 # A first draft, from data that are public: what it says is read off them
 
-# Numbers of at most FEW values may be a category; texts of more than MANY are none, and more than DISTINCT name the records, if
-# no two are equal; UNKNOWN are texts that usually stand for a missing value.
-FEW, MANY, DISTINCT, UNKNOWN = 2, 200, 10, ("?", "NA", "N/A")
+# Numbers of at most FEW values may be a category, texts of more than MANY are none; UNKNOWN are texts that usually stand for a
+# missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.
+FEW, MANY, UNKNOWN = 2, 200, ("?", "NA", "N/A")
+NEARLY, TEXTS, WHOLE = 0.95, 10, 50
 HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
 # off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
+# Ignored are columns that look like identifiers, or have too many levels; declare one that is a measurement.
 """
 
 
@@ -238,7 +245,7 @@ def draft(data: Any, label: str) -> str:
     marked = {entry for values in columns.values() for entry in values if entry in UNKNOWN}
     found = {name: column_from(name, values) for name, values in columns.items()}
     target = found.pop(label)
-    features = {name: column for name, column in found.items() if column is not None}
+    features = {n: column for n, column in found.items() if column is not None and not identifies(columns[n], column)}
     if target is None or not features:
         raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
     bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
@@ -247,6 +254,14 @@ def draft(data: Any, label: str) -> str:
     schema = Schema(features, label, labels, False, bounds, ignored or None, sorted(marked))
     name = Path(data).name if isinstance(data, str | Path) else "a table"
     return HEAD.format(name=name) + schema.to_toml()
+
+
+def identifies(values: list[Any], column: Column) -> bool:
+    """Whether the entries of a public column look like names of the records: nearly all differ, and they are no measurements."""
+    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
+    whole = isinstance(column, Numeric) and all(number(value).is_integer() for value in present)
+    least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)
+    return len(set(map(text_of, present))) > max(least, NEARLY * len(present))
 
 
 def levels_in(values: list[Any]) -> list[str]:
@@ -268,6 +283,6 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     if all(map(math.isfinite, days)) and len(levels) > 1:
         first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
         return Date(first, last, missing)
-    if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
+    if len(levels) < 2 or len(levels) > MANY:
         return None
     return Categorical(levels, missing=missing)

@@ -125,7 +125,10 @@ def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | Non
 
 def measurement(law: str, scale: float) -> Any:
     """Return OpenDP's mechanism on vectors of integers, after asking it what its noise is."""
-    from opendp.domains import atom_domain, vector_domain
+    try:
+        from opendp.domains import atom_domain, vector_domain
+    except ImportError as error:
+        raise DPConvexError("a release draws its noise by OpenDP: pip install opendp. Nothing is released.") from error
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance
     from opendp.mod import enable_features

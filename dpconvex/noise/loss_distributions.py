@@ -10,8 +10,8 @@ from functools import cached_property, lru_cache
 from operator import mul
 
 import numpy as np
+import scipy  # what is used of it is imported on first use
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
@@ -130,7 +130,7 @@ def tilt(parts: Counted, mean: float) -> float:
     high = 1.0
     while gap(high) < 0 and high < 1e6:
         high *= 2
-    return high if gap(high) < 0 else float(brentq(gap, 0.0, high, xtol=1e-9, rtol=1e-3))
+    return high if gap(high) < 0 else float(scipy.optimize.brentq(gap, 0.0, high, xtol=1e-9, rtol=1e-3))
 
 
 def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]:

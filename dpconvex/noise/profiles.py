@@ -10,9 +10,8 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
+import scipy  # what is used of it is imported on first use
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
-from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, logsumexp, ndtr, xlogy
 
 from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
@@ -48,7 +47,7 @@ def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array
     epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
     safe = np.where(a > 0, a, 1.0)
     # Whose exponentials are 0 anyway need not overflow.
-    first, second = (np.maximum(log_ndtr(side * safe / 2 - epsilon / safe), -1e300) for side in (1, -1))
+    first, second = (np.maximum(scipy.special.log_ndtr(side * safe / 2 - epsilon / safe), -1e300) for side in (1, -1))
     pad = sign * (SMALL + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
     with np.errstate(over="ignore"):
         delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
@@ -77,16 +76,18 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
         return -math.expm1(min(epsilon, 0.0))
     a, c, half = shift, epsilon - shift**2 / 2, dimension / 2
     start = max(c / a, 0.0)
-    mass = float(gammaincc(half, start**2 / 2))
+    mass = float(scipy.special.gammaincc(half, start**2 / 2))
     if mass <= 0:
         return 1e-300
-    end = math.sqrt(2 * float(gammainccinv(half, max(mass * TAIL, 1e-300))))
+    end = math.sqrt(2 * float(scipy.special.gammainccinv(half, max(mass * TAIL, 1e-300))))
     if end <= start:
         return min(mass * (1 + SMALL), 1.0)
     points = np.linspace(start, end, CELLS + 1)
-    survival = gammaincc(half, points**2 / 2)
+    survival = scipy.special.gammaincc(half, points**2 / 2)
     left, width = points[:-1], np.diff(points)
-    density = np.exp(xlogy(dimension - 1, left) - left**2 / 2 - (half - 1) * math.log(2) - gammaln(half))
+    density = np.exp(
+        scipy.special.xlogy(dimension - 1, left) - left**2 / 2 - (half - 1) * math.log(2) - scipy.special.gammaln(half)
+    )
     rate = a + density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
     cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
     total = float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))
@@ -149,7 +150,7 @@ def smallest_scale(
         high, low, stride = low, low - 1.4 * stride, 1.4 * stride
         if low < -300:
             return math.exp(high)
-    root = float(brentq(excess, low, high, xtol=accuracy, rtol=1e-12))
+    root = float(scipy.optimize.brentq(excess, low, high, xtol=accuracy, rtol=1e-12))
     step = accuracy
     while excess(root) > 0:
         root, step = min(root + step, high), 4 * step
@@ -224,7 +225,7 @@ class Profile:
         losses, masses = self.masses
         with np.errstate(divide="ignore"):
             logs = np.log(masses) + np.multiply.outer(np.asarray(order) - 1, losses)
-        total = logsumexp(logs, axis=-1) if len(losses) else -math.inf
+        total = scipy.special.logsumexp(logs, axis=-1) if len(losses) else -math.inf
         return np.maximum(total + SLACK, 0.0) / (order - 1)
 
     @cached_property
@@ -245,7 +246,7 @@ class Profile:
         def fails(log_mu: float) -> bool:
             """Whether a tangent of the Gaussian's curve lies below an end of a piece."""
             mu = math.exp(log_mu)
-            value, slope = gaussian_delta(middle, mu, -1), -ndtr(-mu / 2 - middle / mu) * (1 + SLACK)
+            value, slope = gaussian_delta(middle, mu, -1), -scipy.special.ndtr(-mu / 2 - middle / mu) * (1 + SLACK)
             sides = ((ends[:-1], bounds[:-1]), (ends[1:], bounds[1:]))
             return not all((value + slope * (np.exp(e) - np.exp(middle)) >= bound).all() for e, bound in sides)
 

@@ -18,7 +18,7 @@ from dpconvex.core.runtime import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
-from dpconvex.release.files import replaceable
+from dpconvex.release.places import replaceable
 
 VERSION = 1
 ORIGIN = ("time", "user", "host", "dataset")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.release.files import distinct, write_whole
+from dpconvex.release.places import distinct, write_whole
 
 
 def line_of(fields: Mapping[str, Any]) -> bytes:

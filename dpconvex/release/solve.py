@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.events import Event
 from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import check_whole, is_whole
+from dpconvex.core.runtime import Stage
 from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch
@@ -234,6 +235,7 @@ def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = 
 
 def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool) -> Release | Statistics:
     """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
+    Stage.name = "computing the private answer"
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     protected = fit.certificate.privacy.adjacency == "add-remove"
     if not isinstance(data, Batch):

@@ -11,7 +11,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.checker.reading import Rejected
 from dpconvex.core.arrays import quietly
 from dpconvex.core.plain_data import is_whole
-from dpconvex.core.runtime import once
+from dpconvex.core.runtime import Stage, once
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
@@ -139,6 +139,7 @@ class Method:
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
+        Stage.name = "proving"
         if not isinstance(self.checked, bool):
             raise TemplateError(f"verify: checked must be True or False, not {self.checked!r}.")
         if not self.checked:

@@ -17,6 +17,7 @@ import dpconvex as dp
 from dpconvex.accounting.totals import RULES
 from dpconvex.apps import cli, demo
 from dpconvex.language.privacy import ADJACENCIES
+from dpconvex.language.schema import draft
 
 COLUMNS = "--features=a,b --bounds=0,10 --label=class --labels=low,high"
 SETTINGS = """
@@ -284,6 +285,40 @@ def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
     assert len(schema.encode("shop.csv")[0]) == 400
     assert "3 columns become 6 features" in run("schema check draft.toml").out
     run("schema draft shop.csv", ends=2)
+    # Numbers of records, and texts that nearly all differ, name the records; measurements and short tables do not.
+    few, many = SHOP.head(12), SHOP.assign(number=ROW + 1000, customer=[*SHOP["customer"][:-3], *3 * ["c1"]])
+    for table, ignored in (
+        (many.assign(weight=RNG.random(400)), ["customer", "number"]),
+        (few.assign(number=few.age), ["customer"]),
+    ):
+        assert f"ignore = {json.dumps(ignored)}\n" in draft(table, "bought")
+
+
+def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
+    assert "400 records, 0 break" in run("check-table shop.toml shop.csv", ends=0).out
+    broken = SHOP.assign(age=SHOP["age"].astype(object), colour=SHOP["colour"].fillna("red"))
+    broken.loc[[3, 7], "age"], broken.loc[9, "age"], broken.loc[9, "bought"] = 213, None, "perhaps"
+    broken.to_csv("broken.csv", index=False)
+    broken.astype({"age": float}).to_parquet("broken.parquet")
+    said = run("check-table shop.toml broken.csv", ends=2)
+    assert "400 records, 3 break" in said.out
+    assert "column 'age', lines 5, 9: 213 is outside the declared bounds 0 to 100" in said.out
+    assert "not fit for release" in said.out
+    told = run("check-table shop.toml broken.parquet --json", ends=2).json
+    found = {(item["column"], *item["rows"]) for item in told["faults"]}
+    assert found == {("age", 3, 7), ("age", 9), ("bought", 9)}
+
+
+@pytest.mark.parametrize("asked", ["", "--progress"])
+def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing_about_the_data(
+    run, monkeypatch, asked
+):
+    monkeypatch.setattr("dpconvex.apps.progress.FIRST", 0.0)
+    monkeypatch.setattr("dpconvex.apps.progress.SELDOM", 0.001)
+    said = run(f"fit logistic_regression shop.csv {FIT_SHOP} {asked}", ends=0).err
+    stages = set(re.findall(r"^dpconvex fit: ([a-z ]+), \d s$", said, flags=re.MULTILINE))
+    assert stages == ({"preparing", "reading the table", "proving", "computing the private answer"} if asked else set())
+    assert not asked or len(said.splitlines()) == len(re.findall(r"fit: [a-z ]+, \d s$", said, flags=re.MULTILINE))
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["kept", "read again"])

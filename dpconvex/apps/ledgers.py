@@ -1,0 +1,22 @@
+"""The command that shows a budget: it needs the ledger and its accounting, and neither CVXPY nor a table."""
+
+import argparse
+from typing import Any
+
+import dpconvex as dp
+from dpconvex.apps.cli import told
+from dpconvex.release.budget import ORIGIN
+
+
+def budget(chosen: argparse.Namespace) -> None:
+    ledger = dp.Budget.open(chosen.ledger)
+    entries = ledger.entries
+    data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
+    data["spends"] = [
+        {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+        | {name: getattr(e, name) for name in ORIGIN}
+        for e in entries
+    ]
+    data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
+    data["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
+    told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {len(entries)} spends.")
