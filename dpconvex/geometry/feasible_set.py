@@ -81,6 +81,13 @@ class FeasibleSet:
     def norm_bound(self) -> float:
         return self.norm_on(np.arange(self.space.dim))
 
+    @cached_property
+    def diameter(self) -> float:
+        """Bound on the distance of two points of K, possibly infinite."""
+        with np.errstate(over="ignore"):
+            across = float(np.sqrt(np.sum((self.upper - self.lower) ** 2))) * (1 + ROUNDED)
+        return min(2 * self.norm_bound, across)
+
     @property
     def bounded(self) -> bool:
         return bool(np.isfinite(self.norm_bound))

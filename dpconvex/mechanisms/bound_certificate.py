@@ -1,6 +1,7 @@
 """Private bounds that noise only tightens: truncated discrete Laplace on a grid, drawn exactly (docs/theory.md, section 19)."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, Self, cast
@@ -12,7 +13,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import built
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate_text import Printed, Rows
+from dpconvex.mechanisms.certificate_text import Printed, Rows, guarantee, odds
 from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
@@ -115,6 +116,17 @@ class BoundCertificate(Printed):
         if self.allowed:
             said = "at most: no point keeps all bounds strictly at the minimum"
             yield "excess over bounds", f"{self.allowed:.3g}", said
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        yield "certificate", "truncated discrete Laplace noise on private bounds, then a solver that sees no data"
+        yield "guarantee", guarantee(self.privacy)
+        yield "privacy unit", f"one person, whose share of each bound is its sensitivity ({self.privacy.adjacency})"
+        yield "meaning", odds(self.privacy)
+        yield "taken as public", "the whole problem, but for the values of the private bounds"
+        yield "assumed", "declared sensitivities and minima hold for all data; whoever makes the values is not checked"
+        tightened = (f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())
+        yield "expected error", f"on average tightened: {', '.join(tightened)}; never above the true bounds"
+        yield "proof", "explain() prints it"
 
     def title(self) -> tuple[str, ...]:
         return "the tightened bounds", f"are private, {self.privacy}, and never exceed the true ones."

@@ -50,7 +50,7 @@ class IntegerNoise:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         said = f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}"
-        yield "noise that covers tau", f"{self.size:.6g}", said
+        yield "residual noise", f"{self.size:.6g}", said
 
     @property
     def event(self) -> Event:

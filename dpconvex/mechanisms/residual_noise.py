@@ -103,7 +103,7 @@ class Cover:
             found,
             privacy=privacy,
             cover=noise,
-            derivation=Derivation("covered release", "", privacy.claims, SOURCE, steps),
+            derivation=Derivation("mechanism, then residual noise", "", privacy.claims, SOURCE, steps),
             assumptions=(*bare.assumptions, *assumptions(bare, noise, tail)),
             event=released_event(bare, noise),
         )
@@ -111,7 +111,7 @@ class Cover:
 
 
 def all_noise(certificate: Certificate) -> float:
-    return certificate.expected_shift + (0.0 if certificate.cover is None else certificate.cover.size)
+    return certificate.noise_shift + (0.0 if certificate.cover is None else certificate.cover.size)
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -207,9 +207,9 @@ def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
         "grid step": noise.step,
         "sensitivity in steps": noise.sensitivity,
         "scale in steps": noise.scale,
-        "cap on the noise": noise.noise_cap,
+        "truncation of the mechanism's noise": noise.noise_cap,
     }
-    covered = Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
+    covered = Derivation("residual noise", "", values, COVER_SOURCE[noise.noise])
     if not noise.counting:
         return (covered,)
     counted = {"epsilon": noise.counting, "tau holds for records": noise.records}
@@ -287,12 +287,12 @@ def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | N
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
-    counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
+    counted = "is added to delta, within the guarantee" if noise.delta > 2 * tail else "comes on top of the guarantee"
     said = (
-        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
-        f"{counted}.",
+        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: the probability that it exceeds that (a truncation "
+        f"failure) is below 2^-100, which {counted}.",
         certificate.drawn,
-        f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
+        f"The residual noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     )
     more = (
         f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the release "

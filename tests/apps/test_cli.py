@@ -128,7 +128,7 @@ def test_the_settings_of_the_documentation_work(run):
 def test_a_mixture_pays_for_its_components(run):
     problem = "large_margin_gaussian_mixture --epsilon 4 --delta 1e-6"
     proved = run(f"verify {problem} --set features=2 --size 300 --json").json
-    fit = f"fit {problem} data.csv {COLUMNS} --out model.npz"
+    fit = f"fit {problem} data.csv {COLUMNS} --out model.npz --proof"
     done = run(f"{fit} --ledger budget.jsonl --budget 4 --budget-delta 1e-6", ends=0)
     assert "( 20 %)  the component labels: noisy k-means" in done.out
     certificate = dp.Release.load("model.npz").certificate
