@@ -36,10 +36,6 @@ def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
     print(json.dumps(data, default=str) if chosen.json else text)
 
 
-def shown(chosen: argparse.Namespace, certificate: Any) -> str:
-    return f"{certificate}\n\n{certificate.explain()}" if chosen.proof else str(certificate)
-
-
 # What fits nothing
 
 
@@ -59,7 +55,11 @@ def verify(chosen: argparse.Namespace) -> None:
     promise, mechanism, options = terms(chosen, learner)
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
-    told(chosen, {"private": True, "certificate": certificate.to_dict()}, shown(chosen, certificate))
+    told(
+        chosen,
+        {"private": True, "certificate": certificate.to_dict()},
+        certificate.explain() if chosen.proof else certificate,
+    )
 
 
 def audit(chosen: argparse.Namespace) -> None:
@@ -160,7 +160,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     if not release.private:
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
     data = {"file": str(out), "private": release.private, "certificate": proof and proof.to_dict()}
-    told(chosen, data, f"{proof and shown(chosen, proof)}\n\nSaved {out}: {release!r}")
+    told(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
 
 
 def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:

@@ -128,9 +128,6 @@ class BoundCertificate(Printed):
         yield "expected error", f"on average tightened: {', '.join(tightened)}; never above the true bounds"
         yield "proof", "explain() prints it"
 
-    def title(self) -> tuple[str, ...]:
-        return "the tightened bounds", f"are private, {self.privacy}, and never exceed the true ones."
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

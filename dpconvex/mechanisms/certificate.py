@@ -193,12 +193,8 @@ class Certificate(CertificateText):
         risk = "" if self.predicted_risk is None else f"predicted excess risk {self.predicted_risk / self.size:.3g}; "
         residual = 0.0 if self.cover is None else self.cover.size
         most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
-        said = (
-            f"at most {most:.3g} on average"
-            if most < widest
-            else f"at most {widest:.3g}, the diameter of the constraints"
-        )
-        return f"{risk}noise moves the parameters by {said}"
+        said = f"{most:.3g} on average" if most < widest else f"{widest:.3g}, the diameter of the constraints"
+        return f"{risk}noise moves the parameters by at most {said}"
 
     @property
     def is_drowned(self) -> bool:
@@ -219,16 +215,6 @@ class Certificate(CertificateText):
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
             said.append(f"but for a truncation failure of probability 2^{power}{times}")
         return " and ".join(said)
-
-    @property
-    def proviso(self) -> str:
-        """The same, in a sentence."""
-        return f"This holds {self.exceptions} (docs/release.md, section 5)." if self.exceptions else ""
-
-    @property
-    def answer(self) -> str:
-        """What the answer is not, in a sentence; empty where it is proved to be near a minimiser or made of statistics."""
-        return ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
@@ -307,11 +293,6 @@ class DescentCertificate(Certificate, perturbed="gradients"):
     def gaussian_level(self) -> float | None:
         whole = self.is_gaussian and "sampling" not in self.settings
         return self.sensitivity * math.sqrt(self.steps) / self.noise_scale if whole else None
-
-    @property
-    def answer(self) -> str:
-        said = f"The answer is where {self.steps} steps of DP-GD with per-example clipping end; it need not be near a minimiser."
-        return said if self.clip < math.inf else ""
 
     @property
     def error(self) -> str:

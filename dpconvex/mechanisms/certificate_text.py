@@ -99,7 +99,9 @@ class Comparison:
         verdict = "Both perturb the answer equally."
         if abs(a - b) > 1e-6 * max(a, b):
             ratio = f"{max(a, b) / min(a, b):.3g}"
-            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ by a factor of {ratio}."
+            verdict = (
+                f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ by a factor of {ratio}."
+            )
         if (self.first.perturbed == "statistics") != (self.second.perturbed == "statistics"):
             verdict = "Noise on statistics and noise on an answer do not compare directly."
         if self.first.privacy != self.second.privacy:
@@ -114,9 +116,6 @@ class Printed:
         """Yield what the certificate says in short: for each line its name and its text."""
         raise NotImplementedError
 
-    def title(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
     def rows(self) -> Rows:
         raise NotImplementedError
 
@@ -127,22 +126,19 @@ class Printed:
         return "\n".join(f"{name + ':':<17}{said}" for name, said in self.lines())
 
     def explain(self: Any) -> str:
-        """Return the proof for a reader: every constant and where it is from, how epsilon is spent, derivation, assumptions."""
-        who, said, *more = self.title()
-        lines = [f"{who[0].upper()}{who[1:]} {said}", *more, "", "Constants (sum form)", *columns(self.rows())]
+        """Return the proof for a reader: the eight lines, every constant, how epsilon is spent, derivation, assumptions."""
+        lines = [str(self), "", "Constants (sum form)", *columns(self.rows())]
         spent = [f"  {epsilon:>8}  ({share:>5})  {what}" for epsilon, share, what in self.spending()]
         lines += ["", "How epsilon is spent", *spent] if spent else []
         lines += [f"  {sentence}" for sentence in getattr(self, "advice", ())]
         return "\n".join([*lines, *proof(self.derivation, self.assumptions)])
 
     def _repr_html_(self: Any) -> str:
-        who, *said = self.title()
         spent, advice = list(self.spending()), getattr(self, "advice", ())
         paid = paragraph("How epsilon is spent") + aligned(["epsilon", "share", "pays for"], spent, numbers=(0, 1))
         return aligned(["certificate", ""], self.lines(), numbers=()) + details(
             "proof",
-            paragraph(who, f" {' '.join(said)}")
-            + aligned(["constant", "value", "from"], self.rows())
+            aligned(["constant", "value", "from"], self.rows())
             + (paid if spent else "")
             + (listing(advice) if advice else "")
             + details("derivation", tree(self.derivation))
@@ -207,10 +203,6 @@ class CertificateText(Printed):
         yield "assumed", f"one record a person; nobody learns how long a fit takes, or that it failed{runs}{own}"
         yield "expected error", self.error
         yield "proof", self.replayed or "explain() prints it, and check() replays it without the toolkit"
-
-    def title(self: Any) -> tuple[str, ...]:
-        more = filter(None, (self.proviso, self.answer, self.replayed))
-        return (self.mechanism, f"is private, {self.privacy}.", *more)
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"

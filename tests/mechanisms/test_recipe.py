@@ -90,7 +90,7 @@ def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil()
     certificate = dp.verify(dp.load("large_margin_gaussian", features=10, classes=4), PROMISE, 500)
     assert "clip" in certificate.settings
     assert certificate.whitening is None
-    assert certificate.answer
+    assert "need not converge" in certificate.error
     sparse = dp.load("elastic_net_logistic", features=40)  # a minimiser is sparse, and steps end nowhere sparse
     assert way(sparse, size=20) == (Automatic(), None)
 
