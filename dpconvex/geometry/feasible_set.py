@@ -82,11 +82,12 @@ class FeasibleSet:
         return self.norm_on(np.arange(self.space.dim))
 
     @cached_property
-    def diameter(self) -> float:
-        """Bound on the distance of two points of K, possibly infinite."""
+    def diameter(self) -> float | None:
+        """Bound on the distance of two points of K; None if there is none."""
         with np.errstate(over="ignore"):
             across = float(np.sqrt(np.sum((self.upper - self.lower) ** 2))) * (1 + ROUNDED)
-        return min(2 * self.norm_bound, across)
+        found = min(2 * self.norm_bound, across)
+        return found if np.isfinite(found) else None
 
     @property
     def bounded(self) -> bool:

@@ -176,8 +176,8 @@ def calibrate(
 ) -> Shared:
     """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
 
-    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and numerical convolution prove.  It
-    holds for releases that are fixed beforehand; for those that are chosen one after the other, keep a `Budget`.
+    The total is the smallest of basic composition and of the RDP, GDP and PLD accountants.  It holds for non-adaptive
+    composition; for releases that are chosen one after the other, keep a `Budget`.
 
     Parameters
     ----------

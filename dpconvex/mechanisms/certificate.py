@@ -311,5 +311,5 @@ class StatisticsCertificate(Certificate, perturbed="statistics"):
 
 
 def tail_of(epsilon: float) -> float:
-    """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours."""
+    """Return the part of delta that a truncation failure takes: a probability of 2^-100 under either of two neighbours."""
     return (1 + math.exp(min(epsilon, 700.0))) * TAIL

@@ -104,7 +104,8 @@ class Cover:
             privacy=privacy,
             cover=noise,
             derivation=Derivation("mechanism, then residual noise", "", privacy.claims, SOURCE, steps),
-            assumptions=(*bare.assumptions, *assumptions(bare, noise, tail)),
+            assumptions=(*bare.assumptions, *assumptions(bare, noise, tail), analysis.form.template.taken),
+            diameter=analysis.form.feasible.diameter,
             event=released_event(bare, noise),
         )
         return replace(whole, advice=(*whole.advice, DROWNED)) if whole.is_drowned else whole

@@ -1,4 +1,4 @@
-"""Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of releases fixed beforehand.
+"""Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of non-adaptive composition.
 
 By Fourier transforms of probabilities times ``exp(theta loss)``; all rounding is counted (docs/theory.md, section 8).
 """

@@ -1,4 +1,4 @@
-"""What many releases promise, each chosen with knowledge of the earlier ones, adds up by one rule that was fixed before them."""
+"""Adaptive composition: a privacy filter, whose rule is fixed before the first of many releases, each chosen by earlier ones."""
 
 import os
 import threading
@@ -38,10 +38,10 @@ class Budget:
     path : str or path, optional
         The ledger's file; made if it does not exist.  Without it the ledger is of this process, and forks cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
-        How spends add up: by their promises, exactly; by the Gaussian shifts of their events, which is exact for Gaussian noise
-        on gradients and answers; or by Rényi divergences of one order, which is better where curvature or pure promises make up
-        much of the cost.  The last two need a delta, of which a tenth is kept for what events lose beside.  By default what the
-        file says, and "basic" in a new one.
+        The privacy filter.  Basic composition of the guarantees; Gaussian differential privacy (mu-GDP) of their events, which
+        is exact for Gaussian noise on gradients and answers; or Rényi divergences (RDP) of one order, which is better where
+        curvature or pure guarantees make up much of the cost.  The last two need a delta, of which a tenth is kept for what
+        events lose beside.  By default what the file says, and "basic" in a new one.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class Budget:
         return self._rule.left(self.entries)
 
     def totals(self) -> list[Total]:
-        """Return what all spends cost at the ledger's delta by every rule, had they been fixed beforehand; the smallest first."""
+        """Return the non-adaptive composition of all spends at the ledger's delta, by every accountant; the smallest first."""
         found = self.entries
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
@@ -198,7 +198,7 @@ class Budget:
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
-            *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
+            *(f"  as non-adaptive composition: {item}" for item in self.totals()[:1]),
             *(f"  - {item.label}: {item.privacy}; {item.known}" for item in found),
         ]
         return "\n".join(lines)

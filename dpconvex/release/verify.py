@@ -1,6 +1,5 @@
 """The checker: from a template and a promise to a certificate, or to the reason why there is none; no data are touched."""
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -220,9 +219,7 @@ def certified(
     with computable(privacy):
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
-    widest = feasible.diameter if math.isfinite(feasible.diameter) else None
-    known = (*certificate.assumptions, template.taken)
-    certificate = replace(certificate, diameter=widest, assumptions=known, writer=partial(written, template, mechanism))
+    certificate = replace(certificate, writer=partial(written, template, mechanism))
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)

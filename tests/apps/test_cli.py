@@ -145,7 +145,7 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
     before = Path("model.npz").read_bytes()
     assert "is left" in run(f"{fit} --epsilon 0.9", ends=1).err
     assert Path("model.npz").read_bytes() == before
-    assert "gaussian accounting (squares of Gaussian shifts add up)" in run("budget show budget.jsonl").out
+    assert "gaussian accounting (GDP privacy filter: squares of mu add up)" in run("budget show budget.jsonl").out
     told = run("budget show budget.jsonl --json").json
     assert (told["accounting"], told["spends"][0]["epsilon"]) == ("gaussian", 0.7)
     assert {"rule", "epsilon", "delta"} <= set(told["fixed_beforehand"][0])
