@@ -8,6 +8,7 @@ import re
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from warnings import warn
 
 import lazy_loader
 
@@ -25,6 +26,11 @@ if find_spec("sklearn") is None:  # what needs it is left out of listings, and s
 
 def __getattr__(name: str) -> object:
     if name not in _names:
+        from dpconvex.core.deprecated import NAMES
+
+        if name in NAMES:
+            warn(f"dpconvex.{name} is now dpconvex.{NAMES[name]}.", DeprecationWarning, stacklevel=2)
+            return __getattr__(NAMES[name])
         near = [f". Did you mean {found!r}?" for found in get_close_matches(name, __all__, n=1)]
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}{''.join(near)}"

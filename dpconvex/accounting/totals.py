@@ -25,13 +25,8 @@ SPARE = 0.1
 TAIL = 2.0**-100  # Probability of a truncation failure of the noise in a fit, once at least
 # Spends fill a limit up to this, relatively, and a ledger that is read may exceed that a tenth as far: rounding differs.
 GUARD = 1e-8
-# What the rules of totals are called.
-NAMES = {
-    "basic": "basic composition",
-    "Rényi": "RDP accountant",
-    "Gaussian": "GDP accountant",
-    "convolution": "PLD accountant",
-}
+# What the rules of totals are called, other than "basic composition".
+NAMES = {"Rényi": "RDP accountant", "Gaussian": "GDP accountant", "convolution": "PLD accountant"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Total:
     rule: str
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.6g}, delta = {text(self.delta)} ({NAMES.get(self.rule, self.rule)})"
+        return f"epsilon = {self.epsilon:.6g}, delta = {text(self.delta)} ({NAMES.get(self.rule, f'{self.rule} composition')})"
 
 
 def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> list[Total]:

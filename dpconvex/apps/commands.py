@@ -55,11 +55,8 @@ def verify(chosen: argparse.Namespace) -> None:
     promise, mechanism, options = terms(chosen, learner)
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
-    told(
-        chosen,
-        {"private": True, "certificate": certificate.to_dict()},
-        certificate.explain() if chosen.proof else certificate,
-    )
+    said = certificate.explain() if chosen.proof else certificate
+    told(chosen, {"private": True, "certificate": certificate.to_dict()}, said)
 
 
 def audit(chosen: argparse.Namespace) -> None:
@@ -133,7 +130,7 @@ def fit(chosen: argparse.Namespace) -> None:
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    found = solve(declared.learner, data, promise, mechanism, **options, **further, label=f"fit {chosen.problem}")
+    found = solve(declared.learner, data, promise, mechanism, **options, **further, entry=f"fit {chosen.problem}")
     save(chosen, found.release if "share" in further else found, schema, out)
 
 
@@ -215,7 +212,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     chosen.adjacency = chosen.adjacency or (release.spent and release.spent.adjacency)
     promise = privacy(chosen)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
-    options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
+    options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
     found = dp.evaluate(declared.learner, release, data, promise, **options)
     measured = {"error": found.error, "interval": list(found.interval), "records": found.records}
     told(chosen, measured | {"private": found.spent is not None}, found)

@@ -84,9 +84,7 @@ class FeasibleSet:
     @cached_property
     def diameter(self) -> float | None:
         """Bound on the distance of two points of K; None if there is none."""
-        with np.errstate(over="ignore"):
-            across = float(np.sqrt(np.sum((self.upper - self.lower) ** 2))) * (1 + ROUNDED)
-        found = min(2 * self.norm_bound, across)
+        found = min(2 * self.norm_bound, float(np.linalg.norm(self.upper - self.lower)) * (1 + ROUNDED))
         return found if np.isfinite(found) else None
 
     @property

@@ -156,9 +156,8 @@ class Template(Sealed):
         self.regularizer: Expression = read[-1]
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
-        self.taken = taken_as_public(
-            [*roots, *(f"constraint {k + 1}" for k in range(len(constraints)))], originals, record
-        )
+        places = [*roots, *(f"constraint {k + 1}" for k in range(len(constraints)))]
+        self.taken = taken_as_public(dict(zip(places, originals, strict=True)), record)
         check_reading(originals, [*read, *self.constraints], record, reader)
         self._sealed = True
 
@@ -242,22 +241,19 @@ class Template(Sealed):
         return f"Template({self.record!r}, parameters: {names})"
 
 
-def taken_as_public(names: Sequence[str], originals: Sequence[Any], record: Record) -> str:
+def taken_as_public(originals: Mapping[str, Any], record: Record) -> str:
     """Return the assumption that no constant of a template is private: its arrays by their places and shapes, as written."""
     places: dict[str, dict[str, None]] = {}
     fields = {id(symbol) for symbol in record.parameters.values()}
-    for name, root in zip(names, originals, strict=True):
+    for name, root in originals.items():
         here = places.setdefault(name.split(" for ")[0], {})
         leaves = [leaf for leaf in (*root.constants(), *root.parameters()) if id(leaf) not in fields]
         here |= dict.fromkeys(str(list(leaf.shape)) for leaf in leaves if leaf.size > 1)
         for variable in root.variables():  # CVXPY makes an array of a number, too
             sides = [np.asarray(side) for side in variable.attributes.get("bounds") or () if np.ptp(side) > 0]
             places.setdefault(f"the bounds of {variable.name()}", dict.fromkeys(str(list(s.shape)) for s in sides))
-    said = []
-    for place, shapes in places.items():
-        more = [f"{len(shapes) - SHOWN} more"] if len(shapes) > SHOWN else []
-        said += [f"{', '.join([*list(shapes)[:SHOWN], *more])} in {place}"] if shapes else []
-    arrays = f"arrays of shape {'; '.join(said)}" if said else "no arrays"
+    said = "; ".join(f"{', '.join(shapes)} in {place}" for place, shapes in places.items() if shapes)
+    arrays = f"arrays of shape {said}" if said else "no arrays"
     return f"Taken as public: domains and all numbers that the template declares; {arrays}."
 
 
@@ -291,8 +287,6 @@ def scalar(what: str, value: Any) -> cp.Expression:
 # Values may differ by this fraction of the largest number that occurs in computing them; with more than so many expressions, the
 # many labels' own are like each other, and one point for each is enough.
 READING, FEW = 1e-9, 32
-# So many shapes of public arrays are named for each part of a template.
-SHOWN = 4
 
 
 def check_reading(

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import dlaplace
 
-from dpconvex.core.arrays import Array, Indices, frozen, quietly
+from dpconvex.core.arrays import Array, Indices, frozen
+from dpconvex.core.deprecated import public
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
@@ -59,7 +60,7 @@ class Evaluation:
         return f"error {self.error:.4g} on {self.records} records ({between}); {self.status}"
 
 
-@quietly
+@public
 def evaluate(
     template: Template,
     release: Release,
@@ -70,7 +71,7 @@ def evaluate(
     label: str = "y",
     clip: bool = False,
     budget: Budget | None = None,
-    name: str = "evaluate",
+    entry: str = "evaluate",
     seed: int | None = None,
 ) -> Evaluation:
     """Measure the error of a release on records that it was not fitted to; of others, the answer is as private, but too low.
@@ -86,7 +87,7 @@ def evaluate(
     features, label : str
         The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
         a number in a `Box`, squared errors are averaged.
-    name : str
+    entry : str
         Name of the spend in the ledger.
     data, clip, budget, seed
         As for `solve`.
@@ -99,7 +100,7 @@ def evaluate(
     errors = Errors(template.record, release, features, label, alone=protected)
     errors.check("evaluate")
     paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
-    call = Fit(data, paid, [template], Method(), None, 1 if protected else None, clip, budget, name, seed)
+    call = Fit(data, paid, [template], Method(), None, 1 if protected else None, clip, budget, entry, seed)
     call.check()
     call.pay()
     batch = template.record.validate(call.data, clip=clip, empty=protected)

@@ -17,7 +17,7 @@ from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import in_order
 from dpconvex.errors import TemplateError
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import Chunks
+from dpconvex.language.columns import ChunkedColumn
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import table
@@ -217,7 +217,8 @@ def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: 
 
 def whole_share(call: Fit, count: int) -> int:
     """Return how many records each of so many parts has, or refuse to cut them."""
-    if not isinstance(call.data, Partitions) and any(isinstance(column, Chunks) for _, column in call.data.items()):
+    columns = () if isinstance(call.data, Partitions) else call.data.values()
+    if any(isinstance(column, ChunkedColumn) for column in columns):
         raise TemplateError("tune: columns that come in chunks cannot be split; use tune_repeated.")
     if call.size < count:
         raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")

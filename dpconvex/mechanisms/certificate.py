@@ -183,7 +183,6 @@ class Certificate(CertificateText):
 
     @property
     def described(self) -> str:
-        """The mechanism and its noise, in the field's words."""
         places = ", on component labels of noisy k-means" * (self.clustering is not None)
         return self.mechanism + ", on privately preconditioned features" * (self.whitening is not None) + places
 

@@ -39,7 +39,6 @@ def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def guarantee(privacy: Privacy, exceptions: str = "") -> str:
-    """Return the promise in the field's notation."""
     kind = "pure DP" if privacy.pure else "approximate DP"
     return f"epsilon = {text(privacy.epsilon)}, delta = {text(privacy.delta)} ({kind}){exceptions and ', '}{exceptions}"
 
@@ -47,8 +46,6 @@ def guarantee(privacy: Privacy, exceptions: str = "") -> str:
 def odds(privacy: Privacy) -> str:
     """Say what a promise means to one person; the factor is rounded up.
 
-    >>> odds(Privacy(1.0))
-    'any conclusion about one person becomes at most 2.72 times as likely as with another record in place of theirs'
     >>> odds(Privacy(1.0, 1e-6, "add-remove"))
     'any conclusion about one person becomes at most 2.72 times as likely as without their record, plus a probability of 1e-06'
     """
@@ -99,9 +96,7 @@ class Comparison:
         verdict = "Both perturb the answer equally."
         if abs(a - b) > 1e-6 * max(a, b):
             ratio = f"{max(a, b) / min(a, b):.3g}"
-            verdict = (
-                f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ by a factor of {ratio}."
-            )
+            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ {ratio}-fold."
         if (self.first.perturbed == "statistics") != (self.second.perturbed == "statistics"):
             verdict = "Noise on statistics and noise on an answer do not compare directly."
         if self.first.privacy != self.second.privacy:
@@ -110,19 +105,12 @@ class Comparison:
 
 
 class Printed:
-    """What every certificate says of itself: eight lines, as text and in notebooks, and the proof behind them."""
-
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield what the certificate says in short: for each line its name and its text."""
-        raise NotImplementedError
-
-    def rows(self) -> Rows:
-        raise NotImplementedError
+    """What every certificate says of itself: eight `lines`, as text and in notebooks, and the proof behind them."""
 
     def spending(self) -> Rows:
         yield from ()
 
-    def __str__(self) -> str:
+    def __str__(self: Any) -> str:
         return "\n".join(f"{name + ':':<17}{said}" for name, said in self.lines())
 
     def explain(self: Any) -> str:
@@ -198,8 +186,8 @@ class CertificateText(Printed):
         yield "meaning", odds(self.privacy)
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
         yield "taken as public", "; ".join(arrays) or "the declaration"
-        own = "; your own atoms are as declared" if any(fact.startswith(DECLARED) for fact in self.assumptions) else ""
-        runs = ", or how many runs there were" if RUNS in self.settings else ""
+        runs = ", or how many runs there were" * (RUNS in self.settings)
+        own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
         yield "assumed", f"one record a person; nobody learns how long a fit takes, or that it failed{runs}{own}"
         yield "expected error", self.error
         yield "proof", self.replayed or "explain() prints it, and check() replays it without the toolkit"

@@ -51,7 +51,7 @@ COVER_SOURCE = {
 
 
 @dataclass(frozen=True)
-class Cover:
+class ResidualNoise:
     """How the distance between the computed answer and the exact one is covered.
 
     Parameters
@@ -69,10 +69,10 @@ class Cover:
 
     def __post_init__(self) -> None:
         if not (is_real(self.share) and 0 < self.share < 1):
-            raise TemplateError(f"Cover: share must be a number between 0 and 1, not {self.share!r}.")
+            raise TemplateError(f"ResidualNoise: share must be a number between 0 and 1, not {self.share!r}.")
         tolerance = self.tolerance
         if tolerance is not None and not (is_real(tolerance) and 0 < tolerance < math.inf):
-            raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
+            raise TemplateError(f"ResidualNoise: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
         """Divide a promise between the mechanism and the residual noise; as real numbers the two do not exceed it."""
@@ -162,7 +162,7 @@ def hidden(
             raise TemplateError(f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
         bare = replace(bare, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
-        raise TemplateError("a Cover for sufficient statistics takes no tolerance: rounding alone is covered.")
+        raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is covered.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
-from dpconvex.core.arrays import quietly
+from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import check_whole, is_whole
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
@@ -22,7 +22,7 @@ from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover, bound_on_count, confirm, for_count
+from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -34,7 +34,7 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 
-@quietly
+@public
 def solve(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -45,9 +45,9 @@ def solve(
     size: int | None = None,
     clip: bool = False,
     budget: Budget | None = None,
-    label: str = "solve",
+    entry: str = "solve",
     seed: int | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
     checked: bool = False,
 ) -> Release:
@@ -55,7 +55,7 @@ def solve(
 
     Parameters
     ----------
-    template, privacy, mechanism, cover, whitening, checked
+    template, privacy, mechanism, residual_noise, whitening, checked
         As for `verify`.  After whitening, parameters are those for whitened records, and the release predicts from original ones.
     data : mapping of str to array_like
         One entry per field of the record.
@@ -68,7 +68,7 @@ def solve(
         Project records onto their declared domain instead of raising.
     budget : Budget, optional
         A ledger that the cost is recorded in before the data are read.  A fit that fails is still paid for.
-    label : str
+    entry : str
         Name of the spend in the ledger.
     seed : int, optional
         For tests.  The release then says that it is not private.
@@ -80,12 +80,12 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
     """
-    method = Method(mechanism, cover, whitening, checked)
-    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)
+    method = Method(mechanism, residual_noise, whitening, checked)
+    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
-@quietly
+@public
 def statistics(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -95,9 +95,9 @@ def statistics(
     size: int | None = None,
     clip: bool = False,
     budget: Budget | None = None,
-    label: str = "statistics",
+    entry: str = "statistics",
     seed: int | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
 ) -> Statistics:
     """Release what a quadratic loss takes from the data, once: `Statistics.fit` then fits any template with the same loss.
@@ -113,7 +113,7 @@ def statistics(
     whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
         directions than in others.
-    data, size, clip, budget, label, seed, cover
+    data, size, clip, budget, entry, seed, residual_noise
         As for `solve`.
 
     Examples
@@ -131,7 +131,8 @@ def statistics(
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    fit = Fit(data, privacy, [template], Method(chosen, cover, whitening), None, size, clip, budget, label, seed)
+    method = Method(chosen, residual_noise, whitening)
+    fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed)
     found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip)
     return found
 

@@ -9,7 +9,7 @@ from typing import Self
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.checker.reading import Rejected
-from dpconvex.core.arrays import quietly
+from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
@@ -21,7 +21,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.proof import proof_of
 
@@ -64,13 +64,13 @@ def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis
     return Analysis(form, unbounded=DPConvexError(why) if why else None)
 
 
-@quietly
+@public
 def verify(
     template: Template,
     privacy: Privacy,
     size: int,
     mechanism: Mechanism | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     *,
     whitening: Whitened = None,
     proof: bool = True,
@@ -87,9 +87,9 @@ def verify(
     mechanism : Mechanism, optional
         By default what has the lowest error on problems of that size (docs/choosing.md).  With delta: `SufficientStatistics` of
         a quadratic loss; where there are few records for each parameter of a classifier, gradient descent on clipped gradients,
-        which ends at no minimiser.  Else what has the smallest foreseen excess risk among all that can be proved private.
-    cover : Cover, optional
-        How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
+        which need not converge to the ERM solution.  Else what is proved private with the smallest foreseen excess risk.
+    residual_noise : ResidualNoise, optional
+        What hides the distance from the computed to the exact answer; by default, from 1 % of the guarantee.
     whitening : PrivateWhitening, bool or "auto", optional
         A first stage, from a share of the same promise.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
         descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
@@ -104,7 +104,7 @@ def verify(
     """
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
-    found = Method(mechanism, cover, whitening, checked).prove(template, privacy, size).certificate
+    found = Method(mechanism, residual_noise, whitening, checked).prove(template, privacy, size).certificate
     return found if proof else replace(found, writer=None)
 
 
@@ -133,7 +133,7 @@ class Method:
     """The options that say how a fit is to be private, as for `verify`."""
 
     mechanism: Mechanism | None = None
-    cover: Cover | None = None
+    cover: ResidualNoise | None = None
     whitening: Whitened = None
     checked: bool = False
 
@@ -153,10 +153,10 @@ class Method:
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
             raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {given!r}.")
-        if self.cover is not None and not isinstance(self.cover, Cover):
-            raise TemplateError(f"verify: cover must be a Cover, not {self.cover!r}.")
+        if self.cover is not None and not isinstance(self.cover, ResidualNoise):
+            raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))
-        found = found or certified(template, privacy, int(size), *way, self.cover or Cover())
+        found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
         if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
             return found
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
@@ -170,7 +170,7 @@ class Method:
         *better, last = ways(self.whitening, self.mechanism, *known, privacy, size)
         for way in better:
             with suppress(DPConvexError, OverflowError):
-                return certified(template, privacy, size, *way, self.cover or Cover()), way
+                return certified(template, privacy, size, *way, self.cover or ResidualNoise()), way
         return None, last
 
 
@@ -204,7 +204,12 @@ def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float
 
 
 def certified(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, first: PrivateWhitening | None, cover: Cover
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism,
+    first: PrivateWhitening | None,
+    cover: ResidualNoise,
 ) -> Proved:
     try:
         analysis = analyse(template, mechanism)
@@ -234,18 +239,19 @@ def check_records_matter(template: Template) -> None:
         raise NotPrivate(why, template.losses[0], remedy)
 
 
+@public
 def is_private(
     template: Template,
     privacy: Privacy,
     size: int,
     mechanism: Mechanism | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     *,
     whitening: Whitened = None,
 ) -> bool:
     """Say whether `verify` finds a proof."""
     try:
-        verify(template, privacy, size, mechanism, cover, whitening=whitening)
+        verify(template, privacy, size, mechanism, residual_noise, whitening=whitening)
     except NotPrivate:
         return False
     return True

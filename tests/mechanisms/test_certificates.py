@@ -110,9 +110,9 @@ def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certifica
 
 def test_notebooks_show_everything_closed_escaped_and_with_numbers_for_people(certificate):
     budget, data = dp.Budget(dp.Privacy(3.0)), {"x": np.zeros((100, 2)), "y": np.ones(100)}
-    release = dp.solve(LEARNER, data, dp.Privacy(1.0), budget=budget, label="<first>")
+    release = dp.solve(LEARNER, data, dp.Privacy(1.0), budget=budget, entry="<first>")
     found = []
-    for thing in (dp.minimize(LEARNER, data), certificate, release, budget):
+    for thing in (dp.solve_without_privacy(LEARNER, data), certificate, release, budget):
         text = " ".join(ElementTree.fromstring(f"<p>{thing._repr_html_()}</p>").itertext())
         assert not re.search(r"(?<!-)color:|background", thing._repr_html_())  # the reader's theme has colours
         assert not re.search(r"[1-9]\d*\.\d{4,}|0\.0*[1-9]\d{4,}", text)
@@ -127,7 +127,7 @@ CASES = {
     dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"reference_norm": math.nan}],
     dp.ObjectivePerturbation: [{"noise": "laplace"}, {"added": -1.0}, {"reference_norm": True}],
     dp.PrivateWhitening: [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}],
-    dp.Cover: [{"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}],
+    dp.ResidualNoise: [{"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}],
     dp.Repetitions: [
         *({"mean": 1.0}, {"mean": math.nan}, {"mean": True}, {"shape": -1.0}, {"shape": math.inf}),
         *({"share": 0.0}, {"share": 1.0}, {"share": "0.1"}),
