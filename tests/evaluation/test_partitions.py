@@ -151,13 +151,13 @@ def test_a_clustering_has_the_bits_of_one_in_memory(privacy, group):
 MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
 CONIC = {"backend": "conic"}
 REFUSALS = [
-    ("Conic", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
-    ("the backend Conic", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
+    ("the backend ConicSolver", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
     ("a fit with workers", lambda data, **paid: dp.tune([PREDICTING], data, Q, workers=2, **paid)),
     ("a fit with workers", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, workers=2, **paid)),
-    ("Conic", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
-    ("Conic", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
-    ("Conic", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
 ]
 
 
