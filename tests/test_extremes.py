@@ -39,7 +39,7 @@ def test_extreme_promises_are_kept_or_refused(promise, mechanism):
             assert 0 < certificate.noise_scale < np.inf
             assert str(certificate)
     if not COMPUTABLE[0] <= privacy.epsilon <= COMPUTABLE[1]:
-        with pytest.raises(dp.NotPrivate, match="so extreme a promise"):
+        with pytest.raises(dp.NotPrivate, match="so extreme a guarantee"):
             dp.verify(LEARNER, privacy, 30)
 
 

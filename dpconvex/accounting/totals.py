@@ -116,7 +116,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its promise."""
+    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its guarantee."""
 
     label: str
     privacy: Privacy
@@ -197,7 +197,7 @@ class Additive(Basic):
         return Amount(self.epsilon(self.sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
 
     def left(self, entries: Sequence[Entry]) -> Amount:
-        """The promise of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
+        """The guarantee of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
         cost, lost = self._lost(self.sums(entries))
         cost = self.limit * (1 - GUARD) - cost
         if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):

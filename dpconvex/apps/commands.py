@@ -28,7 +28,7 @@ from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.release.files import writable, write_whole
 from dpconvex.release.verify import analyse
 
-SHARE = 0.2  # of a promise, for the components of a mixture
+SHARE = 0.2  # of a guarantee, for the components of a mixture
 
 
 def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
@@ -337,7 +337,7 @@ def privacy(given: argparse.Namespace) -> dp.Privacy:
 
 
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
-    """Return the promise, the mechanism, and further options: of mixtures, and only of these, a share."""
+    """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
     word, share = chosen.whitening, chosen.share
     options: dict[str, Any] = {"whitening": WHITENING.get(word, word) if isinstance(word, str) else word}
     if "m" in learner.record.discrete:

@@ -31,7 +31,7 @@ Large-margin Gaussians with the problem's own regularization, fixed without the 
 beyond that, the mechanism adds by itself, from public numbers.  Without privacy the regularization is {PLAIN:g}.
 """
 FOOTNOTE = """\
-Each fit keeps its promise by itself.  These data are public; on data that are not, every fit would have to be paid for, and
+Each fit keeps its guarantee by itself.  These data are public; on data that are not, every fit would have to be paid for, and
 so would looking at test errors."""
 
 

@@ -1,4 +1,4 @@
-"""The audit of a whole promise: every part of it is attacked by itself, and what is released by runs, if that is asked for."""
+"""The audit of a whole guarantee: every part of it is attacked by itself, and what is released by runs, if that is asked for."""
 
 import math
 from typing import Any
@@ -44,9 +44,9 @@ def audit(
     seed: int | None = None,
     whitening: Whitened = None,
 ) -> Audit:
-    """Attack a whole promise, epsilon and delta, and say how near the attack came.
+    """Attack a whole guarantee, epsilon and delta, and say how near the attack came.
 
-    `falsify` attacks the constants of a proof.  All of them can be right and the promise still be false.  So here the promise
+    `falsify` attacks the constants of a proof.  All of them can be right and the guarantee still be false.  So here the guarantee
     itself is attacked: the exact law of the answer is computed for two neighbouring data sets, and the search is for those
     that it tells apart best.  No data are needed, and none are touched.
 
@@ -54,13 +54,13 @@ def audit(
     ----------
     template : Template
     privacy : Privacy
-        The promise.
+        The guarantee.
     mechanism, residual_noise, whitening : object, optional
         As for `verify`; whitening only without `share` and `runs`.
     size : int
         Public number of records; under add-remove, a public nominal number.
     share : float, optional
-        Of the promise, for the components of a mixture: what `solve_mixture` does is audited.
+        Of the guarantee, for the components of a mixture: what `solve_mixture` does is audited.
     effort : float
         How long to search: a multiple of the usual effort.
     runs : int
@@ -74,7 +74,7 @@ def audit(
     Returns
     -------
     Audit
-        For every part of the promise what is claimed and what was found, with the worst neighbours.  It prints, and draws a
+        For every part of the guarantee what is claimed and what was found, with the worst neighbours.  It prints, and draws a
         picture with ``plot(path)``.  Its `holds` is False if a claim was broken.
 
     Raises

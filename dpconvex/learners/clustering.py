@@ -164,7 +164,7 @@ def cluster(
     entry: str = "cluster",
     seed: int | None = None,
 ) -> ComponentCenters:
-    """Cluster the records of every class privately; a fit that uses the labels costs its own promise on top.
+    """Cluster the records of every class privately; a fit that uses the labels costs its own guarantee on top.
 
     Parameters
     ----------

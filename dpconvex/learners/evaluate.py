@@ -51,7 +51,7 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """The promise, or a warning."""
+        """The guarantee, or a warning."""
         return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ def evaluate(
     batch = template.record.validate(call.data, clip=clip, empty=protected)
     if not protected and batch.size != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    # Where the number of records is protected, half of the promise pays for it.
+    # Where the number of records is protected, half of the guarantee pays for it.
     parts = 2 if protected else 1
 
     def noisy(count: int, largest: int) -> tuple[float, float]:

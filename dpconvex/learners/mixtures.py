@@ -1,4 +1,4 @@
-"""Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one promise.
+"""Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one guarantee.
 
 Given the centres, the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
 """
@@ -98,14 +98,14 @@ def solve_mixture(
     residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
 ) -> Mixture:
-    """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one promise.
+    """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one guarantee.
 
     Parameters
     ----------
     template : Template
         Its record has a field for the component, which the data do not have.
     clustering : NoisyKMeans or ComponentCenters, optional
-        How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the promise.
+        How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the guarantee.
     share : float
         Fraction of epsilon and delta that pays for the clustering, in (0, 1); a single component costs nothing.
     features, group, component : str
@@ -141,7 +141,7 @@ def solve_mixture(
 
 
 class Plan:
-    """What `solve_mixture` does with its promise, fixed before the data are read; parameters as there."""
+    """What `solve_mixture` does with its guarantee, fixed before the data are read; parameters as there."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Many private fits of the same data, and how much noise each needs for all of them together to keep one promise."""
+"""Many private fits of the same data, and how much noise each needs for all of them together to keep one guarantee."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from dpconvex.release.solve import Fit, public_size, run
 from dpconvex.release.verify import Method, Proved
 from dpconvex.solvers.certify import Warm
 
-# A total this close to the promise, from below, is close enough; and so many promises are tried.
+# A total this close to the guarantee, from below, is close enough; and so many guarantees are tried.
 CLOSE, TRIES = 0.998, 10
 
 
@@ -64,9 +64,9 @@ def sweep(
     template : Template or sequence of Template
         For instance one learner with several regularizations.
     privacies : Privacy or sequence of Privacy, optional
-        The promise of each release by itself.
+        The guarantee of each release by itself.
     total : Privacy, optional
-        In place of `privacies`, the promise of all releases together, of which each gets as much as accounting proves
+        In place of `privacies`, the guarantee of all releases together, of which each gets as much as accounting proves
         (`calibrate`).  It is charged to the budget in whole, before the first fit.
     draws : int
         Fits for each template and promise.
@@ -79,7 +79,7 @@ def sweep(
         seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
     """
     if (privacies is None) == (total is None):
-        raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
+        raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
     check_whole("sweep", draws=draws)
     templates, given = [template] if isinstance(template, Template) else list(template), total or privacies
     promises = [given] if isinstance(given, Privacy) else list(given or ())
@@ -129,12 +129,12 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
             raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
 
 
-# Shares of one promise
+# Shares of one guarantee
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What each of several releases may promise, so that all together keep one promise.
+    """What each of several releases may promise, so that all together keep one guarantee.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ def calibrate(
     *,
     whitening: Whitened = None,
 ) -> Calibration:
-    """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
+    """Find how much each of several releases may promise for all of them to keep one guarantee; no data are needed.
 
     The total is the smallest of basic composition and of the RDP, GDP and PLD accountants.  It holds for non-adaptive
     composition; for releases that are chosen one after the other, keep a `Budget`.
@@ -199,7 +199,7 @@ def calibrate(
 def planned(
     templates: Sequence[Template], privacy: Privacy, size: int, releases: int, method: Method, beside: Privacy | None
 ) -> Calibration:
-    """Do the work of `calibrate`; `beside` is a pure promise of something else that is paid."""
+    """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
     check_privacy("calibrate", privacy)
     check_whole("calibrate", releases=releases)
     if not templates:
@@ -232,7 +232,7 @@ def largest(
         total = best_total([item.privacy for item in entries], events, privacy.delta)
         return Calibration(each, fits, total, Composition(events), method.mechanism)
 
-    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their promises add up
+    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their guarantees add up
     if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it
         best = replace(best, total=Total(privacy.epsilon, privacy.delta, "basic"))
     if privacy.pure or count + len(extra) == 1:

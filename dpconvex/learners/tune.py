@@ -1,4 +1,4 @@
-"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one promise.
+"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one guarantee.
 
 Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
 """
@@ -82,7 +82,7 @@ def tune(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Tuning:
-    """Fit several templates privately and choose one privately; the whole keeps one promise.
+    """Fit several templates privately and choose one privately; the whole keeps one guarantee.
 
     Parameters
     ----------
@@ -90,11 +90,11 @@ def tune(
         Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
         record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits.
     privacy : Privacy
-        The promise of the whole.
+        The guarantee of the whole.
     selection : {"permute-and-flip", "exponential"}
     split : bool
         Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
-        chosen by their mistakes on the same; then they share the promise by accounting, with noise that grows as the root of
+        chosen by their mistakes on the same; then they share the guarantee by accounting, with noise that grows as the root of
         their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
     features, label : str
         The fields that predictions are made from and compared with.
@@ -162,7 +162,7 @@ def tune_repeated(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Tuning:
-    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one promise.
+    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one guarantee.
 
     Each repetition takes a candidate at random, fits it privately, and counts its mistakes on the same data, with noise.
 
@@ -245,7 +245,7 @@ class Plan:
 
 def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
     with computable(privacy):
-        # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
+        # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon)
@@ -269,8 +269,8 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
 def of_the_best(
     fit: Certificate, privacy: Privacy, many: str, count: float, shares: dict[str, float], fixed: str, source: str
 ) -> Certificate:
-    steps = Derivation("shares of the promise", "", shares, fixed), fit.derivation
-    told = "These are the constants of one fit; the promise pays for all of them and for the choice."
+    steps = Derivation("shares of the guarantee", "", shares, fixed), fit.derivation
+    told = "These are the constants of one fit; the guarantee pays for all of them and for the choice."
     return replace(
         fit,
         privacy=privacy,

@@ -31,7 +31,7 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class TruncatedLaplace:
-    """Independent noise for the entries of one private bound, with its share of the promise."""
+    """Independent noise for the entries of one private bound, with its share of the guarantee."""
 
     epsilon: float
     delta: float
@@ -65,7 +65,7 @@ class TruncatedLaplace:
 def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> TruncatedLaplace:
     """Calibrate the noise for values with an l1 sensitivity, in their unit."""
     if privacy.pure:
-        why = "noise that only lowers a bound keeps no promise with delta = 0: what is released may be impossible for neighbours"
+        why = "noise that only lowers bounds keeps no guarantee with delta = 0: what is released may be impossible for neighbours"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", "promise a small delta")
     step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
     # |floor(a) - floor(b)| < |a - b| + 1 in every entry, and the sum of integers below an integer is at most that less one.
@@ -101,8 +101,8 @@ def down(value: Fraction) -> float:
 class BoundCertificate(Printed):
     """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones."""
 
-    privacy: Privacy  # The promise
-    noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the promise
+    privacy: Privacy  # The guarantee
+    noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the guarantee
     # By how much the answer may exceed a noisy bound, as evaluated: 0 where some point keeps all bounds strictly at
     # their minimum, else what the solver leaves there
     allowed: float
@@ -139,7 +139,7 @@ class BoundCertificate(Printed):
 def bound_certificate(
     privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str], allowed: float
 ) -> BoundCertificate:
-    """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the promise equally."""
+    """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the guarantee equally."""
     part = 1.0 if len(bounds) == 1 else (1 - 1e-15) / len(bounds)
     share = Privacy(privacy.epsilon * part, privacy.delta * part, privacy.adjacency)
     noises = {name: truncated_laplace(share, *facts) for name, facts in bounds.items()}

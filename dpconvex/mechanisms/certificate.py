@@ -28,7 +28,7 @@ class Certificate(CertificateText):
     Attributes
     ----------
     privacy : Privacy
-        The promise.
+        The guarantee.
     mechanism : str
         Name of the mechanism and of its noise.
     size : int
@@ -78,7 +78,7 @@ class Certificate(CertificateText):
     whitening : WhiteningNoise or None
         What pays for a noisy second moment of the records, which they are whitened by; None if they are not.
     event : Event or None
-        What the release is for accounting, which a `Budget` keeps; None if nothing but its promise is known.
+        What the release is for accounting, which a `Budget` keeps; None if nothing but its guarantee is known.
     diameter : float or None
         Bound on the diameter of K, which no answer leaves; None if K is not known to be bounded.
     writer : callable, bytes or None

@@ -44,7 +44,7 @@ def guarantee(privacy: Privacy, exceptions: str = "") -> str:
 
 
 def odds(privacy: Privacy) -> str:
-    """Say what a promise means to one person; the factor is rounded up.
+    """Say what a guarantee means to one person; the factor is rounded up.
 
     >>> odds(Privacy(1.0, 1e-6, "add-remove"))
     'any conclusion about one person becomes at most 2.72 times as likely as without their record, plus a probability of 1e-06'

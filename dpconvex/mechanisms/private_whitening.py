@@ -128,7 +128,7 @@ class PrivateWhitening:
 
 @dataclass(frozen=True)
 class Stages:
-    """Both stages, proved: the promise of the whole, the first one's noise, and the second one's certificate."""
+    """Both stages, proved: the guarantee of the whole, the first one's noise, and the second one's certificate."""
 
     privacy: Privacy
     noise: WhiteningNoise
@@ -183,7 +183,7 @@ def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
 
 
 def level(epsilon: float, delta: float) -> float:
-    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a promise."""
+    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a guarantee."""
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
 
 

@@ -23,7 +23,7 @@ from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_co
 from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
 
-# The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
+# The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
 SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for.
 COUNTED, MARGINS = 0.25, 1.1
@@ -75,7 +75,7 @@ class ResidualNoise:
             raise TemplateError(f"ResidualNoise: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
-        """Divide a promise between the mechanism and the residual noise; as real numbers the two do not exceed it."""
+        """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
         spent = Privacy(epsilon, self.share * privacy.delta, privacy.adjacency)
         return privacy.minus(spent), spent

@@ -37,7 +37,7 @@ class PrivateBound(Sealed):
         Of the parameter, and of the noisy values in a release; () for a single number.
     sensitivity : float
         Public: the most by which one person can change the values, as the sum of absolute changes of all entries, whatever the
-        data; of neighbours in the sense of the promise.
+        data; of neighbours in the sense of the guarantee.
     minimum : array_like
         Public: what each value is at least, whatever the data; a number or an array of the shape.
 
@@ -89,7 +89,7 @@ def verify_bounded(
     problem : cvxpy.Problem
         Convex by CVXPY's rules; public but for the bounds.  With all of them at their minimum it must have an answer.
     bounds : sequence of PrivateBound
-        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the promise.
+        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the guarantee.
     privacy : Privacy
         With a delta: noise that never exceeds a bound needs one.
     solver : str, optional

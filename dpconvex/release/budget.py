@@ -108,7 +108,7 @@ class Budget:
 
     @property
     def spent(self) -> Amount:
-        """The total of the spends; the sum of their promises under basic accounting, else epsilon at the ledger's delta."""
+        """The total of the spends; the sum of their guarantees under basic accounting, else epsilon at the ledger's delta."""
         return self._rule.spent(self.entries)
 
     @property
@@ -131,7 +131,7 @@ class Budget:
         label : str
             What the release is, for whoever reads the ledger.
         event : Event, optional
-            What the release is for accounting, as its certificate says; without it, its promise is all that is known.
+            What the release is for accounting, as its certificate says; without it, its guarantee is all that is known.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")
@@ -258,7 +258,7 @@ def parsed(content: bytes, path: Path) -> tuple[Basic, list[Entry]]:
             fields = {**spend, "privacy": {**promise, "adjacency": rule.total.adjacency}}
             entries.append(built(Entry, fields, {Event: event_of}))
         except ValueError as error:
-            raise DPConvexError(f"{path}, line {position}: not a spend of a label and a promise ({error}).") from error
+            raise DPConvexError(f"{path}, line {position}: not a spend: a label and a guarantee ({error}).") from error
     if not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
     return rule, entries

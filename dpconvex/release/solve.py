@@ -109,7 +109,7 @@ def statistics(
     privacy : Privacy
         Of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
-        By default with Gaussian noise, or Gamma noise for a promise without delta.
+        By default with Gaussian noise, or Gamma noise for a guarantee without delta.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
         directions than in others.
@@ -207,7 +207,7 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
 
 
 def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
-    """Do what was proved, once; the promise must have been paid for."""
+    """Do what was proved, once; the guarantee must have been paid for."""
     found = released(fit, data, backend, source, clip)
     release = found.fit() if isinstance(found, Statistics) else found
     keep(release)
@@ -222,7 +222,7 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
         data = fit.template.record.validate(data, clip=clip, empty=protected)
     batch, stages = data, fit.stages
     if not protected and batch.size != fit.certificate.size:
-        both = f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made"
+        both = f"there are {batch.size} records, and there were {fit.certificate.size} when the guarantee was made"
         remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
         raise DomainError(f"{both}; nothing is released. {remedy}.")
     if stages is None:

@@ -1,4 +1,4 @@
-"""The checker: from a template and a promise to a certificate, or to the reason why there is none; no data are touched."""
+"""The checker: from a template and a guarantee to a certificate, or to the reason why there is none; no data are touched."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +25,7 @@ from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.proof import proof_of
 
-LEAST = 0.25  # The smallest share of a promise that noise is made for so that its proof is replayed
+LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 
 
 def check_template(template: object) -> None:
@@ -91,7 +91,7 @@ def verify(
     residual_noise : ResidualNoise, optional
         What hides the distance from the computed to the exact answer; by default, from 1 % of the guarantee.
     whitening : PrivateWhitening, bool or "auto", optional
-        A first stage, from a share of the same promise.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
+        A first stage, from a share of the same guarantee.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
         descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
         size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
         mechanism is named, one that is proved to end near a minimiser.
@@ -99,8 +99,8 @@ def verify(
         Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
     checked : bool
         Certify only what is replayed to its end.  Where the checker's plainer bounds do not reach the certificate's noise, there
-        is as much as a smaller promise asks for, the largest that helps, to a hundredth.  Usually that changes nothing; where it
-        does, it takes some seconds.  If a quarter of the promise does not help, the step that is not replayed is told.
+        is as much as a smaller guarantee asks for, the largest that helps, to a hundredth.  Mostly that changes nothing; where it
+        does, it takes some seconds.  If a quarter of the guarantee does not help, the step that is not replayed is told.
     """
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
@@ -175,7 +175,7 @@ class Method:
 
 
 def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
-    """Prove what the checker replays: what keeps less of a promise keeps all of it, and has more noise."""
+    """Prove what the checker replays: what keeps less of a guarantee keeps all of it, and has more noise."""
     found, missing = attempted(prove, privacy, 1.0)
     if missing:
         low, high = LEAST, 1.0
@@ -187,13 +187,13 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
-        part = f"{100 * low:.0f} % of the promise"
+        part = f"{100 * low:.0f} % of the guarantee"
         found = found.advised(f"The noise is that of {part}, for plainer bounds that are replayed.")
     return found
 
 
 def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float) -> tuple[Proved, str]:
-    """Return what is proved for a share of the promise, as what keeps all of it, and what is not replayed."""
+    """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
     stages = None if found.stages is None else replace(found.stages, privacy=privacy)
     found = replace(found, certificate=replace(found.certificate, privacy=privacy), stages=stages)
