@@ -172,17 +172,17 @@ def logistic_rows(
     tolerance = float(np.linalg.norm(slope)) / (n * level)
     template = dp.load("logistic_regression", features=d, regularization=level, radius=radius)
     privacy = dp.Privacy(1.0)
-    cover = dp.Cover(tolerance=1e-8)
-    first = seconds(lambda: dp.minimize(template, data, tolerance=tolerance))
+    cover = dp.ResidualNoise(tolerance=1e-8)
+    first = seconds(lambda: dp.solve_without_privacy(template, data, tolerance=tolerance))
     times = compare(
-        {"ours": lambda: dp.minimize(template, data, tolerance=tolerance), "sklearn": theirs},
+        {"ours": lambda: dp.solve_without_privacy(template, data, tolerance=tolerance), "sklearn": theirs},
         repetitions,
     )
     # In turns of their own: threads that scikit-learn leaves waiting keep a processor busy for some milliseconds.
     times |= compare(
         {
-            "private": lambda: dp.solve(template, data, privacy, cover=cover),
-            "same": lambda: dp.minimize(template, data, tolerance=1e-8),
+            "private": lambda: dp.solve(template, data, privacy, residual_noise=cover),
+            "same": lambda: dp.solve_without_privacy(template, data, tolerance=1e-8),
         },
         repetitions,
     )

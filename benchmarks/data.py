@@ -9,7 +9,7 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
-from dpconvex.solvers.conic import Conic
+from dpconvex.solvers.conic import ConicSolver
 from dpconvex.solvers.problem import Problem
 
 __all__ = ["clouds", "halves", "problem_of", "scaled_letters"]
@@ -69,6 +69,6 @@ def problem_of(template: dp.Template, data: dict[str, Any], noise: float = 0.0, 
     return engine.problem(batch.size * analysis.modulus, linear, 0.0)
 
 
-def conic() -> Conic:
+def conic() -> ConicSolver:
     """The reference backend without polishing: what the solver itself answers."""
-    return Conic("CLARABEL", polish_steps=0)
+    return ConicSolver("CLARABEL", polish_steps=0)

@@ -43,7 +43,7 @@ from .features.groups import GroupNormalizer as GroupNormalizer
 from .features.preconditioner import PublicPreconditioner as PublicPreconditioner
 from .features.scattering import ScatteringFeatures as ScatteringFeatures
 from .features.splines import SplineEncoder as SplineEncoder
-from .language.columns import Chunks as Chunks
+from .language.columns import ChunkedColumn as ChunkedColumn
 from .language.partitions import Partitions as Partitions
 from .language.privacy import Privacy as Privacy
 from .language.record import Record as Record
@@ -56,12 +56,12 @@ from .language.schema_columns import (
     Ordered as Ordered,
 )
 from .language.template import Template as Template, huber_hinge as huber_hinge
-from .learners.clustering import Components as Components, cluster as cluster
+from .learners.clustering import ComponentCenters as ComponentCenters, cluster as cluster
 from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .learners.problem_files import load as load, problems as problems
-from .learners.sweep import Shared as Shared, calibrate as calibrate, sweep as sweep
+from .learners.sweep import Calibration as Calibration, calibrate as calibrate, sweep as sweep
 from .learners.tune import tune as tune, tune_repeated as tune_repeated
 from .mechanisms.certificate import Certificate as Certificate
 from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDescent
@@ -70,9 +70,9 @@ from .mechanisms.objective_perturbation import ObjectivePerturbation as Objectiv
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
 from .mechanisms.private_selection import Repetitions as Repetitions
 from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
-from .mechanisms.residual_noise import Cover as Cover
+from .mechanisms.residual_noise import ResidualNoise as ResidualNoise
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
-from .release.baseline import minimize as minimize
+from .release.baseline import solve_without_privacy as solve_without_privacy
 from .release.bounded import (
     PrivateBound as PrivateBound,
     solve_bounded as solve_bounded,
@@ -84,6 +84,6 @@ from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics
 from .release.statistics import Coefficients as Coefficients, Statistics as Statistics, coefficients as coefficients
 from .release.verify import is_private as is_private, verify as verify
-from .solvers.conic import Conic as Conic
+from .solvers.conic import ConicSolver as ConicSolver
 
 __version__: str

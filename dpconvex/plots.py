@@ -68,7 +68,7 @@ def error_bands(
         raise TemplateError(f"error_bands: epsilons must be a list of positive numbers, not {epsilons!r}.")
     if y.ndim != 2 or len(y) != len(x) or not (y.size and np.isfinite(y).all()):
         raise TemplateError(f"error_bands: errors must have shape ({len(x)}, draws), not {y.shape}.")
-    drawn = dressed(axes, xlabel="privacy parameter ε (smaller promises more)", ylabel="test error", xscale="log")
+    drawn = dressed(axes, xlabel="privacy parameter ε (smaller guarantees more)", ylabel="test error", xscale="log")
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
     drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     drawn.plot(x, middle, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)

@@ -29,7 +29,7 @@ def template(
 
     The component m of a training record is one of its fields, and is protected like the others.  It must come from the
     record and from public facts alone: from its group, its site, or the nearest of a few public centres.  A mixture model
-    fitted to the training data is a release of its own: `dp.solve_mixture` makes one, and pays for it from the same promise.
+    fitted to the training data is a release of its own: `dp.solve_mixture` makes one, and pays for it from the same guarantee.
 
     Parameters
     ----------

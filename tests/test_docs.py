@@ -77,12 +77,15 @@ def test_links_names_and_files_of_a_page_exist(page):
 
 
 @pytest.mark.parametrize("page", ["README", "quickstart", "data", "certificates", "estimators", "features", "budgets"])
-def test_examples_run_as_printed(page, tmp_path, monkeypatch):
+def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text_of(page), flags=re.DOTALL | re.MULTILINE):
+    names, text = {}, text_of(page)
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, page, "exec"), names)
     assert names
+    printed = capsys.readouterr().out
+    for shown in re.findall(r"^```text\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        assert shown in printed
 
 
 def test_a_type_checker_passes_the_quick_start_and_refuses_options_that_there_are_not(tmp_path):

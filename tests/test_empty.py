@@ -19,8 +19,8 @@ EMPTY = {
     "array": (0, np.zeros((0, 3))),
     "list": (0, []),
     "one axis": (0, np.array([])),
-    "no chunks": (0, dp.Chunks([])),
-    "an empty chunk": (0, dp.Chunks([np.zeros((0, 3))])),
+    "no chunks": (0, dp.ChunkedColumn([])),
+    "an empty chunk": (0, dp.ChunkedColumn([np.zeros((0, 3))])),
     "sparse, no record": (0, sp.csr_array((0, 3))),
     "sparse, one record": (1, sp.csr_array((1, 3))),
     "no entries": (40, sp.csr_array((40, 3))),
@@ -66,7 +66,7 @@ CALLS = {
     "solve": lambda: dp.solve(LEARNER, NOTHING, dp.Privacy(1.0)),
     "sweep": lambda: list(dp.sweep(LEARNER, NOTHING, dp.Privacy(1.0))),
     "tune_repeated": lambda: dp.tune_repeated(GRID, NOTHING, dp.Privacy(1.0)),
-    "minimize": lambda: dp.minimize(LEARNER, NOTHING),
+    "minimize": lambda: dp.solve_without_privacy(LEARNER, NOTHING),
     "validate": lambda: LEARNER.record.validate(NOTHING),
 }
 

@@ -39,7 +39,7 @@ def test_extreme_promises_are_kept_or_refused(promise, mechanism):
             assert 0 < certificate.noise_scale < np.inf
             assert str(certificate)
     if not COMPUTABLE[0] <= privacy.epsilon <= COMPUTABLE[1]:
-        with pytest.raises(dp.NotPrivate, match="so extreme a promise"):
+        with pytest.raises(dp.NotPrivate, match="so extreme a guarantee"):
             dp.verify(LEARNER, privacy, 30)
 
 
@@ -70,24 +70,24 @@ CALLS = {
     dp.Box: {"lower": 0, "upper": 1},
     dp.Choice: {"values": [1, 2]},
     dp.Record: {"x": dp.Ball(3)},
-    dp.Chunks: {"source": [X]},
+    dp.ChunkedColumn: {"source": [X]},
     dp.Budget: {"privacy": PROMISE},
     dp.ObjectivePerturbation: {},
     dp.OutputPerturbation: {},
     dp.NoisyGradientDescent: {},
-    dp.Cover: {},
+    dp.ResidualNoise: {},
     dp.Repetitions: {},
     dp.NoisyKMeans: {},
     FirstOrder: {},
-    dp.Conic: {},
-    dp.Components: {"centers": [[[0.0], [0.5]]]},
+    dp.ConicSolver: {},
+    dp.ComponentCenters: {"centers": [[[0.0], [0.5]]]},
     dp.Release: {"parameters": {"w": [1.0]}, "spent": PROMISE},
     dp.Release.load: {"path": __file__},
     unit_ball: {"X": X, "lower": -1, "upper": 1, "clip": True},
     dp.RandomFourierFeatures: {"features": 2, "components": 3},
     dp.load: {"name_or_path": "logistic_regression", "features": 3, "regularization": 0.01, "radius": 1.0},
     dp.verify: {"template": LEARNER, "privacy": PROMISE, "size": 30},
-    dp.minimize: {"template": LEARNER, "data": DATA},
+    dp.solve_without_privacy: {"template": LEARNER, "data": DATA},
     dp.solve: {"template": LEARNER, "data": DATA, "privacy": PROMISE},
     dp.cluster: {"record": LEARNER.record, "data": DATA, "privacy": PROMISE},
 }
@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said_in_words(call, tmp_path, monkeypatch):
     for option, bad in product(sorted(named | set(CALLS[call])), BAD):
         try:
             made = call(**{**CALLS[call], option: bad})
-            if isinstance(made, dp.Chunks):
+            if isinstance(made, dp.ChunkedColumn):
                 len(made)
             elif isinstance(made, dp.RandomFourierFeatures):
                 made.transform(np.zeros((2, 2)))

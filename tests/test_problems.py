@@ -50,9 +50,11 @@ def test_it_tells_two_classes_apart_whatever_they_are_called_and_in_any_unit(pro
     rng, second = np.random.default_rng(8), np.arange(400) % 2
     x = dp.Ball(3).project(rng.normal(scale=0.15, size=(400, 3)) + np.where(second == 1, 0.35, -0.35)[:, None])
     y = np.array(labels)[second]
-    fit = dp.minimize(dp.load(problem, features=3, labels=labels, regularization=0.02), {"x": x, "y": y})
+    fit = dp.solve_without_privacy(dp.load(problem, features=3, labels=labels, regularization=0.02), {"x": x, "y": y})
     assert np.mean(fit.predict(x) == y) > 0.97
     # A ridge penalty is in the unit of the weights; the matrices of Gaussians are on scaled features.
     rescaled = 0.02 if problem == "large_margin_gaussian" else 0.02 * 25
     template = dp.load(problem, features=3, labels=labels, radius=5.0, regularization=rescaled)
-    np.testing.assert_array_equal(dp.minimize(template, {"x": 5 * x, "y": y}).predict(5 * x), fit.predict(x))
+    np.testing.assert_array_equal(
+        dp.solve_without_privacy(template, {"x": 5 * x, "y": y}).predict(5 * x), fit.predict(x)
+    )

@@ -38,7 +38,7 @@ LEARNERS = {"logistic": "logistic_regression", "Huber": "huber_svm"}
 GRADIENTS = 1e-6, 1e-4
 NEGLIGIBLE = 1e-6
 # What certified releases pay for the residual; the default is a hundredth.
-COVER = dp.Cover(share=1e-3)
+COVER = dp.ResidualNoise(share=1e-3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,9 @@ def tolerance(regularization: float) -> float:
 
 def plain(name: str, regularization: float, train: Records) -> Iterator[dp.Release]:
     """Fit without privacy."""
-    yield dp.minimize(learner(name, train, regularization), train.data, tolerance=tolerance(regularization))
+    yield dp.solve_without_privacy(
+        learner(name, train, regularization), train.data, tolerance=tolerance(regularization)
+    )
 
 
 def published(
@@ -171,7 +173,9 @@ def certified(
     template = one_hot_learner(name, train.x.shape[1], train.groups, regularization)
     mechanism = proved(template, privacy, added, size)
     if mechanism is not None:
-        yield from dp.sweep(template, train.data, privacy, mechanism=mechanism, draws=draws, size=size, cover=COVER)
+        yield from dp.sweep(
+            template, train.data, privacy, mechanism=mechanism, draws=draws, size=size, residual_noise=COVER
+        )
 
 
 @cache

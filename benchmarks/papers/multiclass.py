@@ -173,8 +173,8 @@ def predictions(case: Case, declared: dp.Template, mu: float, x: Array, y: NDArr
     if case.learner not in (REST, PURE):
         privacy = dp.Privacy(case.epsilon, DELTA)
         # Weakly regularized matrices take long to reach the last digits, and their own noise is far larger than this.
-        cover = dp.Cover(tolerance=1e-6) if case.learner in (SOFT, SUMMED) else None
-        release = dp.solve(declared, {"x": x, "y": y}, privacy, mechanism, cover=cover)
+        cover = dp.ResidualNoise(tolerance=1e-6) if case.learner in (SOFT, SUMMED) else None
+        release = dp.solve(declared, {"x": x, "y": y}, privacy, mechanism, residual_noise=cover)
         return np.asarray(release.predict(tested))
     classes = np.unique(y)
     privacy = dp.Privacy(case.epsilon / len(classes), 0.0 if case.learner == PURE else DELTA / len(classes))
@@ -188,7 +188,7 @@ def without_privacy(x: Array, y: NDArray[Any]) -> float:
     classes = tuple(np.unique(y).tolist())
     options = {"features": x.shape[1], "classes": len(classes), "labels": classes, "regularization": 1e-5}
     declared = dp.load("softmax_regression", **options)
-    release = dp.minimize(declared, {"x": x[train], "y": y[train]}, tolerance=0.1)
+    release = dp.solve_without_privacy(declared, {"x": x[train], "y": y[train]}, tolerance=0.1)
     return float(np.mean(release.predict(x[test]) != y[test]))
 
 

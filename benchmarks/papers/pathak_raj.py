@@ -96,7 +96,7 @@ def study(draws: int, kind: str = "", epsilons: tuple[float, ...] = EPSILONS, se
         test, train = order[:TEST_SIZE], order[TEST_SIZE:]
         data = {name: column[train] for name, column in columns.items()}
         for name, template in zip(plain, (paper, ours), strict=True):
-            plain[name][draw] = np.mean(dp.minimize(template, data).predict(x[test]) != y[test])
+            plain[name][draw] = np.mean(dp.solve_without_privacy(template, data).predict(x[test]) != y[test])
         for name, fit in fits.items():
             for row, epsilon in enumerate(epsilons):
                 release = fit(data, epsilon, int(rng.integers(2**31)))

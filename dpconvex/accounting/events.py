@@ -82,7 +82,7 @@ class Pure(Event):
         return Approximate(self.epsilon, 0.0).profile()
 
     def __str__(self) -> str:
-        return f"pure, epsilon = {self.epsilon:.4g}"
+        return f"pure DP, epsilon = {self.epsilon:.4g}"
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Gaussian(Event):
         return order * self.mu * self.mu / 2, 0.0
 
     def __str__(self) -> str:
-        return f"Gaussian, mu = {self.mu:.4g}"
+        return f"GDP, mu = {self.mu:.4g}"
 
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """Noise beyond its cap: with this probability, under either of two neighbours, anything may happen; totals add it."""
+    """A truncation failure: with this probability, under either of two neighbours, anything may happen; totals add it."""
 
     kind: ClassVar[str] = "tail"
     probability: float
@@ -117,7 +117,7 @@ class Tail(Event):
         return Profile(np.zeros(1), np.zeros(1))
 
     def __str__(self) -> str:
-        return f"noise beyond its cap, probability {self.probability:.2g}"
+        return f"truncation failure, added to delta: {self.probability:.2g}"
 
 
 @dataclass(frozen=True)

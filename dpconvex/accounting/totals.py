@@ -1,4 +1,4 @@
-"""What releases cost together: totals of those fixed beforehand, and the rules of ledgers (docs/theory.md, section 20)."""
+"""What releases cost together: non-adaptive composition, and the privacy filters of ledgers (docs/theory.md, section 20)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,21 +22,23 @@ LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound
 STEPS, LARGEST_GRID, MOST = 4000, 2**17, 50
 # Fraction of a ledger's delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
-TAIL = 2.0**-100  # Probability of noise beyond its cap in a fit, once at least
+TAIL = 2.0**-100  # Probability of a truncation failure of the noise in a fit, once at least
 # Spends fill a limit up to this, relatively, and a ledger that is read may exceed that a tenth as far: rounding differs.
 GUARD = 1e-8
+# What the rules of totals are called, other than "basic composition".
+NAMES = {"Rényi": "RDP accountant", "Gaussian": "GDP accountant", "convolution": "PLD accountant"}
 
 
 @dataclass(frozen=True)
 class Total:
-    """What several releases cost together, and by which rule: "basic", "Rényi", "Gaussian" or "convolution"."""
+    """What several releases cost together, and by which rule: "basic", "Rényi", "Gaussian" or "convolution" (of their PLDs)."""
 
     epsilon: float
     delta: float
     rule: str
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.6g}, delta = {text(self.delta)} ({self.rule})"
+        return f"epsilon = {self.epsilon:.6g}, delta = {text(self.delta)} ({NAMES.get(self.rule, f'{self.rule} composition')})"
 
 
 def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> list[Total]:
@@ -47,7 +49,7 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
         found.append(Total(math.fsum(item.epsilon for item in promises) * (1 + 1e-15), delta, "basic"))
     if not (promises and delta > 0):
         return found
-    # With half of delta for noise beyond its cap, no total is larger than this: so that part is computed for no larger epsilon.
+    # With half of delta for truncation failures, no total is larger than this: so that part is computed for no larger epsilon.
     with np.errstate(over="ignore"):
         divergences, level = whole.renyi(ORDERS), whole.level()
     reach = min(renyi_epsilon(*divergences, delta / 2), gaussian_epsilon(*level, delta / 2))
@@ -114,7 +116,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its promise.
+    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its guarantee.
 
     Also when (UTC), by whom, on which machine, and on which data, by the name that the `Budget` was given; older lines lack them.
     """
@@ -142,7 +144,7 @@ class Entry:
 class Basic:
     """How a ledger adds up, against a total: `price` adds up, from `nothing`; here, epsilons and deltas, as exact decimals."""
 
-    name, says = "basic", "epsilons and deltas add up"
+    name, says = "basic", "basic composition: epsilons and deltas add up"
     nothing: tuple[Any, ...] = (Fraction(0), Fraction(0))
 
     def __init__(self, total: Privacy) -> None:
@@ -208,7 +210,7 @@ class Additive(Basic):
         return Amount(self.epsilon(self.sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
 
     def left(self, entries: Sequence[Entry]) -> Amount:
-        """The promise of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
+        """The guarantee of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
         cost, lost = self._lost(self.sums(entries))
         cost = self.limit * (1 - GUARD) - cost
         if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):
@@ -220,7 +222,7 @@ class Additive(Basic):
         left = max(self.share - self._lost(self.sums(entries))[1], 0.0)
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
         why = f"it loses delta = {more:.3g} beside, of {left:.3g} that is left"
-        return f"{said}; {why}, where noise beyond its cap counts 1 + exp(epsilon of the total) times"
+        return f"{said}; {why}, where a truncation failure counts 1 + exp(epsilon of the total) times"
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums
@@ -230,7 +232,7 @@ class Additive(Basic):
 class Gauss(Additive):
     """The squares of Gaussian shifts add up; the cost of an event is the square of its own."""
 
-    name, says = "gaussian", "squares of Gaussian shifts add up"
+    name, says = "gaussian", "GDP privacy filter: squares of mu add up"
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
@@ -249,7 +251,7 @@ class Gauss(Additive):
 class Renyi(Additive):
     """Rényi divergences of one order add up: the order at which Gaussian noise is smallest for the ledger's total."""
 
-    name, says = "renyi", "Rényi divergences of one order add up"
+    name, says = "renyi", "RDP privacy filter: Rényi divergences of one order add up"
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)

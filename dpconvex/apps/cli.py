@@ -93,6 +93,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
     "--clip": flag("move values to their bounds", default=None),
     # The promise, and how it is kept.
+    "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
     "--size": option("public number of records; under add-remove a nominal one", "N", int),
     "--epsilon": option("the promise's epsilon: what this may cost", "E", float),
     "--delta": option("its delta, by default 0", "D", float),
@@ -131,13 +132,13 @@ MODEL = "model data --clip --problem --set"
 VERIFY = f"problem --set --size! --epsilon! {PROMISE} --progress"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
-    f"{PROMISE} --backend {LEDGER} --progress"
+    f"{PROMISE} --proof --backend {LEDGER} --progress"
 )
 
 # For each command: its options (! for those that are needed), what it does, and examples.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "problems": ("", "list the problems that come with it", ""),
-    "verify": (VERIFY, "prove that a problem is private, without data", """
+    "verify": (f"{VERIFY} --proof", "prove that a problem is private, without data", """
   dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
   dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),
     "check": ("model", "replay the proof in a saved release, or in a JSON file, without data and without what wrote it", """

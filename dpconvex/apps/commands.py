@@ -29,7 +29,7 @@ from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.release.places import writable, write_whole
 from dpconvex.release.verify import analyse
 
-SHARE = 0.2  # of a promise, for the components of a mixture
+SHARE = 0.2  # of a guarantee, for the components of a mixture
 
 
 # What fits nothing
@@ -51,7 +51,8 @@ def verify(chosen: argparse.Namespace) -> None:
     promise, mechanism, options = terms(chosen, learner)
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
-    told(chosen, {"private": True, "certificate": certificate.to_dict()}, certificate)
+    said = certificate.explain() if chosen.proof else certificate
+    told(chosen, {"private": True, "certificate": certificate.to_dict()}, said)
 
 
 def audit(chosen: argparse.Namespace) -> None:
@@ -113,7 +114,7 @@ def fit(chosen: argparse.Namespace) -> None:
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    found = solve(declared.learner, data, promise, mechanism, **options, **further, label=f"fit {chosen.problem}")
+    found = solve(declared.learner, data, promise, mechanism, **options, **further, entry=f"fit {chosen.problem}")
     save(chosen, found.release if "share" in further else found, schema, out)
 
 
@@ -140,7 +141,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     if not release.private:
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
     data = {"file": str(out), "private": release.private, "certificate": proof and proof.to_dict()}
-    told(chosen, data, f"{proof}\n\nSaved {out}: {release!r}")
+    told(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
 
 
 def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
@@ -195,7 +196,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     chosen.adjacency = chosen.adjacency or (release.spent and release.spent.adjacency)
     promise = privacy(chosen)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
-    options = {"budget": ledger(chosen, promise), "name": f"evaluate {chosen.model}", "seed": chosen.seed}
+    options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
     found = dp.evaluate(declared.learner, release, data, promise, **options)
     measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
     measured |= {"records": found.records, "private": found.spent is not None}
@@ -326,7 +327,7 @@ def privacy(given: argparse.Namespace) -> dp.Privacy:
 
 
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
-    """Return the promise, the mechanism, and further options: of mixtures, and only of these, a share."""
+    """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
     word, share = chosen.whitening, chosen.share
     options: dict[str, Any] = {"whitening": WHITENING.get(word, word) if isinstance(word, str) else word}
     if "m" in learner.record.discrete:

@@ -1,1 +1,1 @@
-"""Attacks on constants and on whole promises, by the exact laws of what is released (docs/audit.md)."""
+"""Attacks on constants and on whole guarantees, by the exact laws of what is released (docs/audit.md)."""

@@ -1,4 +1,4 @@
-"""The audit of a whole promise: every part of it is attacked by itself, and what is released by runs, if that is asked for."""
+"""The audit of a whole guarantee: every part of it is attacked by itself, and what is released by runs, if that is asked for."""
 
 import math
 from typing import Any
@@ -10,6 +10,7 @@ from dpconvex.auditing import parts
 from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.report import Attack, Audit, Place, written
 from dpconvex.core.arrays import Array
+from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
@@ -18,7 +19,7 @@ from dpconvex.learners.mixtures import Plan, verify_mixture
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, OutputCertificate, StatisticsCertificate
 from dpconvex.mechanisms.recipe import Automatic, Whitened
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.engine import resolved
 from dpconvex.release.solve import run
@@ -28,13 +29,14 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40
 
 
+@public
 def audit(
     template: Template,
     privacy: Privacy,
     mechanism: Mechanism | None = None,
     *,
     size: int,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     share: float | None = None,
     effort: float = 1.0,
     runs: int = 0,
@@ -42,9 +44,9 @@ def audit(
     seed: int | None = None,
     whitening: Whitened = None,
 ) -> Audit:
-    """Attack a whole promise, epsilon and delta, and say how near the attack came.
+    """Attack a whole guarantee, epsilon and delta, and say how near the attack came.
 
-    `falsify` attacks the constants of a proof.  All of them can be right and the promise still be false.  So here the promise
+    `falsify` attacks the constants of a proof.  All of them can be right and the guarantee still be false.  So here the guarantee
     itself is attacked: the exact law of the answer is computed for two neighbouring data sets, and the search is for those
     that it tells apart best.  No data are needed, and none are touched.
 
@@ -52,13 +54,13 @@ def audit(
     ----------
     template : Template
     privacy : Privacy
-        The promise.
-    mechanism, cover, whitening : object, optional
+        The guarantee.
+    mechanism, residual_noise, whitening : object, optional
         As for `verify`; whitening only without `share` and `runs`.
     size : int
         Public number of records; under add-remove, a public nominal number.
     share : float, optional
-        Of the promise, for the components of a mixture: what `solve_mixture` does is audited.
+        Of the guarantee, for the components of a mixture: what `solve_mixture` does is audited.
     effort : float
         How long to search: a multiple of the usual effort.
     runs : int
@@ -72,7 +74,7 @@ def audit(
     Returns
     -------
     Audit
-        For every part of the promise what is claimed and what was found, with the worst neighbours.  It prints, and draws a
+        For every part of the guarantee what is claimed and what was found, with the worst neighbours.  It prints, and draws a
         picture with ``plot(path)``.  Its `holds` is False if a claim was broken.
 
     Raises
@@ -110,9 +112,10 @@ def audit(
     rest = privacy if share is None else Plan(template, privacy, None, share, "x", "y", "m").rest
     chosen, first = Method(mechanism, whitening=whitening).way(template, rest, int(size))
     if share is None:
-        certificate = verify(template, privacy, int(size), chosen, cover, whitening=first)
+        certificate = verify(template, privacy, int(size), chosen, residual_noise, whitening=first)
     else:
-        certificate = verify_mixture(template, privacy, size, mechanism, cover, share=share, whitening=whitening)
+        further: Any = {"share": share, "whitening": whitening}
+        certificate = verify_mixture(template, privacy, size, mechanism, residual_noise, **further)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:
         attacks.append(attack_runs(template, certificate, chosen, attacks[0], backend, int(runs)))

@@ -1,4 +1,4 @@
-"""What an audit found: claimed against found for every part of a promise, with the worst neighbours, printed and drawn."""
+"""What an audit found: claimed against found for every part of a guarantee, with the worst neighbours, printed and drawn."""
 
 import math
 import os
@@ -23,7 +23,7 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """An attack on one part of a promise: no smaller epsilon than the found one is true at the claimed delta, and so for delta.
+    """An attack on one part of a guarantee: no smaller epsilon than the found one is true at the claimed delta, and so for delta.
 
     What was not computed is NaN.  `record` and `neighbour` are what one data set has and what the other has instead, None for
     nothing; `slope` is the gradient of the rest of the data, in sum form, and `answer` a place where the loss of privacy is
@@ -77,15 +77,15 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an attack on a whole promise found.
+    """What an attack on a whole guarantee found.
 
     Attributes
     ----------
     privacy : Privacy
-        The promise.
+        The guarantee.
     mechanism : str
     attacks : tuple of Attack
-        One for each part of the promise, whose epsilons and deltas add up to it.
+        One for each part of the guarantee, whose epsilons and deltas add up to it.
     """
 
     privacy: Privacy

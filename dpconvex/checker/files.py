@@ -9,7 +9,7 @@ from typing import Any
 from dpconvex.checker import Report, check
 from dpconvex.checker.reading import HEXADECIMAL, MOST_BYTES, Rejected, distinct, number, parsed, part, require
 
-PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise")
+PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 

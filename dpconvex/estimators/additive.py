@@ -275,7 +275,7 @@ class AdditiveClassifier(
         if len(rows):  # the nearest point with the shapes: weights + (rows turn)' m, of the least length for m >= 0
             sides = turn @ rows.T
             weights = weights + sides @ nnls(sides, -weights)[0]
-        noise = certificate.expected_shift / np.sqrt(len(weights))
+        noise = certificate.noise_shift / np.sqrt(len(weights))
         if isinstance(certificate, DescentCertificate):
             noise = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
         return scale * (turn @ weights), scale * noise * turn

@@ -223,7 +223,7 @@ class Private(BaseEstimator):
         warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         label = f"fit {type(self).__name__}"
-        return fit(self.template(self.n_features_in_), data, self.privacy(), label=label, **options)
+        return fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.

@@ -16,7 +16,7 @@ from dpconvex.estimators.tables import checked, plain
 from dpconvex.features.bases import ClassifierMixin
 from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels, label_entries
-from dpconvex.learners.clustering import Components
+from dpconvex.learners.clustering import ComponentCenters
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
@@ -187,7 +187,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
 
     Attributes
     ----------
-    components_ : Components
+    components_ : ComponentCenters
         The centres, unless labels were given.
     """
 
@@ -208,7 +208,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         ----------
         X, y : array_like, shapes (n, features) and (n,)
         m : array_like of int, shape (n,), optional
-            Components, from 0 to K - 1; for ``component_labels="given"``, and only then.
+            ComponentCenters, from 0 to K - 1; for ``component_labels="given"``, and only then.
 
         Returns
         -------
@@ -236,7 +236,8 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
             raise TemplateError(f"component_labels must be {known}, not {kind!r} with{'' if near else 'out'} centers.")
         if kind == "given":
             return super()._ways()
-        clustering = Components(self.centers, self._labels(), self.radius) if near else NoisyKMeans(rounds=self.rounds)
+        public = ComponentCenters(self.centers, self._labels(), self.radius) if near else None
+        clustering = public or NoisyKMeans(rounds=self.rounds)
         return super()._ways() | {"clustering": clustering, "share": self.share}
 
 

@@ -81,6 +81,12 @@ class FeasibleSet:
     def norm_bound(self) -> float:
         return self.norm_on(np.arange(self.space.dim))
 
+    @cached_property
+    def diameter(self) -> float | None:
+        """Bound on the distance of two points of K; None if there is none."""
+        found = min(2 * self.norm_bound, float(np.linalg.norm(self.upper - self.lower)) * (1 + ROUNDED))
+        return found if np.isfinite(found) else None
+
     @property
     def bounded(self) -> bool:
         return bool(np.isfinite(self.norm_bound))

@@ -22,7 +22,7 @@ from dpconvex.errors import DomainError
 BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
 
 
-class Chunks:
+class ChunkedColumn:
     """A column of the data in pieces, so that all of it need never be in memory.
 
     Parameters
@@ -33,25 +33,25 @@ class Chunks:
 
     Examples
     --------
-    >>> len(Chunks(lambda: (np.full((2, 3), value) for value in (0.0, 1.0))))
+    >>> len(ChunkedColumn(lambda: (np.full((2, 3), value) for value in (0.0, 1.0))))
     4
     """
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
         if isinstance(source, type | Iterator) or not (callable(source) or is_series(source)):
-            raise DomainError(f"Chunks: pass a list of arrays, or a function that returns an iterator, not {source!r}.")
+            raise DomainError(f"ChunkedColumn: pass a list of arrays, or a function of an iterator, not {source!r}.")
 
     def __iter__(self) -> Iterator[Any]:
         pieces = self.source() if callable(self.source) else self.source
         if not is_series(pieces):
-            raise DomainError(f"Chunks: the function returned {pieces!r}; it must return an iterator over arrays.")
+            raise DomainError(f"ChunkedColumn: the function must return an iterator over arrays, not {pieces!r}.")
         yield from pieces
 
     @cached_property
     def forms(self) -> list[NDArray[Any]]:
         """Arrays of the shapes and types of the pieces, of one number each; the pieces are read once for this."""
-        pieces = (array_of("Chunks", piece) for piece in self)
+        pieces = (array_of("ChunkedColumn", piece) for piece in self)
         return [np.broadcast_to(np.zeros((), piece.dtype), piece.shape) for piece in pieces]
 
     def __len__(self) -> int:
@@ -64,9 +64,9 @@ def is_series(pieces: Any) -> bool:
 
 
 class Pieces:
-    """A validated `Chunks` column: it can only be read from front to back, and passes its gate whenever it is."""
+    """A validated `ChunkedColumn` column: it can only be read from front to back, and passes its gate whenever it is."""
 
-    def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Any) -> None:
+    def __init__(self, chunks: ChunkedColumn, shape: tuple[int, ...], gate: Any) -> None:
         self.chunks, self.gate, self.none = chunks, gate, np.zeros((0, *shape))
         self._seen: tuple[int, int] | None = None  # number of records, and their checksum
         self.shape = (sum(map(len, self.blocks(at_once(shape)))), *shape)

@@ -1,4 +1,4 @@
-"""A promise of privacy."""
+"""A guarantee of privacy."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ COMPUTABLE = 1e-100, 1e100
 
 @dataclass(frozen=True)
 class Privacy:
-    """The promise that one person's record hardly changes what may be released.
+    """The guarantee that one person's record hardly changes what may be released.
 
     Parameters
     ----------
     epsilon : float
         Bound on the log-ratio of probabilities between neighbouring data sets; positive and finite.
     delta : float
-        Probability mass that the bound may miss; in [0, 1), and 0 for a pure promise, which a release keeps up to a probability
+        Probability mass that the bound may miss; in [0, 1), and 0 for a pure guarantee, which a release keeps up to a probability
         of 2^-100 (docs/release.md, section 5).
     adjacency : {"replace-one", "add-remove"}
         Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
@@ -92,7 +92,7 @@ def check_privacy(owner: str, privacy: object) -> None:
 def computable(privacy: Privacy) -> Iterator[None]:
     """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal."""
     remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
-    (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a promise"
+    (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a guarantee"
     if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
         raise NotPrivate(why, privacy, remedy)
     try:

@@ -156,6 +156,8 @@ class Template(Sealed):
         self.regularizer: Expression = read[-1]
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
+        places = [*roots, *(f"constraint {k + 1}" for k in range(len(constraints)))]
+        self.taken = taken_as_public(dict(zip(places, originals, strict=True)), record)
         check_reading(originals, [*read, *self.constraints], record, reader)
         self._sealed = True
 
@@ -237,6 +239,22 @@ class Template(Sealed):
     def __repr__(self) -> str:
         names = ", ".join(f"{v.name}{list(v.shape)}" for v in self.variables)
         return f"Template({self.record!r}, parameters: {names})"
+
+
+def taken_as_public(originals: Mapping[str, Any], record: Record) -> str:
+    """Return the assumption that no constant of a template is private: its arrays by their places and shapes, as written."""
+    places: dict[str, dict[str, None]] = {}
+    fields = {id(symbol) for symbol in record.parameters.values()}
+    for name, root in originals.items():
+        here = places.setdefault(name.split(" for ")[0], {})
+        leaves = [leaf for leaf in (*root.constants(), *root.parameters()) if id(leaf) not in fields]
+        here |= dict.fromkeys(str(list(leaf.shape)) for leaf in leaves if leaf.size > 1)
+        for variable in root.variables():  # CVXPY makes an array of a number, too
+            sides = [np.asarray(side) for side in variable.attributes.get("bounds") or () if np.ptp(side) > 0]
+            places.setdefault(f"the bounds of {variable.name()}", dict.fromkeys(str(list(s.shape)) for s in sides))
+    said = "; ".join(f"{', '.join(shapes)} in {place}" for place, shapes in places.items() if shapes)
+    arrays = f"arrays of shape {said}" if said else "no arrays"
+    return f"Taken as public: domains and all numbers that the template declares; {arrays}."
 
 
 def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import Chunks, FileRows, Pieces, Stored, array_of, at_once, blocks
+from dpconvex.language.columns import ChunkedColumn, FileRows, Pieces, Stored, array_of, at_once, blocks
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
@@ -38,7 +38,7 @@ LARGEST_DOUBLED = 2**26
 def length_of(name: str, domain: Domain, column: Any) -> int:
     """Return the number of records of a column, or refuse what is none of the domain, whatever its values are."""
     shape = () if isinstance(domain, Choice) else domain.shape
-    if isinstance(column, Chunks):
+    if isinstance(column, ChunkedColumn):
         numeric = not isinstance(domain, Choice)
         return sum(check_array(name, shape, form, f"chunk {k}: ", numeric) for k, form in enumerate(column.forms))
     if isinstance(domain, Choice):
@@ -147,7 +147,7 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
         column = column[:]
     if sp.issparse(column):
         return gate.sparse(column)
-    if isinstance(column, Chunks):
+    if isinstance(column, ChunkedColumn):
         return Pieces(column, domain.shape, gate)
     step, stays = at_once(domain.shape), isinstance(column, FileRows | Stored)
     array = column if stays else gate.opened(column)
@@ -257,7 +257,7 @@ def label_entries(name: str, column: Any) -> list[Hashable]:
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    pieces: Iterable[Any] = column if isinstance(column, Chunks) else [column]
+    pieces: Iterable[Any] = column if isinstance(column, ChunkedColumn) else [column]
     if isinstance(column, np.ndarray | FileRows | Stored) and len(column.shape) == 1:
         pieces = blocks(column, at_once(()))
     found, count = [np.zeros(0, dtype=np.int64)], 0

@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arrays import Array, Indices, frozen, quietly
+from dpconvex.core.arrays import Array, Indices, frozen
+from dpconvex.core.deprecated import public
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
@@ -35,7 +36,7 @@ FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Components(Released):
+class ComponentCenters(Released):
     """K centres for each of C classes.
 
     Parameters
@@ -53,11 +54,11 @@ class Components(Released):
 
     Examples
     --------
-    >>> places = Components([[[-0.5], [0.5]]], radius=1.0)  # declared: these cost nothing
+    >>> places = ComponentCenters([[[-0.5], [0.5]]], radius=1.0)  # declared: these cost nothing
     >>> places.assign([[-0.9], [0.1], [0.7]])
     array([0, 1, 1])
     >>> places
-    Components(classes 1, centres each 2, features 1; declared without data)
+    ComponentCenters(classes 1, centres each 2, features 1; declared without data)
     """
 
     form = "dpconvex clustering"
@@ -79,7 +80,8 @@ class Components(Released):
             classes = tuple(self.classes)
             distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
         except (TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(f"Components: centres and middle must be numbers, classes a list ({error}).") from error
+            said = f"centres and middle must be numbers, classes a list ({error})"
+            raise TemplateError(f"ComponentCenters: {said}.") from error
         features, step = centers.shape[2:], math.nan
         if is_real(self.radius) and 1e-100 < self.radius < 1e100 and is_real(self.step):
             step = float(self.step) or grid_step(self.radius)
@@ -98,7 +100,7 @@ class Components(Released):
         elif (self.spent is not None) + (str(self.not_private_because) != "") != (self.noise is not None):
             wrong = "centres that were learnt say how, and either what they cost or why they are not private"
         if wrong:
-            raise TemplateError(f"Components: {wrong}.")
+            raise TemplateError(f"ComponentCenters: {wrong}.")
         centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
         self.__dict__.update(centers=frozen(centers), middle=frozen(whole), classes=classes)
         self.__dict__.update(radius=float(self.radius), step=step)
@@ -114,7 +116,7 @@ class Components(Released):
 
     def __repr__(self) -> str:
         classes, count, features = self.centers.shape
-        return f"Components(classes {classes}, centres each {count}, features {features}; {self.status})"
+        return f"ComponentCenters(classes {classes}, centres each {count}, features {features}; {self.status})"
 
     def __str__(self) -> str:
         proof = [] if self.derivation is None else [*self.derivation.lines(), f"Assumed: {ASSUMED}"]
@@ -143,11 +145,11 @@ class Components(Released):
     def to_bytes(self) -> bytes:
         for c in self.classes:
             if not (isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c))):
-                raise TemplateError(f"Components: a file cannot hold the classes {self.classes!r} as they are.")
+                raise TemplateError(f"ComponentCenters: a file cannot hold the classes {self.classes!r} as they are.")
         return super().to_bytes()
 
 
-@quietly
+@public
 def cluster(
     record: Record | Template,
     data: Mapping[str, ArrayLike],
@@ -159,10 +161,10 @@ def cluster(
     group: str | None = "y",
     clip: bool = False,
     budget: Budget | None = None,
-    label: str = "cluster",
+    entry: str = "cluster",
     seed: int | None = None,
-) -> Components:
-    """Cluster the records of every class privately; a fit that uses the labels costs its own promise on top.
+) -> ComponentCenters:
+    """Cluster the records of every class privately; a fit that uses the labels costs its own guarantee on top.
 
     Parameters
     ----------
@@ -173,7 +175,7 @@ def cluster(
     clustering : NoisyKMeans, optional
     features, group : str
         The field that is clustered, and the one whose values are the classes; None for one clustering of all records.
-    data, privacy, clip, budget, label, seed
+    data, privacy, clip, budget, entry, seed
         As for `solve`; other fields of the data are not looked at.
     """
     check_privacy("cluster", privacy)
@@ -187,7 +189,7 @@ def cluster(
     columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
     check_clip(clip)
     grouping.record.check_form(columns, empty=protected)
-    pay(budget, privacy, label)
+    pay(budget, privacy, entry)
     return plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
 
 
@@ -241,7 +243,7 @@ class Grouping:
         for block, codes in pairs:  # of none, some yield one
             yield in_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
 
-    def assigned(self, batch: Batch, components: Components) -> Indices:
+    def assigned(self, batch: Batch, components: ComponentCenters) -> Indices:
         found = (components.nearest(*block) for block in self.blocks(batch, components.step))
         return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
@@ -257,11 +259,11 @@ class Clustering:
     def derivation(self) -> Derivation:
         return self.method.derive(self.noise, self.privacy.adjacency)
 
-    def released(self, batch: Batch, source: NoiseSource) -> Components:
+    def released(self, batch: Batch, source: NoiseSource) -> ComponentCenters:
         (middle, radius), step = self.grouping.extent, self.noise.step
         centers = self.method.run(self.noise, partial(self.statistics, batch), source.rng) * step + middle
         how = {"noise": self.noise, "derivation": self.derivation, **source.spending(self.privacy)}
-        return Components(centers, self.grouping.classes, radius, middle, step, **how)
+        return ComponentCenters(centers, self.grouping.classes, radius, middle, step, **how)
 
     def statistics(self, batch: Batch, centers: Array) -> tuple[Array, Array]:
         """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import dlaplace
 
-from dpconvex.core.arrays import Array, Indices, frozen, quietly
+from dpconvex.core.arrays import Array, Indices, frozen
+from dpconvex.core.deprecated import public
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
@@ -54,7 +55,7 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """The promise, or a warning."""
+        """The guarantee, or a warning."""
         return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
 
     def __repr__(self) -> str:
@@ -63,7 +64,7 @@ class Evaluation:
         return f"{self.measure} {self.error:.4g} on {self.records} records ({between}); {self.status}"
 
 
-@quietly
+@public
 def evaluate(
     template: Template,
     release: Release,
@@ -74,7 +75,7 @@ def evaluate(
     label: str = "y",
     clip: bool = False,
     budget: Budget | None = None,
-    name: str = "evaluate",
+    entry: str = "evaluate",
     seed: int | None = None,
 ) -> Evaluation:
     """Measure the error of a release on records that it was not fitted to; of others, the answer is as private, but too low.
@@ -90,7 +91,7 @@ def evaluate(
     features, label : str
         The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
         a number in a `Box`, squared errors are averaged.
-    name : str
+    entry : str
         Name of the spend in the ledger.
     data, clip, budget, seed
         As for `solve`.
@@ -108,13 +109,13 @@ def evaluate(
     errors.check("evaluate")
     paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
     size = 1 if protected else None
-    call = Fit(data, paid, [template], Method(), None, size, clip, budget, name, seed, record=record)
+    call = Fit(data, paid, [template], Method(), None, size, clip, budget, entry, seed, record=record)
     call.check()
     call.pay()
     batch = record.validate(call.data, clip=clip, empty=protected)
     if not protected and batch.size != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    # Where the number of records is protected, half of the promise pays for it.
+    # Where the number of records is protected, half of the guarantee pays for it.
     parts = 2 if protected else 1
 
     def noisy(count: int, largest: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one promise.
+"""Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one guarantee.
 
 Given the centres, the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
 """
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.events import Composition, Gaussian, Pure
-from dpconvex.core.arrays import Indices, frozen, quietly
+from dpconvex.core.arrays import Indices, frozen
+from dpconvex.core.deprecated import public
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Choice
@@ -21,12 +22,12 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
-from dpconvex.learners.clustering import Clustering, Components, Grouping
+from dpconvex.learners.clustering import Clustering, ComponentCenters, Grouping
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
@@ -41,13 +42,13 @@ class Mixture:
 
     Attributes
     ----------
-    components, release : Components and Release
+    components, release : ComponentCenters and Release
         The centres that gave the labels, and the fit, whose certificate is that of the whole.
     spent : Privacy or None
         What both cost together.  None if a seed was given.
     """
 
-    components: Components
+    components: ComponentCenters
     release: Release
     spent: Privacy | None
 
@@ -56,14 +57,15 @@ class Mixture:
         return self.release.predict(x)
 
 
+@public
 def verify_mixture(
     template: Template,
     privacy: Privacy,
     size: int,
     mechanism: Mechanism | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     *,
-    clustering: NoisyKMeans | Components | None = None,
+    clustering: NoisyKMeans | ComponentCenters | None = None,
     share: float = 0.2,
     features: str = "x",
     group: str | None = "y",
@@ -72,10 +74,10 @@ def verify_mixture(
 ) -> Certificate:
     """Prove private what `solve_mixture` does, without data; parameters as there, and errors as for `verify`."""
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    return plan.whole(Method(mechanism, cover, whitening).prove(template, plan.rest, size).certificate)
+    return plan.whole(Method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
 
 
-@quietly
+@public
 def solve_mixture(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -83,7 +85,7 @@ def solve_mixture(
     mechanism: Mechanism | None = None,
     backend: Any = None,
     *,
-    clustering: NoisyKMeans | Components | None = None,
+    clustering: NoisyKMeans | ComponentCenters | None = None,
     share: float = 0.2,
     features: str = "x",
     group: str | None = "y",
@@ -91,24 +93,24 @@ def solve_mixture(
     size: int | None = None,
     clip: bool = False,
     budget: Budget | None = None,
-    label: str = "solve_mixture",
+    entry: str = "solve_mixture",
     seed: int | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
 ) -> Mixture:
-    """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one promise.
+    """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one guarantee.
 
     Parameters
     ----------
     template : Template
         Its record has a field for the component, which the data do not have.
-    clustering : NoisyKMeans or Components, optional
-        How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the promise.
+    clustering : NoisyKMeans or ComponentCenters, optional
+        How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the guarantee.
     share : float
         Fraction of epsilon and delta that pays for the clustering, in (0, 1); a single component costs nothing.
     features, group, component : str
         The fields that are clustered, that hold the class (None for none) and that get the component.
-    data, privacy, mechanism, backend, size, clip, budget, label, seed, cover, whitening
+    data, privacy, mechanism, backend, size, clip, budget, entry, seed, residual_noise, whitening
         Of the fit, as for `solve`; components are learnt from original records.
 
     Examples
@@ -121,8 +123,8 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    method = Method(mechanism, cover, whitening)
-    call = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed, record=plan.others)
+    method = Method(mechanism, residual_noise, whitening)
+    call = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
     fit = method.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
         raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
@@ -139,7 +141,7 @@ def solve_mixture(
 
 
 class Plan:
-    """What `solve_mixture` does with its promise, fixed before the data are read; parameters as there."""
+    """What `solve_mixture` does with its guarantee, fixed before the data are read; parameters as there."""
 
     def __init__(
         self,
@@ -164,19 +166,19 @@ class Plan:
         known, count = template.record.combinations, len(choice.values)
         # The group of a record, from that of its other fields and from its component.
         self.groups = [[known.index({**own, component: m}) for m in choice.values] for own in self.others.combinations]
-        self.places: Components | Clustering
+        self.places: ComponentCenters | Clustering
         self.rest = privacy
-        if isinstance(clustering, Components):
+        if isinstance(clustering, ComponentCenters):
             self.places = fitting(clustering, grouping, count)
         elif count == 1:  # the one centre for each class needs no data
             (middle, radius), classes = grouping.extent, grouping.classes
-            self.places = Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
+            self.places = ComponentCenters(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
         else:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
 
     def whole(self, fit: Certificate) -> Certificate:
-        if isinstance(self.places, Components):
+        if isinstance(self.places, ComponentCenters):
             return fit
         noise = self.places.noise
         level = noise.composed / noise.scale * (1 + 1e-12)
@@ -192,13 +194,13 @@ class Plan:
         )
 
 
-def labelled(batch: Batch, made: tuple[Grouping, Components, Indices]) -> Batch:
+def labelled(batch: Batch, made: tuple[Grouping, ComponentCenters, Indices]) -> Batch:
     grouping, components, groups = made
     with one_blas_thread():
         return Batch(batch.fields, frozen(groups[batch.group, grouping.assigned(batch, components)]))
 
 
-def fitting(components: Components, grouping: Grouping, count: int) -> Components:
+def fitting(components: ComponentCenters, grouping: Grouping, count: int) -> ComponentCenters:
     if not components.declared:
         raise TemplateError("solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
     (middle, radius), classes = grouping.extent, grouping.classes

@@ -1,4 +1,4 @@
-"""Many private fits of the same data, and how much noise each needs for all of them together to keep one promise."""
+"""Many private fits of the same data, and how much noise each needs for all of them together to keep one guarantee."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.core.arrays import quietly
+from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import check_whole
 from dpconvex.core.runtime import in_order, this_process
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
@@ -23,7 +24,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.recipe import Automatic, Whitened
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -31,11 +32,11 @@ from dpconvex.release.solve import Fit, public_size, run
 from dpconvex.release.verify import Method, Proved
 from dpconvex.solvers.certify import Warm
 
-# A total this close to the promise, from below, is close enough; and so many promises are tried.
+# A total this close to the guarantee, from below, is close enough; and so many guarantees are tried.
 CLOSE, TRIES = 0.998, 10
 
 
-@quietly
+@public
 def sweep(
     template: Template | Sequence[Template],
     data: Mapping[str, ArrayLike],
@@ -49,7 +50,7 @@ def sweep(
     clip: bool = False,
     budget: Budget | None = None,
     seed: int | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Iterator[Release]:
@@ -63,13 +64,13 @@ def sweep(
     template : Template or sequence of Template
         For instance one learner with several regularizations.
     privacies : Privacy or sequence of Privacy, optional
-        The promise of each release by itself.
+        The guarantee of each release by itself.
     total : Privacy, optional
-        In place of `privacies`, the promise of all releases together, of which each gets as much as accounting proves
+        In place of `privacies`, the guarantee of all releases together, of which each gets as much as accounting proves
         (`calibrate`).  It is charged to the budget in whole, before the first fit.
     draws : int
         Fits for each template and promise.
-    data, mechanism, backend, size, clip, budget, cover, whitening
+    data, mechanism, backend, size, clip, budget, residual_noise, whitening
         As for `solve`.
     seed : int, optional
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
@@ -78,7 +79,7 @@ def sweep(
         seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
     """
     if (privacies is None) == (total is None):
-        raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
+        raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
     check_whole("sweep", draws=draws)
     templates, given = [template] if isinstance(template, Template) else list(template), total or privacies
     promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]
@@ -86,7 +87,7 @@ def sweep(
         check_privacy("sweep", privacy)
     if not templates or not promises:
         return iter(())
-    method = Method(mechanism, cover, whitening)
+    method = Method(mechanism, residual_noise, whitening)
     call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
     event, order = None, list[Proved]()
     if total is None:
@@ -130,12 +131,12 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
             raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
 
 
-# Shares of one promise
+# Shares of one guarantee
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What each of several releases may promise, so that all together keep one promise.
+class Calibration:
+    """What each of several releases may promise, so that all together keep one guarantee.
 
     Attributes
     ----------
@@ -165,27 +166,27 @@ class Shared:
         return f"{len(self.fits)} releases, each {self.each}; together {self.total}"
 
 
-@quietly
+@public
 def calibrate(
     template: Template | Sequence[Template],
     privacy: Privacy,
     size: int,
     releases: int = 1,
     mechanism: Mechanism | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     *,
     whitening: Whitened = None,
-) -> Shared:
-    """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
+) -> Calibration:
+    """Find how much each of several releases may promise for all of them to keep one guarantee; no data are needed.
 
-    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and numerical convolution prove.  It
-    holds for releases that are fixed beforehand; for those that are chosen one after the other, keep a `Budget`.
+    The total is the smallest of basic composition and of the RDP, GDP and PLD accountants.  It holds for non-adaptive
+    composition; for releases that are chosen one after the other, keep a `Budget`.
 
     Parameters
     ----------
     template, privacy
         As for `sweep`, and its total.
-    size, cover, whitening
+    size, residual_noise, whitening
         As for `verify`: each release whitens by a noisy second moment of its own.
     releases : int
         How often each template is fitted.
@@ -194,13 +195,13 @@ def calibrate(
         smallest predicted excess risk of all releases together.
     """
     learners = [template] if isinstance(template, Template) else list(template)
-    return planned(learners, privacy, size, releases, Method(mechanism, cover, whitening), None)
+    return planned(learners, privacy, size, releases, Method(mechanism, residual_noise, whitening), None)
 
 
 def planned(
     templates: Sequence[Template], privacy: Privacy, size: int, releases: int, method: Method, beside: Privacy | None
-) -> Shared:
-    """Do the work of `calibrate`; `beside` is a pure promise of something else that is paid."""
+) -> Calibration:
+    """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
     check_privacy("calibrate", privacy)
     check_whole("calibrate", releases=releases)
     if not templates:
@@ -220,20 +221,20 @@ def planned(
 
 def largest(
     learners: Sequence[Template], method: Method, privacy: Privacy, size: int, beside: Privacy | None
-) -> Shared:
+) -> Calibration:
     extra, count = [] if beside is None else [Entry("beside", beside)], len(learners)
     rest = exact(privacy.epsilon) - exact(0.0 if beside is None else beside.epsilon)
 
-    def tried(epsilon: float) -> Shared:
+    def tried(epsilon: float) -> Calibration:
         each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)
         proved = {template: method.prove(template, each, size) for template in dict.fromkeys(learners)}
         fits = tuple(proved[template] for template in learners)
         entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]
         events = tuple(item.known for item in entries)
         total = best_total([item.privacy for item in entries], events, privacy.delta)
-        return Shared(each, fits, total, Composition(events), method.mechanism)
+        return Calibration(each, fits, total, Composition(events), method.mechanism)
 
-    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their promises add up
+    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their guarantees add up
     if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it
         best = replace(best, total=Total(privacy.epsilon, privacy.delta, "basic"))
     if privacy.pure or count + len(extra) == 1:

@@ -1,4 +1,4 @@
-"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one promise.
+"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one guarantee.
 
 Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
 """
@@ -18,7 +18,7 @@ from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import in_order
 from dpconvex.errors import TemplateError
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import Chunks
+from dpconvex.language.columns import ChunkedColumn
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy, computable, left
 from dpconvex.language.record import table
@@ -84,7 +84,7 @@ def tune(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Tuning:
-    """Fit several templates privately and choose one privately; the whole keeps one promise.
+    """Fit several templates privately and choose one privately; the whole keeps one guarantee.
 
     Parameters
     ----------
@@ -94,11 +94,11 @@ def tune(
     grid : mapping of str to sequence, optional
         For one estimator: values of its options, of which all combinations are candidates.
     privacy : Privacy
-        The promise of the whole.
+        The guarantee of the whole.
     selection : {"permute-and-flip", "exponential"}
     split : bool
         Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
-        chosen by their mistakes on the same; then they share the promise by accounting, with noise that grows as the root of
+        chosen by their mistakes on the same; then they share the guarantee by accounting, with noise that grows as the root of
         their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
     features, label : str
         The fields that predictions are made from and compared with.
@@ -168,7 +168,7 @@ def tune_repeated(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Tuning:
-    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one promise.
+    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one guarantee.
 
     Each repetition takes a candidate at random, fits it privately, and counts its mistakes on the same data, with noise.
 
@@ -224,7 +224,8 @@ def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: 
 
 def whole_share(call: Fit, count: int) -> int:
     """Return how many records each of so many parts has, or refuse to cut them."""
-    if not isinstance(call.data, Partitions) and any(isinstance(column, Chunks) for _, column in call.data.items()):
+    columns = () if isinstance(call.data, Partitions) else call.data.values()
+    if any(isinstance(column, ChunkedColumn) for column in columns):
         raise TemplateError("tune: columns that come in chunks cannot be split; use tune_repeated.")
     if call.size < count:
         raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
@@ -251,7 +252,7 @@ class Plan:
 
 def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
     with computable(privacy):
-        # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
+        # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon)
@@ -275,8 +276,8 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
 def of_the_best(
     fit: Certificate, privacy: Privacy, many: str, count: float, shares: dict[str, float], fixed: str, source: str
 ) -> Certificate:
-    steps = Derivation("shares of the promise", "", shares, fixed), fit.derivation
-    told = "These are the constants of one fit; the promise pays for all of them and for the choice."
+    steps = Derivation("shares of the guarantee", "", shares, fixed), fit.derivation
+    told = "These are the constants of one fit; the guarantee pays for all of them and for the choice."
     return replace(
         fit,
         privacy=privacy,

@@ -1,6 +1,7 @@
 """Private bounds that noise only tightens: truncated discrete Laplace on a grid, drawn exactly (docs/theory.md, section 19)."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, Self, cast
@@ -12,7 +13,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import built
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate_text import Printed, Rows
+from dpconvex.mechanisms.certificate_text import Printed, Rows, guarantee, odds
 from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
@@ -30,7 +31,7 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class TruncatedLaplace:
-    """Independent noise for the entries of one private bound, with its share of the promise."""
+    """Independent noise for the entries of one private bound, with its share of the guarantee."""
 
     epsilon: float
     delta: float
@@ -64,7 +65,7 @@ class TruncatedLaplace:
 def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> TruncatedLaplace:
     """Calibrate the noise for values with an l1 sensitivity, in their unit."""
     if privacy.pure:
-        why = "noise that only lowers a bound keeps no promise with delta = 0: what is released may be impossible for neighbours"
+        why = "noise that only lowers bounds keeps no guarantee with delta = 0: what is released may be impossible for neighbours"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", "promise a small delta")
     step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
     # |floor(a) - floor(b)| < |a - b| + 1 in every entry, and the sum of integers below an integer is at most that less one.
@@ -100,8 +101,8 @@ def down(value: Fraction) -> float:
 class BoundCertificate(Printed):
     """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones."""
 
-    privacy: Privacy  # The promise
-    noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the promise
+    privacy: Privacy  # The guarantee
+    noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the guarantee
     # By how much the answer may exceed a noisy bound, as evaluated: 0 where some point keeps all bounds strictly at
     # their minimum, else what the solver leaves there
     allowed: float
@@ -116,8 +117,16 @@ class BoundCertificate(Printed):
             said = "at most: no point keeps all bounds strictly at the minimum"
             yield "excess over bounds", f"{self.allowed:.3g}", said
 
-    def title(self) -> tuple[str, ...]:
-        return "the tightened bounds", f"are private, {self.privacy}, and never exceed the true ones."
+    def lines(self) -> Iterator[tuple[str, str]]:
+        yield "certificate", "truncated discrete Laplace noise on private bounds, then a solver that sees no data"
+        yield "guarantee", guarantee(self.privacy)
+        yield "privacy unit", f"one person, whose share of each bound is its sensitivity ({self.privacy.adjacency})"
+        yield "meaning", odds(self.privacy)
+        yield "taken as public", "the whole problem, but for the values of the private bounds"
+        yield "assumed", "declared sensitivities and minima hold for all data; whoever makes the values is not checked"
+        tightened = (f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())
+        yield "expected error", f"on average tightened: {', '.join(tightened)}; never above the true bounds"
+        yield "proof", "explain() prints it"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,7 +139,7 @@ class BoundCertificate(Printed):
 def bound_certificate(
     privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str], allowed: float
 ) -> BoundCertificate:
-    """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the promise equally."""
+    """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the guarantee equally."""
     part = 1.0 if len(bounds) == 1 else (1 - 1e-15) / len(bounds)
     share = Privacy(privacy.epsilon * part, privacy.delta * part, privacy.adjacency)
     noises = {name: truncated_laplace(share, *facts) for name, facts in bounds.items()}

@@ -28,7 +28,7 @@ class Certificate(CertificateText):
     Attributes
     ----------
     privacy : Privacy
-        The promise.
+        The guarantee.
     mechanism : str
         Name of the mechanism and of its noise.
     size : int
@@ -78,7 +78,9 @@ class Certificate(CertificateText):
     whitening : WhiteningNoise or None
         What pays for a noisy second moment of the records, which they are whitened by; None if they are not.
     event : Event or None
-        What the release is for accounting, which a `Budget` keeps; None if nothing but its promise is known.
+        What the release is for accounting, which a `Budget` keeps; None if nothing but its guarantee is known.
+    diameter : float or None
+        Bound on the diameter of K, which no answer leaves; None if K is not known to be bounded.
     writer : callable, bytes or None
         The proof, or what writes it for a certificate; None if it was left out.
     """
@@ -108,6 +110,7 @@ class Certificate(CertificateText):
     clustering: ClusteringNoise | None = None
     whitening: WhiteningNoise | None = None
     event: Event | None = field(default=None, repr=False)
+    diameter: float | None = None
     writer: Callable[[Certificate], bytes] | bytes | None = field(default=None, repr=False, compare=False)
 
     kinds: ClassVar[dict[str, type[Certificate]]] = {}
@@ -119,8 +122,8 @@ class Certificate(CertificateText):
     foreseen: ClassVar[float] = 1.0
     # How the noise is drawn, and what is subject to that.
     drawn: ClassVar[str] = (
-        "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which is "
-        "covered."
+        "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which the "
+        "residual noise hides."
     )
     provided: ClassVar[tuple[str, ...]] = ()
 
@@ -169,13 +172,32 @@ class Certificate(CertificateText):
         return self.noise_dimension * self.noise_scale if self.mean_noise is None else self.mean_noise
 
     @property
-    def expected_shift(self) -> float:
-        """How far the noise moves the answer on average, at most: for noise on gradients, the length of all steps it makes."""
+    def noise_shift(self) -> float:
+        """How far the noise moves the answer on average, at most, whatever K is: of gradients, the length of all its steps."""
         return self.expected_noise
 
     @property
+    def expected_shift(self) -> float:
+        """A bound on how far the noise moves the answer on average: no answer leaves K, so it is at most the diameter of K."""
+        return min(self.noise_shift, math.inf if self.diameter is None else self.diameter)
+
+    @property
+    def described(self) -> str:
+        places = ", on component labels of noisy k-means" * (self.clustering is not None)
+        return self.mechanism + ", on privately preconditioned features" * (self.whitening is not None) + places
+
+    @property
+    def error(self) -> str:
+        """How far the answer is from that without privacy, in a sentence."""
+        risk = "" if self.predicted_risk is None else f"predicted excess risk {self.predicted_risk / self.size:.3g}; "
+        residual = 0.0 if self.cover is None else self.cover.size
+        most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
+        said = f"{most:.3g} on average" if most < widest else f"{widest:.3g}, the diameter of the constraints"
+        return f"{risk}noise moves the parameters by at most {said}"
+
+    @property
     def is_drowned(self) -> bool:
-        return self.cover is not None and self.cover.size > self.expected_shift
+        return self.cover is not None and self.cover.size > self.noise_shift
 
     @property
     def gaussian_level(self) -> float | None:
@@ -183,20 +205,15 @@ class Certificate(CertificateText):
         return self.sensitivity / self.noise_scale if self.is_gaussian else None
 
     @property
-    def proviso(self) -> str:
-        """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release."""
+    def exceptions(self) -> str:
+        """What the guarantee is subject to; empty if nothing but what is assumed of every release."""
         said = list(self.provided)
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
-            said.append(f"up to a probability of 2^{power}{times}")
-        return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
-
-    @property
-    def answer(self) -> str:
-        """What the answer is not, in a sentence; empty where it is proved to be near a minimiser or made of statistics."""
-        return ""
+            said.append(f"but for a truncation failure of probability 2^{power}{times}")
+        return " and ".join(said)
 
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
@@ -222,7 +239,7 @@ class ObjectiveCertificate(Certificate, perturbed="objective"):
     curved, gaussian_level = True, None
 
     @property
-    def expected_shift(self) -> float:
+    def noise_shift(self) -> float:
         return self.expected_noise / (self.strong_convexity or math.inf)
 
 
@@ -241,12 +258,10 @@ class DescentCertificate(Certificate, perturbed="gradients"):
 
     minimises = False
     drawn = (
-        "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
-        "are the digits of the answer."
+        "The noise of every step is taken to be ideal, although it is drawn and added in floating point; residual noise hides "
+        "the digits of the answer."
     )
-    provided = (
-        "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do",
-    )
+    provided = ("provided that floating-point Gaussian noise is ideal",)
 
     @property
     def steps(self) -> int:
@@ -270,7 +285,7 @@ class DescentCertificate(Certificate, perturbed="gradients"):
         return self.settings.get("sampling", 1.0)
 
     @property
-    def expected_shift(self) -> float:
+    def noise_shift(self) -> float:
         return self.expected_noise * self.steps * self.step_size
 
     @property
@@ -279,9 +294,9 @@ class DescentCertificate(Certificate, perturbed="gradients"):
         return self.sensitivity * math.sqrt(self.steps) / self.noise_scale if whole else None
 
     @property
-    def answer(self) -> str:
-        said = f"The answer is where {self.steps} noisy steps on clipped gradients end; no distance to a minimiser is claimed."
-        return said if self.clip < math.inf else ""
+    def error(self) -> str:
+        said = f"no bound: {self.steps} steps of DP-GD with per-example clipping need not converge to the ERM solution"
+        return said if self.clip < math.inf else super().error
 
 
 class StatisticsCertificate(Certificate, perturbed="statistics"):
@@ -289,7 +304,11 @@ class StatisticsCertificate(Certificate, perturbed="statistics"):
 
     minimises = False
 
+    @property
+    def error(self) -> str:
+        return f"noise of length {self.expected_noise:.3g} on {self.noise_dimension} sums over all records"
+
 
 def tail_of(epsilon: float) -> float:
-    """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours."""
+    """Return the part of delta that a truncation failure takes: a probability of 2^-100 under either of two neighbours."""
     return (1 + math.exp(min(epsilon, 700.0))) * TAIL

@@ -1,6 +1,7 @@
-"""How certificates put constants and derivations into words."""
+"""How certificates put what was proved into words: eight lines, and the proof behind them."""
 
 import html
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 from dpconvex.checker import Report, check
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, brief, details, listing, paragraph
+from dpconvex.language.privacy import Privacy, text
 
 Rows = Iterator[tuple[str, str, str]]
 # How a certificate of the best of several runs names their mean number among its settings.
@@ -19,6 +21,8 @@ COMPARED = (
     *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
 )
+# How the assumption begins that names the arrays in loss, regularizer and constraints, and one that a user's own atom brings.
+PUBLIC, DECLARED = "Taken as public: ", "The atom "
 # What noise is on, other than an objective.
 ON = {"output": " (on the parameters)", "gradients": " (at every step)", "statistics": " (on the statistics)"}
 
@@ -32,6 +36,25 @@ def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     wide = max(len(name) for name, _, _ in found)
     broad = max(len(value) for _, value, _ in found)
     return (f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in found)
+
+
+def guarantee(privacy: Privacy, exceptions: str = "") -> str:
+    kind = "pure DP" if privacy.pure else "approximate DP"
+    return f"epsilon = {text(privacy.epsilon)}, delta = {text(privacy.delta)} ({kind}){exceptions and ', '}{exceptions}"
+
+
+def odds(privacy: Privacy) -> str:
+    """Say what a guarantee means to one person; the factor is rounded up.
+
+    >>> odds(Privacy(1.0, 1e-6, "add-remove"))
+    'any conclusion about one person becomes at most 2.72 times as likely as without their record, plus a probability of 1e-06'
+    """
+    factor = math.exp(min(privacy.epsilon, 700.0))
+    unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
+    times = f"{math.ceil(factor / unit) * unit:.3g}" if privacy.epsilon < 700 else "exp(epsilon)"
+    other = "with another record in place of theirs" if privacy.adjacency == "replace-one" else "without their record"
+    more = "" if privacy.pure else f", plus a probability of {text(privacy.delta)}"
+    return f"any conclusion about one person becomes at most {times} times as likely as {other}{more}"
 
 
 def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
@@ -73,43 +96,41 @@ class Comparison:
         verdict = "Both perturb the answer equally."
         if abs(a - b) > 1e-6 * max(a, b):
             ratio = f"{max(a, b) / min(a, b):.3g}"
-            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less, by a factor of {ratio} (expected shift)."
+            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ {ratio}-fold."
+        if (self.first.perturbed == "statistics") != (self.second.perturbed == "statistics"):
+            verdict = "Noise on statistics and noise on an answer do not compare directly."
         if self.first.privacy != self.second.privacy:
-            verdict = "The promises differ, so the noise of the two does not compare directly."
+            verdict = "The guarantees differ, so the noise of the two does not compare directly."
         return "\n".join([*lines, "", verdict])
 
 
 class Printed:
-    """What every certificate says of itself, as text and in notebooks: who is private, its rows, what was spent, remarks."""
-
-    def title(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    def rows(self) -> Rows:
-        raise NotImplementedError
+    """What every certificate says of itself: eight `lines`, as text and in notebooks, and the proof behind them."""
 
     def spending(self) -> Rows:
         yield from ()
 
     def __str__(self: Any) -> str:
-        who, said, *more = self.title()
-        lines = [f"Certificate: {who} {said}", *more, "", "Constants (sum form)", *columns(self.rows())]
+        return "\n".join(f"{name + ':':<17}{said}" for name, said in self.lines())
+
+    def explain(self: Any) -> str:
+        """Return the proof for a reader: the eight lines, every constant, how epsilon is spent, derivation, assumptions."""
+        lines = [str(self), "", "Constants (sum form)", *columns(self.rows())]
         spent = [f"  {epsilon:>8}  ({share:>5})  {what}" for epsilon, share, what in self.spending()]
         lines += ["", "How epsilon is spent", *spent] if spent else []
         lines += [f"  {sentence}" for sentence in getattr(self, "advice", ())]
         return "\n".join([*lines, *proof(self.derivation, self.assumptions)])
 
     def _repr_html_(self: Any) -> str:
-        who, *said = self.title()
         spent, advice = list(self.spending()), getattr(self, "advice", ())
         paid = paragraph("How epsilon is spent") + aligned(["epsilon", "share", "pays for"], spent, numbers=(0, 1))
-        return (
-            paragraph(who, f" {' '.join(said)}")
-            + aligned(["constant", "value", "from"], self.rows())
+        return aligned(["certificate", ""], self.lines(), numbers=()) + details(
+            "proof",
+            aligned(["constant", "value", "from"], self.rows())
             + (paid if spent else "")
             + (listing(advice) if advice else "")
             + details("derivation", tree(self.derivation))
-            + details("assumptions", listing(self.assumptions))
+            + details("assumptions", listing(self.assumptions)),
         )
 
 
@@ -156,9 +177,20 @@ class CertificateText(Printed):
         """Put another certificate beside this one; the result prints as a table."""
         return Comparison(self, other)
 
-    def title(self: Any) -> tuple[str, ...]:
-        more = filter(None, (self.proviso, self.answer, self.replayed))
-        return (self.mechanism, f"is private, {self.privacy}.", *more)
+    def lines(self: Any) -> Iterator[tuple[str, str]]:
+        protected = f"(add-remove adjacency); n is protected, and noise is calibrated for a nominal n = {self.size}"
+        unit = f"(substitution adjacency) of n = {self.size}, which is public"
+        yield "certificate", self.described
+        yield "guarantee", guarantee(self.privacy, self.exceptions)
+        yield "privacy unit", f"one record {unit if self.privacy.adjacency == 'replace-one' else protected}"
+        yield "meaning", odds(self.privacy)
+        arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
+        yield "taken as public", "; ".join(arrays) or "the declaration"
+        runs = ", or how many runs there were" * (RUNS in self.settings)
+        own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
+        yield "assumed", f"one record a person; nobody learns how long a fit takes, or that it failed{runs}{own}"
+        yield "expected error", self.error
+        yield "proof", self.replayed or "explain() prints it, and check() replays it without the toolkit"
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"
@@ -185,8 +217,11 @@ class CertificateText(Printed):
                 both = "of both gradients together, which this noise is charged for"
                 yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else "chosen publicly"
         if self.cover is not None:
-            what = "statistics from the exact ones" if statistics else "answer from the exact one"
-            yield "distance tau", number(self.cover.distance), f"of the computed {what}, at most"
+            what = "statistics to the exact ones" if statistics else "answer to the exact minimiser"
+            gap = f"from the computed {what}, at most"
+            if not self.minimises and not statistics:
+                gap = "what rounding moves the answer of these steps by, at most; not a distance to a minimiser"
+            yield "tolerance tau", number(self.cover.distance), gap
         for part in (self.cover, self.clustering, self.whitening):
             yield from () if part is None else part.rows()
 
@@ -207,7 +242,7 @@ class CertificateText(Printed):
         if self.curved:
             yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
         if self.cover is not None:
-            yield self.cover.epsilon, "the cover of the computed answer's distance tau"
+            yield self.cover.epsilon, "the residual noise, for the tolerance tau"
             if self.cover.counting:
                 yield self.cover.counting, "a noisy number of records, which tau depends on"
         if self.clustering is not None:

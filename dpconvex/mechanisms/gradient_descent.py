@@ -119,8 +119,9 @@ class NoisyGradientDescent:
 
     @property
     def name(self) -> str:
-        clips, sampled = self.clip is not None, self.sampling is not None
-        return "noisy gradient descent" + ", clipped" * clips + " and sampled" * sampled
+        if self.clip is None:
+            return "noisy gradient descent"
+        return "DP-GD with per-example clipping" + " and Poisson sampling" * (self.sampling is not None)
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the conditions, choose the steps, and calibrate the noise of all of them together."""

@@ -21,7 +21,7 @@ LEVELS = 2**16
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """Integer noise on a grid, for the distance between the computed answer and the exact one, with its share of the promise.
+    """Integer noise on a grid, for the distance between the computed answer and the exact one, with its share of the guarantee.
 
     Integers k have probability proportional to exp(-|k|/scale), or to exp(-k^2 / (2 scale^2)).
     """
@@ -50,7 +50,7 @@ class IntegerNoise:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         said = f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}"
-        yield "noise that covers tau", f"{self.size:.6g}", said
+        yield "residual noise", f"{self.size:.6g}", said
 
     @property
     def event(self) -> Event:
@@ -67,17 +67,17 @@ class IntegerNoise:
 
     def check(self) -> None:
         if not self.holds:
-            raise DPConvexError("cover: the noise does not keep its share of the promise; nothing is released.")
+            raise DPConvexError("cover: the noise does not keep its share of the guarantee; nothing is released.")
 
 
 @dataclass(frozen=True)
 class WhiteningNoise:
-    """Noise on the second moment of the records, for a fit on whitened ones; with what it takes of the promise beyond the fit."""
+    """Noise on the second moment of the records, for preconditioning, with what it takes of the guarantee beyond the fit."""
 
     epsilon: float
     delta: float
     level: float  # How far one record moves the second moment, in deviations of the noise
-    share: float  # Its part of the squared level of both stages together, or of the promise if that is divided
+    share: float  # Its part of the squared level of both stages together, or of the guarantee if that is divided
     composed: float  # The level of both stages, if both are Gaussian, else 0
     sensitivity: float  # In squared radii, in the coordinates of symmetric matrices; so is sigma
     sigma: float

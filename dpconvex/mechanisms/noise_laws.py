@@ -1,4 +1,4 @@
-"""Laws of the noise b of objective perturbation: how each is calibrated to a template and a promise, and drawn."""
+"""Laws of the noise b of objective perturbation: how each is calibrated to a template and a guarantee, and drawn."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an an
 
 @dataclass(frozen=True)
 class Calibration:
-    """How much noise a promise needs."""
+    """How much noise a guarantee needs."""
 
     scale: float  # 1/beta or sigma
     sensitivity: float  # In the norm that the law charges for
@@ -38,7 +38,7 @@ class Calibration:
 
 
 class Law:
-    """Noise without a preferred direction on the sensitive subspace, for a template and a promise."""
+    """Noise without a preferred direction on the sensitive subspace, for a template and a guarantee."""
 
     norm: ClassVar[Spherical]
 

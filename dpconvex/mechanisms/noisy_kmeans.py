@@ -25,7 +25,7 @@ FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
 LARGEST_NOISE = 2.0**26  # Noise of more radii than this on a sum leaves nothing to cluster
 SLACK = 1 + 1e-12  # Covers that the norm of a record is checked in floating point
 LARGEST = 10**7  # Numbers in the centres, at most
-# By default, and for a pure promise.  More rounds come closer to the k-means of the data, and bear more noise.
+# By default, and for a pure guarantee.  More rounds come closer to the k-means of the data, and bear more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.
 CANDIDATES = 2000
@@ -43,7 +43,7 @@ COMPOSED = {
 
 @dataclass(frozen=True)
 class ClusteringNoise:
-    """Noise on counts and sums of records, for a private clustering that a fit builds on, with its share of the promise."""
+    """Noise on counts and sums of records, for a private clustering that a fit builds on, with its share of the guarantee."""
 
     noise: str  # "gaussian", independent entries, or "gamma": for every cell density proportional to exp(-||b||/scale)
     epsilon: float
@@ -88,8 +88,8 @@ class NoisyKMeans:
     Parameters
     ----------
     rounds : int or None
-        T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure promise,
-        so None stands for 5 rounds, or 3 for a pure promise.
+        T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure guarantee,
+        so None stands for 5 rounds, or 3 for a pure guarantee.
     """
 
     rounds: int | None = None
@@ -100,7 +100,7 @@ class NoisyKMeans:
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
     ) -> ClusteringNoise:
-        """Return the noise that keeps a promise for all rounds: Gaussian, or Gamma noise if that is smaller.
+        """Return the noise that keeps a guarantee for all rounds: Gaussian, or Gamma noise if that is smaller.
 
         There are `components` centres for each class, and `radius` is a public bound on the norm of features.
         """
@@ -127,7 +127,7 @@ class NoisyKMeans:
             other = noise("gaussian", balanced if privacy.adjacency == "add-remove" else float(radius))
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
-            why = f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} radii"
+            why = f"the clustering's share of the guarantee asks for noise of {chosen.scale / radius:.3g} radii"
             remedy = "promise more, or give the clustering a larger share"
             raise NotPrivate(why, f"epsilon = {privacy.epsilon:g}", remedy)
         return chosen

@@ -122,7 +122,7 @@ class Repetitions:
         return Privacy(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK), run.adjacency)
 
     def each(self, whole: Privacy) -> Privacy:
-        """Return what each run may cost for the best of all to keep a promise; rounded down."""
+        """Return what each run may cost for the best of all to keep a guarantee; rounded down."""
         low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, 60)
         return Privacy(low, whole.delta / (self.mean * (1 + 2 * SLACK)), whole.adjacency)
 

@@ -28,7 +28,7 @@ from dpconvex.mechanisms.base import Mechanism, check_delta
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.gradient_descent import for_directions
 from dpconvex.mechanisms.grid import GAUSSIAN, LEVELS, WhiteningNoise, drawn
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
 
@@ -75,7 +75,9 @@ class PrivateWhitening:
         if self.field is not None and not isinstance(self.field, str):
             raise TemplateError(f"PrivateWhitening: field must be the name of a field, not {self.field!r}.")
 
-    def plan(self, cover: Cover, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Stages:
+    def plan(
+        self, cover: ResidualNoise, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int
+    ) -> Stages:
         check_delta(privacy, "private whitening", "leave it out")
         name, ball = field_of(analysis.form.template.record, self.field)
         if isinstance(mechanism, SufficientStatistics):
@@ -84,7 +86,7 @@ class PrivateWhitening:
         return self._together(cover, second, privacy, name, ball) or self._apart(second, privacy, name, ball)
 
     def _together(
-        self, cover: Cover, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball
+        self, cover: ResidualNoise, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball
     ) -> Stages | None:
         """Compose two Gaussian mechanisms exactly; None if the second is none."""
 
@@ -126,7 +128,7 @@ class PrivateWhitening:
 
 @dataclass(frozen=True)
 class Stages:
-    """Both stages, proved: the promise of the whole, the first one's noise, and the second one's certificate."""
+    """Both stages, proved: the guarantee of the whole, the first one's noise, and the second one's certificate."""
 
     privacy: Privacy
     noise: WhiteningNoise
@@ -181,7 +183,7 @@ def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
 
 
 def level(epsilon: float, delta: float) -> float:
-    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a promise."""
+    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a guarantee."""
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
 
 

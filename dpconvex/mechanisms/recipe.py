@@ -1,7 +1,7 @@
 """The recipe: what fits best with how many records, from public sizes; what is used where nobody names a mechanism.
 
-With mu the level of the Gaussian mechanism for the promise, n records and p free parameters, clipped steps learn more than exact
-minimisers where ``n mu / p`` is small: that is measured, not proved (docs/choosing.md).
+With mu the level of the Gaussian mechanism for (epsilon, delta), n records and p free parameters, clipped steps learn more than
+exact minimisers where ``n mu / p`` is small: that is measured, not proved (docs/choosing.md).
 """
 
 import math
@@ -88,7 +88,7 @@ def ways(
 def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
 ) -> list[Way]:
-    """Return what learns most from so many records for a promise with delta, before what is usual."""
+    """Return what learns most from so many records for a guarantee with delta, before what is usual."""
     first = PrivateWhitening()
     try:
         if few_statistics(form(), privacy):
@@ -120,7 +120,7 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         return ""
     bound, first = (ENOUGH, "after whitening, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
     return (
-        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (records, level of the promise, parameters), and below "
+        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (records, level of the guarantee, parameters), and below "
         f"{bound:g}, {first}clipped steps learn more than exact minimisers do; `whitening=False` asks for one that ends near one."
     )
 
@@ -244,7 +244,7 @@ class Automatic:
         return replace(best, advice=(*best.advice, said))
 
     def others(self, analysis: Analysis, certificate: Certificate) -> list[Candidate]:
-        """Return what was not chosen; what needs a delta that the promise has not got refuses by itself."""
+        """Return what was not chosen; what needs a delta that the guarantee has not got refuses by itself."""
         return [m for m in self.candidates(analysis, delta=True) if m != self.chosen(certificate)]
 
     def chosen(self, certificate: Certificate) -> Candidate:

@@ -23,7 +23,7 @@ from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_co
 from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
 
-# The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
+# The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
 SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for.
 COUNTED, MARGINS = 0.25, 1.1
@@ -51,7 +51,7 @@ COVER_SOURCE = {
 
 
 @dataclass(frozen=True)
-class Cover:
+class ResidualNoise:
     """How the distance between the computed answer and the exact one is covered.
 
     Parameters
@@ -69,13 +69,13 @@ class Cover:
 
     def __post_init__(self) -> None:
         if not (is_real(self.share) and 0 < self.share < 1):
-            raise TemplateError(f"Cover: share must be a number between 0 and 1, not {self.share!r}.")
+            raise TemplateError(f"ResidualNoise: share must be a number between 0 and 1, not {self.share!r}.")
         tolerance = self.tolerance
         if tolerance is not None and not (is_real(tolerance) and 0 < tolerance < math.inf):
-            raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
+            raise TemplateError(f"ResidualNoise: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
-        """Divide a promise between the mechanism and the residual noise; as real numbers the two do not exceed it."""
+        """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
         spent = Privacy(epsilon, self.share * privacy.delta, privacy.adjacency)
         return privacy.minus(spent), spent
@@ -103,15 +103,16 @@ class Cover:
             found,
             privacy=privacy,
             cover=noise,
-            derivation=Derivation("covered release", "", privacy.claims, SOURCE, steps),
-            assumptions=(*bare.assumptions, *assumptions(bare, noise, tail)),
+            derivation=Derivation("mechanism, then residual noise", "", privacy.claims, SOURCE, steps),
+            assumptions=(*bare.assumptions, *assumptions(bare, noise, tail), analysis.form.template.taken),
+            diameter=analysis.form.feasible.diameter,
             event=released_event(bare, noise),
         )
         return replace(whole, advice=(*whole.advice, DROWNED)) if whole.is_drowned else whole
 
 
 def all_noise(certificate: Certificate) -> float:
-    return certificate.expected_shift + (0.0 if certificate.cover is None else certificate.cover.size)
+    return certificate.noise_shift + (0.0 if certificate.cover is None else certificate.cover.size)
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -161,7 +162,7 @@ def hidden(
             raise TemplateError(f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
         bare = replace(bare, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
-        raise TemplateError("a Cover for sufficient statistics takes no tolerance: rounding alone is covered.")
+        raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is covered.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)
@@ -207,9 +208,9 @@ def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
         "grid step": noise.step,
         "sensitivity in steps": noise.sensitivity,
         "scale in steps": noise.scale,
-        "cap on the noise": noise.noise_cap,
+        "truncation of the mechanism's noise": noise.noise_cap,
     }
-    covered = Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
+    covered = Derivation("residual noise", "", values, COVER_SOURCE[noise.noise])
     if not noise.counting:
         return (covered,)
     counted = {"epsilon": noise.counting, "tau holds for records": noise.records}
@@ -287,12 +288,12 @@ def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | N
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
-    counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
+    counted = "is added to delta, within the guarantee" if noise.delta > 2 * tail else "comes on top of the guarantee"
     said = (
-        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
-        f"{counted}.",
+        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: the probability that it exceeds that (a truncation "
+        f"failure) is below 2^-100, which {counted}.",
         certificate.drawn,
-        f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
+        f"The residual noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     )
     more = (
         f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the release "

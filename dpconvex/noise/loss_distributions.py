@@ -1,4 +1,4 @@
-"""Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of releases fixed beforehand.
+"""Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of non-adaptive composition.
 
 By Fourier transforms of probabilities times ``exp(theta loss)``; all rounding is counted (docs/theory.md, section 8).
 """
@@ -23,7 +23,7 @@ REACH = 14.0  # Deviations of a sum about its mean that transforms hold
 ROUNDING, UNIT = 4e-15, 2.0**-53  # Relative rounding of functions; of one addition
 # Rounding of a transform of length n, in Euclidean norm, is at most this many units times log2(n) (Higham 2002, theorem 24.2: 7).
 TRANSFORM = 16.0
-# A promise of a smaller delta is refused: what is left out of the grid is a part of it.
+# A guarantee of a smaller delta is refused: what is left out of the grid is a part of it.
 SMALLEST_DELTA = 1e-20
 ACCURACY = 1e-5  # Relative accuracy of a calibration, which rounds up
 SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is promised: rounding is not counted for it
@@ -193,7 +193,7 @@ def added(losses: Array, multiplier: float, rate: float) -> Array:
 
 @lru_cache(maxsize=64)
 def sampled_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Return the smallest noise for a promise, in units of the largest norm of a term, rounded up."""
+    """Return the smallest noise for a guarantee, in units of the largest norm of a term, rounded up."""
     if delta < SMALLEST_DELTA:
         why = f"the accounting of Poisson samples is not exact enough for delta = {delta:g}"
         remedy = f"promise a delta of at least {SMALLEST_DELTA:g}, or use all records at every step"

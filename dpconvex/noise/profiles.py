@@ -159,12 +159,12 @@ def smallest_scale(
 
 @lru_cache(maxsize=1024)
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """Return the smallest standard deviation of Gaussian noise for a promise, rounded up."""
+    """Return the smallest standard deviation of Gaussian noise for a guarantee, rounded up."""
     found = smallest_scale(
         lambda s: gaussian_delta(epsilon, sensitivity / s).item(), delta, sensitivity, reach=math.inf
     )
     if found is None:
-        why = "no Gaussian noise that a floating-point number describes keeps the promise"
+        why = "no Gaussian noise that a floating-point number describes keeps the guarantee"
         raise NotPrivate(why, f"epsilon = {epsilon:g}, delta = {delta:g}", "promise a larger epsilon or delta")
     return found
 

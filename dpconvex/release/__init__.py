@@ -1,1 +1,1 @@
-"""From a promise to a released answer: verification, solving, budgets, and files."""
+"""From a guarantee to a released answer: verification, solving, budgets, and files."""

@@ -32,7 +32,7 @@ class Baseline(Release):
 
 
 @quietly
-def minimize(
+def solve_without_privacy(
     template: Template,
     data: Mapping[str, ArrayLike],
     backend: Any = None,
@@ -64,12 +64,12 @@ def minimize(
     --------
     >>> import dpconvex as dp
     >>> learner = dp.load("hinge_svm", features=1)  # its loss has a kink
-    >>> fit = dp.minimize(learner, {"x": [[1.0], [-0.5]], "y": [1, -1]})
+    >>> fit = dp.solve_without_privacy(learner, {"x": [[1.0], [-0.5]], "y": [1, -1]})
     >>> fit["w"].round(3), fit.gap < 1e-9
     (array([2.]), True)
     """
     if not (is_real(tolerance) and 0 < tolerance < 1e300):
-        raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
+        raise TemplateError(f"solve_without_privacy: tolerance must be positive and finite, not {tolerance!r}.")
     check_template(template)
     chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
     batch = template.record.validate(data, clip=clip)

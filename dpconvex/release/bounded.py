@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.core.arrays import Array, frozen, quietly
+from dpconvex.core.deprecated import public
 from dpconvex.core.discipline import direction
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.plain_data import is_real, is_whole
@@ -36,7 +37,7 @@ class PrivateBound(Sealed):
         Of the parameter, and of the noisy values in a release; () for a single number.
     sensitivity : float
         Public: the most by which one person can change the values, as the sum of absolute changes of all entries, whatever the
-        data; of neighbours in the sense of the promise.
+        data; of neighbours in the sense of the guarantee.
     minimum : array_like
         Public: what each value is at least, whatever the data; a number or an array of the shape.
 
@@ -88,7 +89,7 @@ def verify_bounded(
     problem : cvxpy.Problem
         Convex by CVXPY's rules; public but for the bounds.  With all of them at their minimum it must have an answer.
     bounds : sequence of PrivateBound
-        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the promise.
+        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the guarantee.
     privacy : Privacy
         With a delta: noise that never exceeds a bound needs one.
     solver : str, optional
@@ -97,7 +98,7 @@ def verify_bounded(
     return proved(problem, bounds, privacy, solver)[1]
 
 
-@quietly
+@public
 def solve_bounded(
     problem: Any,
     values: Mapping[PrivateBound, ArrayLike],
@@ -105,7 +106,7 @@ def solve_bounded(
     *,
     solver: str | None = None,
     budget: Budget | None = None,
-    label: str = "solve_bounded",
+    entry: str = "solve_bounded",
     seed: int | None = None,
 ) -> Release:
     """Solve a problem whose private bounds are tightened by noise, so that its answer keeps the true ones.
@@ -119,7 +120,7 @@ def solve_bounded(
         The true bounds, in the shapes that were declared.
     problem, privacy, solver
         As for `verify_bounded`.
-    budget, label, seed
+    budget, entry, seed
         As for `solve`.
 
     Examples
@@ -139,7 +140,7 @@ def solve_bounded(
     for bound in program.bounds:
         check_types(bound, values[bound])
     source = NoiseSource(seed)
-    pay(budget, privacy, label)
+    pay(budget, privacy, entry)
     true = {bound.name: (in_domain(bound, values[bound]), bound.minimum) for bound in program.bounds}
     noisy = {name: noise.tighten(*true[name], source.seeded) for name, noise in certificate.noises.items()}
     return Release({**program.solve(noisy, solver), **noisy}, certificate, **source.spending(privacy))

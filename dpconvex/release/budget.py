@@ -1,4 +1,4 @@
-"""What many releases promise, each chosen with knowledge of the earlier ones, adds up by one rule that was fixed before them."""
+"""Adaptive composition: a privacy filter, whose rule is fixed before the first of many releases, each chosen by earlier ones."""
 
 import getpass
 import os
@@ -42,10 +42,10 @@ class Budget:
     path : str or path, optional
         The ledger's file; made if it does not exist.  Without it the ledger is of this process, and forks cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
-        How spends add up: by their promises, exactly; by the Gaussian shifts of their events, which is exact for Gaussian noise
-        on gradients and answers; or by Rényi divergences of one order, which is better where curvature or pure promises make up
-        much of the cost.  The last two need a delta, of which a tenth is kept for what events lose beside.  By default what the
-        file says, and "basic" in a new one.
+        The privacy filter.  Basic composition of the guarantees; Gaussian differential privacy (mu-GDP) of their events, which
+        is exact for Gaussian noise on gradients and answers; or Rényi divergences (RDP) of one order, which is better where
+        curvature or pure guarantees make up much of the cost.  The last two need a delta, of which a tenth is kept for what
+        events lose beside.  By default what the file says, and "basic" in a new one.
     dataset : str
         Your name for the data, such as "visits 2026": each entry has it, with time, user and host.  It can be set.
 
@@ -125,7 +125,7 @@ class Budget:
 
     @property
     def spent(self) -> Amount:
-        """The total of the spends; the sum of their promises under basic accounting, else epsilon at the ledger's delta."""
+        """The total of the spends; the sum of their guarantees under basic accounting, else epsilon at the ledger's delta."""
         return self._rule.spent(self.entries)
 
     @property
@@ -134,7 +134,7 @@ class Budget:
         return self._rule.left(self.entries)
 
     def totals(self) -> list[Total]:
-        """Return what all spends cost at the ledger's delta by every rule, had they been fixed beforehand; the smallest first."""
+        """Return the non-adaptive composition of all spends at the ledger's delta, by every accountant; the smallest first."""
         found = self.entries
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
@@ -148,7 +148,7 @@ class Budget:
         label : str
             What the release is, for whoever reads the ledger.
         event : Event, optional
-            What the release is for accounting, as its certificate says; without it, its promise is all that is known.
+            What the release is for accounting, as its certificate says; without it, its guarantee is all that is known.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")
@@ -216,7 +216,7 @@ class Budget:
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
-            *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
+            *(f"  as non-adaptive composition: {item}" for item in self.totals()[:1]),
             *(f"  - {item.named}: {item.privacy}; {item.known}" for item in found),
         ]
         return "\n".join(lines)
@@ -284,7 +284,7 @@ def parsed(content: bytes, path: Path) -> tuple[Basic, list[Entry]]:
             fields = {**spend, "privacy": {**promise, "adjacency": rule.total.adjacency}}
             entries.append(built(Entry, fields, {Event: event_of}))
         except ValueError as error:
-            raise DPConvexError(f"{path}, line {position}: not a spend of a label and a promise ({error}).") from error
+            raise DPConvexError(f"{path}, line {position}: not a spend: a label and a guarantee ({error}).") from error
     if not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
     return rule, entries

@@ -30,7 +30,7 @@ PROOF, QUICK = "proof.json", 3000
 
 
 class Released:
-    """What was released for a promise, or says why it is not private; a file of the `form` holds the fields that are `kept`."""
+    """What was released for a guarantee, or says why it is not private; a file of the `form` holds the fields that are `kept`."""
 
     form: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]
@@ -44,12 +44,12 @@ class Released:
 
     @property
     def private(self) -> bool:
-        """Whether a promise was kept; if not, `not_private_because` says why."""
+        """Whether a guarantee was kept; if not, `not_private_because` says why."""
         return not self.not_private_because
 
     @property
     def status(self) -> str:
-        """The promise, or a warning, in one line."""
+        """The guarantee, or a warning, in one line."""
         return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""What leaves the house: parameters with the promise that was kept about them, and nothing else.
+"""What leaves the house: parameters with the guarantee that was kept about them, and nothing else.
 
 No objective value, iteration count or timing: each of these would be a further answer, and nobody paid for it.
 """
@@ -42,7 +42,7 @@ class Release(Released, Mapping[str, Array]):
     certificate : Certificate or BoundCertificate, optional
         The proof.
     spent : Privacy, optional
-        The promise that was kept.
+        The guarantee that was kept.
     not_private_because : str
         Why there is none, such as "drawn with a seed".  Exactly one of `spent` and this is given.
     source : tuple of (str, dict), optional

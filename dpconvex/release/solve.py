@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
-from dpconvex.core.arrays import quietly
+from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import check_whole, is_whole
 from dpconvex.core.runtime import Stage
 from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
@@ -24,7 +24,7 @@ from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import level, whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover, bound_on_count, confirm, for_count
+from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -38,7 +38,7 @@ from dpconvex.release.whitening import Whitening, batch_moment, whitened
 MOST_EPSILON = 50.0  # Promises beyond this are warned of
 
 
-@quietly
+@public
 def solve(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -49,9 +49,9 @@ def solve(
     size: int | None = None,
     clip: bool = False,
     budget: Budget | None = None,
-    label: str = "solve",
+    entry: str = "solve",
     seed: int | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
     checked: bool = False,
 ) -> Release:
@@ -59,7 +59,7 @@ def solve(
 
     Parameters
     ----------
-    template, privacy, mechanism, cover, whitening, checked
+    template, privacy, mechanism, residual_noise, whitening, checked
         As for `verify`.  After whitening, parameters are those for whitened records, and the release predicts from original ones.
     data : mapping of str to array_like
         One entry per field of the record.
@@ -72,7 +72,7 @@ def solve(
         Project records onto their declared domain instead of raising.
     budget : Budget, optional
         A ledger that the cost is recorded in before the data are read.  A fit that fails is still paid for.
-    label : str
+    entry : str
         Name of the spend in the ledger.
     seed : int, optional
         For tests.  The release then says that it is not private.
@@ -84,12 +84,12 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
     """
-    method = Method(mechanism, cover, whitening, checked)
-    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, label, seed)
+    method = Method(mechanism, residual_noise, whitening, checked)
+    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
-@quietly
+@public
 def statistics(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -99,9 +99,9 @@ def statistics(
     size: int | None = None,
     clip: bool = False,
     budget: Budget | None = None,
-    label: str = "statistics",
+    entry: str = "statistics",
     seed: int | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
 ) -> Statistics:
     """Release what a quadratic loss takes from the data, once: `Statistics.fit` then fits any template with the same loss.
@@ -113,11 +113,11 @@ def statistics(
     privacy : Privacy
         Of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
-        By default with Gaussian noise, or Gamma noise for a promise without delta; `coefficients` need ``residuals=True``.
+        By default with Gaussian noise, or Gamma noise for a guarantee without delta; `coefficients` need ``residuals=True``.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
         directions than in others.
-    data, size, clip, budget, label, seed, cover
+    data, size, clip, budget, entry, seed, residual_noise
         As for `solve`.
 
     Examples
@@ -135,7 +135,8 @@ def statistics(
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    fit = Fit(data, privacy, [template], Method(chosen, cover, whitening), None, size, clip, budget, label, seed)
+    method = Method(chosen, residual_noise, whitening)
+    fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed)
     found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip)
     return found
 
@@ -226,7 +227,7 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
 
 
 def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
-    """Do what was proved, once; the promise must have been paid for."""
+    """Do what was proved, once; the guarantee must have been paid for."""
     found = released(fit, data, backend, source, clip)
     release = found.fit() if isinstance(found, Statistics) else found
     keep(release)
@@ -242,7 +243,7 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
         data = fit.template.record.validate(data, clip=clip, empty=protected)
     batch, stages = data, fit.stages
     if not protected and batch.size != fit.certificate.size:
-        both = f"there are {batch.size} records, and there were {fit.certificate.size} when the promise was made"
+        both = f"there are {batch.size} records, and there were {fit.certificate.size} when the guarantee was made"
         remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
         raise DomainError(f"{both}; nothing is released. {remedy}.")
     if stages is None:

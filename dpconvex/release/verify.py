@@ -1,4 +1,4 @@
-"""The checker: from a template and a promise to a certificate, or to the reason why there is none; no data are touched."""
+"""The checker: from a template and a guarantee to a certificate, or to the reason why there is none; no data are touched."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +9,7 @@ from typing import Self
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.checker.reading import Rejected
-from dpconvex.core.arrays import quietly
+from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import Stage, once
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
@@ -21,11 +21,11 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.proof import proof_of
 
-LEAST = 0.25  # The smallest share of a promise that noise is made for so that its proof is replayed
+LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 
 
 def check_template(template: object) -> None:
@@ -64,13 +64,13 @@ def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis
     return Analysis(form, unbounded=DPConvexError(why) if why else None)
 
 
-@quietly
+@public
 def verify(
     template: Template,
     privacy: Privacy,
     size: int,
     mechanism: Mechanism | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     *,
     whitening: Whitened = None,
     proof: bool = True,
@@ -87,11 +87,11 @@ def verify(
     mechanism : Mechanism, optional
         By default what has the lowest error on problems of that size (docs/choosing.md).  With delta: `SufficientStatistics` of
         a quadratic loss; where there are few records for each parameter of a classifier, gradient descent on clipped gradients,
-        which ends at no minimiser.  Else what has the smallest foreseen excess risk among all that can be proved private.
-    cover : Cover, optional
-        How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
+        which need not converge to the ERM solution.  Else what is proved private with the smallest foreseen excess risk.
+    residual_noise : ResidualNoise, optional
+        What hides the distance from the computed to the exact answer; by default, from 1 % of the guarantee.
     whitening : PrivateWhitening, bool or "auto", optional
-        A first stage, from a share of the same promise.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
+        A first stage, from a share of the same guarantee.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
         descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
         size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
         mechanism is named, one that is proved to end near a minimiser.
@@ -99,12 +99,12 @@ def verify(
         Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
     checked : bool
         Certify only what is replayed to its end.  Where the checker's plainer bounds do not reach the certificate's noise, there
-        is as much as a smaller promise asks for, the largest that helps, to a hundredth.  Usually that changes nothing; where it
-        does, it takes some seconds.  If a quarter of the promise does not help, the step that is not replayed is told.
+        is as much as a smaller guarantee asks for, the largest that helps, to a hundredth.  Mostly that changes nothing; where it
+        does, it takes some seconds.  If a quarter of the guarantee does not help, the step that is not replayed is told.
     """
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
-    found = Method(mechanism, cover, whitening, checked).prove(template, privacy, size).certificate
+    found = Method(mechanism, residual_noise, whitening, checked).prove(template, privacy, size).certificate
     return found if proof else replace(found, writer=None)
 
 
@@ -133,7 +133,7 @@ class Method:
     """The options that say how a fit is to be private, as for `verify`."""
 
     mechanism: Mechanism | None = None
-    cover: Cover | None = None
+    cover: ResidualNoise | None = None
     whitening: Whitened = None
     checked: bool = False
 
@@ -154,10 +154,10 @@ class Method:
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
             raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {given!r}.")
-        if self.cover is not None and not isinstance(self.cover, Cover):
-            raise TemplateError(f"verify: cover must be a Cover, not {self.cover!r}.")
+        if self.cover is not None and not isinstance(self.cover, ResidualNoise):
+            raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))
-        found = found or certified(template, privacy, int(size), *way, self.cover or Cover())
+        found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
         if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
             return found
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
@@ -171,12 +171,12 @@ class Method:
         *better, last = ways(self.whitening, self.mechanism, *known, privacy, size)
         for way in better:
             with suppress(DPConvexError, OverflowError):
-                return certified(template, privacy, size, *way, self.cover or Cover()), way
+                return certified(template, privacy, size, *way, self.cover or ResidualNoise()), way
         return None, last
 
 
 def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
-    """Prove what the checker replays: what keeps less of a promise keeps all of it, and has more noise."""
+    """Prove what the checker replays: what keeps less of a guarantee keeps all of it, and has more noise."""
     found, missing = attempted(prove, privacy, 1.0)
     if missing:
         low, high = LEAST, 1.0
@@ -188,13 +188,13 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
-        part = f"{100 * low:.0f} % of the promise"
+        part = f"{100 * low:.0f} % of the guarantee"
         found = found.advised(f"The noise is that of {part}, for plainer bounds that are replayed.")
     return found
 
 
 def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float) -> tuple[Proved, str]:
-    """Return what is proved for a share of the promise, as what keeps all of it, and what is not replayed."""
+    """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
     stages = None if found.stages is None else replace(found.stages, privacy=privacy)
     found = replace(found, certificate=replace(found.certificate, privacy=privacy), stages=stages)
@@ -205,7 +205,12 @@ def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float
 
 
 def certified(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, first: PrivateWhitening | None, cover: Cover
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism,
+    first: PrivateWhitening | None,
+    cover: ResidualNoise,
 ) -> Proved:
     try:
         analysis = analyse(template, mechanism)
@@ -235,18 +240,19 @@ def check_records_matter(template: Template) -> None:
         raise NotPrivate(why, template.losses[0], remedy)
 
 
+@public
 def is_private(
     template: Template,
     privacy: Privacy,
     size: int,
     mechanism: Mechanism | None = None,
-    cover: Cover | None = None,
+    residual_noise: ResidualNoise | None = None,
     *,
     whitening: Whitened = None,
 ) -> bool:
     """Say whether `verify` finds a proof."""
     try:
-        verify(template, privacy, size, mechanism, cover, whitening=whitening)
+        verify(template, privacy, size, mechanism, residual_noise, whitening=whitening)
     except NotPrivate:
         return False
     return True

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.solvers.certify import FirstOrder, Warm, certify
-from dpconvex.solvers.conic import Conic, try_out
+from dpconvex.solvers.conic import ConicSolver, try_out
 from dpconvex.solvers.problem import Problem, Solution
 
 # Steps that make up for what a certificate of the point alone asks more than that which a backend made on its copy of a problem.
 RECHECK = 100
 # Coordinates beyond this are no answer: squares of them overflow.
 LARGEST = 1e100
-BUILT_IN = {"conic": Conic, "first-order": FirstOrder}
+BUILT_IN = {"conic": ConicSolver, "first-order": FirstOrder}
 
 
 class Backend(Protocol):
@@ -37,7 +37,7 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
     if isinstance(backend, str | type) or not callable(getattr(backend, "solve", None)):
         known = ", ".join(map(repr, BUILT_IN))
         raise TemplateError(f"unknown backend {backend!r}; known are {known}, and objects with a method solve.")
-    if isinstance(backend, Conic):
+    if isinstance(backend, ConicSolver):
         try_out(backend.solver, backend.options)
     return backend
 
@@ -45,7 +45,7 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
 def solve(problem: Problem, backend: str | Backend | None = None, tolerance: float = 1e-6) -> Solution:
     """Solve a problem to within a distance of its minimiser, or raise `NotConverged`, whatever the backend says."""
     chosen = resolve_backend(backend)
-    if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is, and end with `certify`
+    if type(chosen) in (ConicSolver, FirstOrder, Warm):  # these leave a problem as it is, and end with `certify`
         # Not `chosen.solve`: an object can have a method of its own beside those of its class.
         return type(chosen).solve(chosen, problem, tolerance)
     return certify(problem, answer_of(chosen, problem, tolerance), tolerance, max_steps=RECHECK)

@@ -28,7 +28,7 @@ class SolverFailed(NotConverged):
 
 
 @dataclass(frozen=True, init=False)
-class Conic:
+class ConicSolver:
     """Solve through CVXPY.
 
     The solver's answer, exact or not, is brought to the tolerance.  Where it raises an error, returns no point, or cannot be
@@ -51,8 +51,8 @@ class Conic:
 
     Examples
     --------
-    >>> Conic(solver="SCS", eps=1e-9)
-    Conic(solver='SCS', polish_steps=20000, options=(('eps', 1e-09),))
+    >>> ConicSolver(solver="SCS", eps=1e-9)
+    ConicSolver(solver='SCS', polish_steps=20000, options=(('eps', 1e-09),))
     """
 
     solver: str
@@ -64,10 +64,10 @@ class Conic:
         if not isinstance(solver, str) or solver.upper() not in installed:
             raise TemplateError(f"unknown solver {solver!r}; installed are {', '.join(installed)}.")
         if not isinstance(polish_steps, int) or polish_steps < 0:
-            raise TemplateError(f"Conic: polish_steps must be a non-negative integer, not {polish_steps!r}.")
+            raise TemplateError(f"ConicSolver: polish_steps must be a non-negative integer, not {polish_steps!r}.")
         for name, value in options.items():
             if not isinstance(value, Hashable):
-                raise TemplateError(f"Conic: the option {name} must be a plain value, not {value!r}.")
+                raise TemplateError(f"ConicSolver: the option {name} must be a plain value, not {value!r}.")
         given = tuple(sorted(options.items()))
         self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
 
@@ -119,7 +119,7 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
         solve_quietly(program, solver, dict(options))
     except Exception as error:
         raise TemplateError(
-            f"Conic: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
+            f"ConicSolver: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
             f"{dict(options)!r}. Give it options that it knows, with values that they allow, or use another solver."
         ) from error
 

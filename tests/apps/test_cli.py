@@ -129,7 +129,7 @@ def test_the_settings_of_the_documentation_work(run):
 def test_a_mixture_pays_for_its_components(run):
     problem = "large_margin_gaussian_mixture --epsilon 4 --delta 1e-6"
     proved = run(f"verify {problem} --set features=2 --size 300 --json").json
-    fit = f"fit {problem} data.csv {COLUMNS} --out model.npz"
+    fit = f"fit {problem} data.csv {COLUMNS} --out model.npz --proof"
     done = run(f"{fit} --ledger budget.jsonl --budget 4 --budget-delta 1e-6", ends=0)
     assert "( 20 %)  the component labels: noisy k-means" in done.out
     certificate = dp.Release.load("model.npz").certificate
@@ -146,7 +146,7 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
     before = Path("model.npz").read_bytes()
     assert "is left" in run(f"{fit} --epsilon 0.9", ends=1).err
     assert Path("model.npz").read_bytes() == before
-    assert "gaussian accounting (squares of Gaussian shifts add up)" in run("budget show budget.jsonl").out
+    assert "gaussian accounting (GDP privacy filter: squares of mu add up)" in run("budget show budget.jsonl").out
     told = run("budget show budget.jsonl --json").json
     assert (told["accounting"], told["spends"][0]["epsilon"]) == ("gaussian", 0.7)
     assert {"rule", "epsilon", "delta"} <= set(told["fixed_beforehand"][0])

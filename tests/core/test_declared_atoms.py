@@ -97,7 +97,8 @@ def test_it_gives_the_constants_of_the_derived_twin():
     assert any("softplus" in text and "declared" in text for text in first.assumptions)
     assert not any("declared" in text for text in second.assumptions)
     data = records_of(derived, 200)
-    np.testing.assert_allclose(dp.minimize(declared, data)["w"], dp.minimize(derived, data)["w"], atol=1e-5)
+    fits = [dp.solve_without_privacy(learner, data)["w"] for learner in (declared, derived)]
+    np.testing.assert_allclose(*fits, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])

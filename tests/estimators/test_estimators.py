@@ -55,7 +55,7 @@ def test_whitened_classifiers_speak_of_original_records(kind, count):
     proof = model.release_.certificate
     assert model.certificate(3, len(y)).whitening == proof.whitening
     assert proof.privacy == dp.Privacy(8.0, 1e-5)
-    assert [step.rule for step in proof.derivation.children] == ["whitening", "covered release"]
+    assert [step.rule for step in proof.derivation.children] == ["whitening", "mechanism, then residual noise"]
     assert model.score(x, y) > 0.9
     again = pickle.loads(pickle.dumps(model.set_params(budget=None)))
     np.testing.assert_array_equal(again.decision_function(x), model.decision_function(x))

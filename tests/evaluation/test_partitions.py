@@ -103,7 +103,8 @@ def test_statistics_sweeps_and_baselines_are_the_same():
     fit = dp.solve(ridge, cut(numbers), Q, dp.SufficientStatistics.usual(Q), seed=1)
     np.testing.assert_allclose(fit["w"], one.fit()["w"])
     ones, manys = (
-        [*dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3), dp.minimize(template, d)] for d in (DATA, cut())
+        [*dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3), dp.solve_without_privacy(template, d)]
+        for d in (DATA, cut())
     )
     for one, many in zip(ones, manys, strict=True):
         np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
@@ -150,13 +151,13 @@ def test_a_clustering_has_the_bits_of_one_in_memory(privacy, group):
 MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
 CONIC = {"backend": "conic"}
 REFUSALS = [
-    ("Conic", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
-    ("the backend Conic", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
+    ("the backend ConicSolver", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
     ("a fit with workers", lambda data, **paid: dp.tune([PREDICTING], data, Q, workers=2, **paid)),
     ("a fit with workers", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, workers=2, **paid)),
-    ("Conic", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
-    ("Conic", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
-    ("Conic", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
 ]
 
 

@@ -52,7 +52,7 @@ def test_bad_data_are_refused(changed, message, clip):
 def test_rounding_is_forgiven_and_put_right(norm, kind, rounding):
     record, edge = dp.Record(x=dp.Ball(2, radius=5.0, norm=norm)), np.array([[5.0, 0.0], [3.0, -1.0]])
     inside, outside = ((edge * (1 + c * rounding)).astype(kind) for c in (0.5, 2))
-    for form in (np.array, list, lambda x: dp.Chunks([x[:1], x[1:]])):
+    for form in (np.array, list, lambda x: dp.ChunkedColumn([x[:1], x[1:]])):
         x = np.concatenate(list(blocks(record.validate({"x": form(inside)}).fields["x"], 64)))
         np.testing.assert_allclose(x, edge, rtol=rounding)
         assert (np.linalg.norm(x, norm, axis=1) <= 5.0 * (1 + 1e-14)).all()
@@ -224,8 +224,8 @@ def forms(folder):
     np.save(folder / "x.npy", X)
     yield "memory-mapped", np.load(folder / "x.npy", mmap_mode="r"), Y
     yield "integer labels", X, Y.astype(np.int8)
-    yield "chunks", dp.Chunks(chunked(X, [1, 40, 0, 49])), dp.Chunks(chunked(Y, [60, 30]))
-    yield "generated chunks", dp.Chunks(lambda: iter(chunked(X, [30, 30, 30]))), Y
+    yield "chunks", dp.ChunkedColumn(chunked(X, [1, 40, 0, 49])), dp.ChunkedColumn(chunked(Y, [60, 30]))
+    yield "generated chunks", dp.ChunkedColumn(lambda: iter(chunked(X, [30, 30, 30]))), Y
     yield "by columns in memory", np.asfortranarray(X), Y
 
 
@@ -264,7 +264,9 @@ def test_zeros_of_a_sparse_column_are_numbers_like_others():
 @pytest.mark.parametrize(
     "domain", [dp.Ball(3, radius=2.0), dp.Ball(3, norm=1), dp.Box(-np.ones(3), np.ones(3))], ids=repr
 )
-@pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: dp.Chunks([x]), lambda x: x.astype(np.float32)])
+@pytest.mark.parametrize(
+    "form", [np.array, sp.csr_array, lambda x: dp.ChunkedColumn([x]), lambda x: x.astype(np.float32)]
+)
 def test_a_record_outside_leaves_the_others_as_they_are(form, domain):
     record = dp.Record(x=domain)
     x = domain.project(domain.sample(300, np.random.default_rng(0)) * (1 + 1e-12))
@@ -285,8 +287,8 @@ def columns_of(x, path):
         "array": x,
         "memory-mapped": np.load(path, mmap_mode="r+"),
         "sparse": sp.csr_array(np.eye(5, 3)),
-        "chunks": dp.Chunks([x[:2], x[2:]]),
-        "generated": dp.Chunks(lambda: iter([x])),
+        "chunks": dp.ChunkedColumn([x[:2], x[2:]]),
+        "generated": dp.ChunkedColumn(lambda: iter([x])),
         "list": list(x),
     }
 

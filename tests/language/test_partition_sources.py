@@ -132,6 +132,6 @@ def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch
     learner = dp.load("logistic_regression", features=2)
     data = dp.Partitions([changing])
     if form == "chunks":
-        data = {"x": dp.Chunks(lambda: np.array_split(changing()["x"], len(calls))), "y": y}
+        data = {"x": dp.ChunkedColumn(lambda: np.array_split(changing()["x"], len(calls))), "y": y}
     with pytest.raises(dp.DomainError, match="other records than"):
         dp.solve(learner, data, dp.Privacy(1.0))

@@ -33,7 +33,9 @@ def test_clusters_are_found(privacy):
     assert places.centers.shape == (3, 2, 3)
 
 
-@pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: dp.Chunks([x]), lambda x: x.astype(np.float32)])
+@pytest.mark.parametrize(
+    "form", [np.array, sp.csr_array, lambda x: dp.ChunkedColumn([x]), lambda x: x.astype(np.float32)]
+)
 def test_a_record_is_rounded_by_itself(form):
     # One record far outside makes a clipped column be projected; it must not move any other record by a single step.
     rng = np.random.default_rng(0)
@@ -54,7 +56,7 @@ CENTERS = [[[-0.5, 0.0], [0.5, 0.0]], [[0.0, -0.5], [0.0, 0.5]]]
 
 
 def test_every_record_goes_to_the_nearest_centre_of_its_class():
-    places = dp.Components(CENTERS, classes=("a", "b"))
+    places = dp.ComponentCenters(CENTERS, classes=("a", "b"))
     rng = np.random.default_rng(1)
     x, y = dp.Ball(2).sample(400, rng), rng.choice(["a", "b"], 400)
     found = places.assign(x, y)
@@ -68,17 +70,17 @@ def test_every_record_goes_to_the_nearest_centre_of_its_class():
 
 @pytest.mark.parametrize("learnt", [False, True])
 def test_saved_centres_are_the_same(learnt, tmp_path):
-    places = dp.cluster(learner(), SMALL, PROMISE) if learnt else dp.Components(CENTERS, classes=("a", "b"))
+    places = dp.cluster(learner(), SMALL, PROMISE) if learnt else dp.ComponentCenters(CENTERS, classes=("a", "b"))
     places.save(tmp_path / "places.npz")
-    again = dp.Components.load(tmp_path / "places.npz")
+    again = dp.ComponentCenters.load(tmp_path / "places.npz")
     assert again.to_bytes() == places.to_bytes()
     assert (str(again), again.spent, again.noise) == (str(places), places.spent, places.noise)
     np.testing.assert_array_equal(again.centers, places.centers)
     for call, message in (
-        (lambda: dp.Components(CENTERS, classes=((1, 2), "b")).to_bytes(), "cannot hold the classes"),
-        (lambda: dp.Components.load(tmp_path / "places.npz", learner()), "without a template"),
-        (lambda: dp.Components([[[3.0, 0.0]]]), "farther from the middle"),
-        (lambda: dp.Components(CENTERS, classes=("a", "a")), "classes are"),
+        (lambda: dp.ComponentCenters(CENTERS, classes=((1, 2), "b")).to_bytes(), "cannot hold the classes"),
+        (lambda: dp.ComponentCenters.load(tmp_path / "places.npz", learner()), "without a template"),
+        (lambda: dp.ComponentCenters([[[3.0, 0.0]]]), "farther from the middle"),
+        (lambda: dp.ComponentCenters(CENTERS, classes=("a", "a")), "classes are"),
     ):
         with pytest.raises(dp.TemplateError, match=message):
             call()
@@ -157,7 +159,7 @@ def test_given_the_centres_a_neighbour_has_one_other_label():
     [
         ({"share": True}, dp.TemplateError, "share"),
         ({"clustering": 3}, dp.TemplateError, "NoisyKMeans"),
-        ({"clustering": dp.Components([[[0.0, 0.0]]])}, dp.TemplateError, "centres must have the shape"),
+        ({"clustering": dp.ComponentCenters([[[0.0, 0.0]]])}, dp.TemplateError, "centres must have the shape"),
         ({"group": "m"}, dp.TemplateError, "no Choice 'm'"),
         ({"data": {**SMALL, "m": np.zeros(300)}}, dp.DomainError, "fills in"),
     ],

@@ -157,7 +157,7 @@ def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_a
     both = [dp.tune(grid, LARGE, whole, split=False, size=size, seed=3, workers=w).release["w"] for w in (None, 1)]
     np.testing.assert_array_equal(*both)
     for promises in ({}, {"privacies": whole, "total": whole}):
-        with pytest.raises(dp.TemplateError, match="the promise of each release, or the `total`"):
+        with pytest.raises(dp.TemplateError, match="the guarantee of each release, or the `total`"):
             dp.sweep(grid, LARGE, **promises)
 
 

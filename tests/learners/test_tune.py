@@ -120,7 +120,8 @@ def test_every_share_of_the_budget_adds_up(adjacency):
     assert plan.score.epsilon == pytest.approx(0.1 * run.epsilon)
     assert plan.fit.certificate == dp.verify(template, plan.fit.certificate.privacy, 500, dp.ObjectivePerturbation())
     assert plan.certificate.privacy == whole
-    text = str(plan.certificate)
+    text = f"{plan.certificate}\n{plan.certificate.explain()}"
+    assert "how many runs there were" in str(plan.certificate)
     assert "the best of 6 runs on average of objective perturbation" in text
     assert "Nobody learns how many runs there were" in text
     assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate

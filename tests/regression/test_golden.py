@@ -51,8 +51,8 @@ def test_fits_are_where_they_were(case):
         assert not change, f"{fit.name}\n{change}{REMEDY}"
 
 
-# Passes over the records of `dp.minimize`, and of `dp.solve` (epsilon 1, delta 1e-6, seed 0): a change may lower these numbers,
-# and raises one only with a reason.
+# Passes over the records of `dp.solve_without_privacy`, and of `dp.solve` (epsilon 1, delta 1e-6, seed 0): a change may lower
+# these numbers, and raises one only with a reason.
 PASSES = {
     "logistic_regression": ({"features": 20, "regularization": 1e-4}, 12, 13),
     "softmax_regression": ({"features": 12, "classes": 5, "regularization": 1e-3}, 15, 12),
@@ -84,7 +84,7 @@ def test_fits_take_no_more_passes(name, monkeypatch):
 
     monkeypatch.setattr(backends, "solve", counted)
     learner, data = dp.load(name, **options), records(options["features"], options.get("classes", 2))
-    dp.minimize(learner, data)
+    dp.solve_without_privacy(learner, data)
     dp.solve(learner, data, dp.Privacy(1.0, 1e-6), dp.ObjectivePerturbation("gaussian"), seed=0)
     assert passes[0] <= most, f"{passes[0]} passes without privacy"
     assert passes[1] <= private, f"{passes[1]} passes with privacy"

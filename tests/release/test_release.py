@@ -306,7 +306,7 @@ def made(kind):
     if kind == "centres":
 
         def use_centres(content):
-            places = dp.Components.from_bytes(content)
+            places = dp.ComponentCenters.from_bytes(content)
             repr(places), str(places), places.to_bytes(), places.assign(X, DATA["y"])
 
         return dp.cluster(template, DATA, dp.Privacy(5.0, 1e-6)).to_bytes(), use_centres

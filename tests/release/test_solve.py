@@ -58,7 +58,7 @@ def test_the_release_follows_the_law_of_its_certificate():
 
 @pytest.mark.parametrize(
     "backend",
-    [dp.Conic(max_iter=2), dp.Conic("SCS", max_iters=2), FirstOrder(max_steps=2)],
+    [dp.ConicSolver(max_iter=2), dp.ConicSolver("SCS", max_iters=2), FirstOrder(max_steps=2)],
     ids=["clarabel", "scs", "first-order"],
 )
 def test_a_solver_that_is_stopped_early_releases_nothing(backend):
@@ -67,7 +67,7 @@ def test_a_solver_that_is_stopped_early_releases_nothing(backend):
         dp.solve(learner("large_margin_gaussian"), records(), PROMISE, backend=backend, budget=budget)
     assert len(budget.entries) == 1  # whether it converges depends on the data, so the attempt is paid for
     with pytest.raises(dp.NotConverged):
-        dp.minimize(learner("large_margin_gaussian"), records(), backend=backend)
+        dp.solve_without_privacy(learner("large_margin_gaussian"), records(), backend=backend)
 
 
 @pytest.mark.parametrize("mechanism", [None, dp.SufficientStatistics(), dp.NoisyGradientDescent(clip=0.1, steps=5)])
@@ -114,7 +114,7 @@ def test_the_budget_pays_before_the_data_are_read():
     data = {name: Watched(name, values, log) for name, values in records().items()}
     promise = dp.Privacy(2.0, adjacency="add-remove")
     budget = Ledger(dp.Privacy(3.0, adjacency="add-remove"))
-    dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget, label="first")
+    dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget, entry="first")
     assert log[0] == "spent 2.0 on first"
     assert {"read x", "read y"} == set(log[1:])
     log.clear()
@@ -173,7 +173,7 @@ def template_of(case, w):
 @pytest.mark.parametrize("case", [case for case in CASES if "without" not in case])
 def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
     loss, regularizer, *constraints = CASES[case]
-    fit, v = dp.minimize(template_of(case, cp.Variable(3, name="w")), DATA), cp.Variable(3)
+    fit, v = dp.solve_without_privacy(template_of(case, cp.Variable(3, name="w")), DATA), cp.Variable(3)
     mean = sum(loss(x, y, v) for x, y in zip(X, DATA["y"], strict=True)) / 80 + regularizer(v)
     reference = cp.Problem(cp.Minimize(mean), [c for made in constraints for c in made(v)])
     reference.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
@@ -189,4 +189,4 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
 @pytest.mark.parametrize(("case", "reason"), [("end", "decreases without end"), ("a point", "no point satisfies")])
 def test_without_a_least_value_it_says_so(case, reason):
     with pytest.raises((dp.NotConverged, dp.TemplateError), match=reason):
-        dp.minimize(template_of(f"without {case}", cp.Variable(3, name="w")), DATA)
+        dp.solve_without_privacy(template_of(f"without {case}", cp.Variable(3, name="w")), DATA)

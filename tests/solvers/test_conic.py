@@ -19,9 +19,9 @@ from dpconvex.solvers.certify import FirstOrder
 def test_solvers_agree_with_first_order(name, solver):
     problem = PROBLEMS[name](seed=2)
     ours = solve(problem, "first-order", 1e-9)
-    raw = dp.Conic(solver).point(problem)
+    raw = dp.ConicSolver(solver).point(problem)
     assert np.linalg.norm(raw - ours.theta) < 2e-3
-    theirs = solve(problem, dp.Conic(solver), 1e-8)
+    theirs = solve(problem, dp.ConicSolver(solver), 1e-8)
     assert np.linalg.norm(theirs.theta - ours.theta) <= theirs.distance_bound + ours.distance_bound
 
 
@@ -46,9 +46,9 @@ def test_threads_leave_the_process_as_it_was():
 
     def fit(number):
         if number % 2:
-            dp.minimize(kinked, data)
+            dp.solve_without_privacy(kinked, data)
         else:
-            dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=dp.Conic(verbose=True))
+            dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=dp.ConicSolver(verbose=True))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fit, range(12)))
@@ -79,7 +79,7 @@ def test_options_that_a_solver_does_not_take_cost_nothing(options):
     template, budget = logistic().template, dp.Budget(dp.Privacy(1.0))
     data = {"x": np.zeros((9, 4)), "y": np.ones(9)}
     with pytest.raises(dp.TemplateError, match="even at minimising"):
-        dp.solve(template, data, dp.Privacy(1.0), backend=dp.Conic(**options), budget=budget)
+        dp.solve(template, data, dp.Privacy(1.0), backend=dp.ConicSolver(**options), budget=budget)
     assert budget.spent.epsilon == 0
 
 
@@ -93,7 +93,7 @@ def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
     x[:known] = 0.5
     learner = dp.load("logistic_regression", features=2)
     data = {"x": x, "y": np.ones(20, dtype=int)}
-    release = dp.solve(learner, data, dp.Privacy(1.0), backend=dp.Conic(solver))
+    release = dp.solve(learner, data, dp.Privacy(1.0), backend=dp.ConicSolver(solver))
     assert release.private
     # HiGHS says its name and version when CVXPY asks it for infinity, before it has seen anything.
     name = ("Running HiGHS", "Includes third-party software")
@@ -103,13 +103,13 @@ def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: dp.Conic(polish_steps=-1), "polish_steps"),
-        (lambda: dp.Conic(warm=[1]), "option warm"),
-        (lambda: dp.Conic(solver=""), r"unknown solver .*CLARABEL"),
+        (lambda: dp.ConicSolver(polish_steps=-1), "polish_steps"),
+        (lambda: dp.ConicSolver(warm=[1]), "option warm"),
+        (lambda: dp.ConicSolver(solver=""), r"unknown solver .*CLARABEL"),
         (lambda: FirstOrder(max_steps=0), "max_steps"),
         (lambda: FirstOrder(max_steps=2.5), "max_steps"),
         (lambda: solve(logistic(), "newton"), "backend"),
-        (lambda: solve(logistic(), dp.Conic), "backend"),
+        (lambda: solve(logistic(), dp.ConicSolver), "backend"),
         *((lambda t=t: solve(logistic(), None, t), "tolerance must be positive") for t in (0.0, -1.0, np.nan, np.inf)),
     ],
 )
