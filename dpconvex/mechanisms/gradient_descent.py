@@ -79,7 +79,8 @@ class NoisyGradientDescent:
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
     length_steps : int
         With a clip and without sampling: how many steps, the last ones, look for the length of the parameters alone, which
-        clipped gradients often make too long for the loss.  With many records, the last of the other iterates are averaged, too.
+        clipped gradients often make too long for the loss.  With many records and one score, the last of the other iterates are
+        averaged, too.
 
     Examples
     --------
@@ -204,8 +205,9 @@ class NoisyGradientDescent:
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
         if self.length_steps:
+            single = analysis.form.lengths.entries == 1
             plenty = size * bound * math.sqrt(steps) / (sigma * max(analysis.form.noise_dimension, 1))
-            averaged = math.ceil(AVERAGED * (steps - self.length_steps)) if plenty > PLENTY else 1
+            averaged = math.ceil(AVERAGED * (steps - self.length_steps)) if plenty > PLENTY and single else 1
             settings |= {"length_steps": float(self.length_steps), "averaged": float(averaged)}
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 

@@ -39,8 +39,8 @@ ENOUGH = 300.0
 # The same without whitening: records that lie in few directions ask for more steps than there are.
 ENOUGH_UNWHITENED = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
-PART, PART_OF_MANY = 0.25, 0.5
-# Of whitened steps, those that look for the length alone: with many records, and with fewer, of one score or from so many on.
+PART, PART_OF_MANY = 0.25, 0.5  # ... and of one score, with many whitened records
+# Of whitened steps, those that look for the length alone: of one score, with many records and with few, and of several scores.
 LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
 SEEN = 0.5
@@ -192,11 +192,11 @@ def predicts_alike(template: Template, dim: int) -> bool:
 
 def clipped_steps(analysis: Analysis, records: float | None = None) -> NoisyGradientDescent:
     """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
-    length, part, leaves = 0, PART, analysis.form.leaves
+    length, part, single = 0, PART, analysis.form.lengths.entries == 1
     if records is not None and curvature(analysis):
-        single = all(sum(leaf.size for leaf in group) == 1 for group in leaves)
-        few = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
-        length, part = (LENGTH_STEPS, PART_OF_MANY) if records > PLENTY else (few, PART)
+        length = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
+        if single and records > PLENTY:
+            length, part = LENGTH_STEPS, PART_OF_MANY
     return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
 
 

@@ -1,6 +1,7 @@
 """Additive models: curves add up, shapes are exact, and what is promised is proved, paid, audited and replayed."""
 
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -183,7 +184,10 @@ def test_fits_are_certified_replayed_and_paid_once(make):
     model = make(budget=budget, **SHAPES).fit(TABLE, SICK if make is classifier else PAINS)
     assert [entry.privacy.epsilon for entry in budget.entries] == [3.0]
     certificate = model.release_.certificate
-    assert certificate == model.certificate(3, 4000)
+    settings = {
+        key: value for key, value in certificate.settings.items() if key != "directions"
+    }  # found by the whitening
+    assert replace(certificate, settings=settings) == model.certificate(3, 4000)
     assert certificate.whitening is not None
     assert not certificate.check().unreplayed
     with pytest.raises(dp.BudgetExceeded):
