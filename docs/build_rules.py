@@ -59,7 +59,7 @@ EXAMPLES_HEAD = """
 
 Computed by the calculus for the example on the left, where `w` is a variable with three entries (`w[0]` one of them): first on
 the whole space, then on the box `0.5 <= w <= 2`. `G` bounds the gradient's norm, `L` the largest eigenvalue of the Hessian, `T`
-its trace, `r` its rank. *kink* means: Lipschitz, but not differentiable, so output perturbation and noisy gradient descent
+its trace, `r` its rank. *nonsmooth* means: Lipschitz, but not differentiable, so output perturbation and noisy gradient descent
 only. *bounded sets* means: no constant holds on the whole space.
 
 | atom | example | whole space | on the box |
@@ -72,7 +72,7 @@ ABILITIES = """
 Affine atoms can do all that is asked of them. *Loss*: the atom has a rule, so it may stand in a loss, and be applied to fields
 of the record alone. Sums, products and whole powers of fields are polynomials, bounded by interval arithmetic and by
 Cauchy-Schwarz with the fields' norms; any other function becomes a field of its own, with bounds over the declared domain.
-*Strong*: it may make a regularizer strongly convex. *Rounded*: its kink can be rounded off. *Conic*: it has a conic
+*Strong*: it may make a regularizer strongly convex. *Rounded*: it can be smoothed. *Conic*: it has a conic
 form, so that a conic solver can minimise it.
 
 | atom | loss | strong | rounded | conic |
@@ -202,7 +202,7 @@ def constants(make: Callable[[cp.Variable], Any], bounds: list[float] | None) ->
         return "bounded sets"
     (loss,) = found.losses
     if found.kink is not None:
-        return f"G = {loss.gradient_bound:.4g}, kink"
+        return f"G = {loss.gradient_bound:.4g}, nonsmooth"
     curvature = loss.curvature
     text = f"G = {loss.gradient_bound:.4g}, L = {curvature.eigenvalue:.4g}"
     return f"{text}, T = {curvature.trace:.4g}, r = {curvature.rank}"

@@ -16,7 +16,7 @@ def template(
 ) -> dp.Template:
     """Return the template.
 
-    The 1-norm has a kink, which objective perturbation allows in the public part of the objective.
+    The 1-norm is nonsmooth, which objective perturbation allows in the public part of the objective.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ def template(
 ) -> dp.Template:
     """Return the template.
 
-    The hinge has a kink: objective perturbation refuses it, output perturbation and noisy gradient descent accept it.  The
+    The hinge is nonsmooth: objective perturbation refuses it, output perturbation and noisy gradient descent accept it.  The
     ball on w is implied by the regularizer (at the minimiser ``Lambda ||w|| <= radius``) and stated for gradient descent.
 
     Parameters

@@ -27,7 +27,7 @@ def template(
     radius : float
         Public bound on the Euclidean norm of a record's features.
     width : float
-        Half-width h of the quadratic piece that replaces the hinge's kink.
+        Half-width h of the quadratic piece that replaces the hinge's nonsmooth point.
     labels : tuple
         The negative and the positive label.
     """

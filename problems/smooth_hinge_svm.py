@@ -50,7 +50,7 @@ def template(
     radius : float
         Public bound on the Euclidean norm of a record's features.
     width : float
-        Half-width of the piece that replaces the hinge's kink.
+        Half-width of the piece that replaces the hinge's nonsmooth point.
     labels : tuple
         The negative and the positive label.
     """

@@ -95,7 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # The promise, and how it is kept.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
     "--size": option("public number of records; under add-remove a nominal one", "N", int),
-    "--epsilon": option("the promise's epsilon: what this may cost", "E", float),
+    "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
     "--delta": option("its delta, by default 0", "D", float),
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
     "--share": option("part of it that pays for the components of a mixture", "S", float),
@@ -105,7 +105,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "NAME[:OPTION=VALUE,...]",
     ),
     "--whitening": option(
-        "make records round first, from a share of the promise: yes, auto where there are few records (the default with a "
+        "private preconditioning first, from a share of the budget: yes, auto where there are few records (the default with a "
         "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta"
     )
     | {"choices": WHITENING, "nargs": "?", "const": "yes"},

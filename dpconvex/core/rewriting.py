@@ -259,5 +259,5 @@ def rounded(expression: Expression, done: Mapping[Expression, Expression], width
     if result is None:
         lines = "" if expression.is_scalar else " along an axis"
         remedy = "write it entry by entry, or use NoisyGradientDescent, which needs no smoothness"
-        raise MissingRule(f"the kinks of {atom.name}{lines} cannot be rounded off", expression, remedy)
+        raise MissingRule(f"the nonsmooth points of {atom.name}{lines} cannot be smoothed", expression, remedy)
     return result

@@ -250,7 +250,7 @@ def taken_as_public(originals: Mapping[str, Any], record: Record) -> str:
         leaves = [leaf for leaf in (*root.constants(), *root.parameters()) if id(leaf) not in fields]
         here |= dict.fromkeys(str(list(leaf.shape)) for leaf in leaves if leaf.size > 1)
         for variable in root.variables():  # CVXPY makes an array of a number, too
-            sides = [np.asarray(side) for side in variable.attributes.get("bounds") or () if np.ptp(side) > 0]
+            sides = [np.asarray(side) for side in variable.attributes.get("bounds") or () if len(np.unique(side)) > 1]
             places.setdefault(f"the bounds of {variable.name()}", dict.fromkeys(str(list(s.shape)) for s in sides))
     said = "; ".join(f"{', '.join(shapes)} in {place}" for place, shapes in places.items() if shapes)
     arrays = f"arrays of shape {said}" if said else "no arrays"

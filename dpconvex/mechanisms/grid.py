@@ -67,7 +67,7 @@ class IntegerNoise:
 
     def check(self) -> None:
         if not self.holds:
-            raise DPConvexError("cover: the noise does not keep its share of the guarantee; nothing is released.")
+            raise DPConvexError("residual noise: it does not keep its share of the guarantee; nothing is released.")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
     theta = np.asarray(theta, dtype=float)
     if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
-        raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")
+        raise DPConvexError(f"residual noise: expected {noise.dimension} finite numbers; nothing is released.")
     noise.check()
     # Dividing by a power of two is exact, so the only rounding is the one to the grid.
     with np.errstate(over="ignore"):

@@ -141,14 +141,14 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     template = analysis.form.template
     found = Analysis(LossForm(template.with_parts(losses=tuple(smoothed(loss, width) for loss in template.losses))))
     if found.kink is not None:
-        why, remedy = "a kink is left after rounding off", "use NoisyGradientDescent, which needs no smoothness"
+        why, remedy = "a nonsmooth point is left after smoothing", "use NoisyGradientDescent, which needs no smoothness"
         raise NotPrivate(f"{why}: {found.kink.reason}", found.kink.expression, remedy)
     return found
 
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Derivation:
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
-    smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
+    smoothing = (Derivation("smoothing of nonsmooth points", "", {"width": width}, kinks),) if width else ()
     apart = {"G_adj / mu": analysis.sensitivity(privacy.adjacency) / mu}
     answers = Derivation("distance of two exact answers", "", apart, "strong convexity and the optimality of both")
     children = (*base.record_steps(analysis, privacy.adjacency), *smoothing, answers, *base.public_steps(analysis))
@@ -158,5 +158,5 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Der
 def advise(analysis: Analysis, width: float) -> tuple[str, ...]:
     if analysis.kink is None:
         return ()
-    off = f"they are rounded off over {2 * width:.3g} of its argument, much less than the noise moves it"
-    return (f"The loss has kinks ({analysis.kink.reason}); {off}.",)
+    off = f"it is smoothed over {2 * width:.3g} of its argument, much less than the noise moves that"
+    return (f"The loss is nonsmooth ({analysis.kink.reason}); {off}.",)

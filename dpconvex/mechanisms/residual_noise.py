@@ -1,4 +1,4 @@
-"""The covered release: exact noise on a grid, for the distance between the computed answer and the exact one.
+"""Residual noise: exact noise on a grid, which hides the distance between the computed answer and the exact one.
 
 The computed answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  Its share of the budget,
 tau and the grid are fixed before any data are read; under add-remove tau rests on a noisy number of records (docs/release.md).
@@ -40,7 +40,7 @@ DROWNED = (
     "curved, that rounding certifies no shorter a distance. Bound the parameters by a constraint, or regularize more."
 )
 SMOOTHER = (
-    "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
+    "smooth it (cp.huber), bound the variables so that its curvature is bounded, write nonsmooth terms as norms or largest "
     "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent"
 )
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
@@ -52,7 +52,7 @@ COVER_SOURCE = {
 
 @dataclass(frozen=True)
 class ResidualNoise:
-    """How the distance between the computed answer and the exact one is covered.
+    """Noise that hides the distance between the computed answer and the exact one.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def hidden(
             raise TemplateError(f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
         bare = replace(bare, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
-        raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is covered.")
+        raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is hidden.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)
@@ -181,7 +181,7 @@ def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, re
 
 
 def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
-    """Return what a covered release is for accounting: the mechanism, the cover, a noisy count, and noise beyond its cap."""
+    """Return the event of a release: the mechanism, residual noise, a noisy count, and truncation failures."""
     promise = bare.privacy
     known = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
     counted = (Pure(noise.counting),) if noise.counting else ()
@@ -250,7 +250,7 @@ def calibrate_residual_noise(
     grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
     """
     if not 1e-250 < distance < 1e250:
-        raise DPConvexError(f"cover: there is no grid for a distance of {distance!r}; rescale the problem.")
+        raise DPConvexError(f"residual noise: there is no grid for a distance of {distance!r}; rescale the problem.")
     root = math.sqrt(dimension)
     step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
     total = math.floor((2 * distance * root / step + dimension) * SLACK)

@@ -63,7 +63,7 @@ def solve_without_privacy(
     Examples
     --------
     >>> import dpconvex as dp
-    >>> learner = dp.load("hinge_svm", features=1)  # its loss has a kink
+    >>> learner = dp.load("hinge_svm", features=1)  # a nonsmooth loss
     >>> fit = dp.solve_without_privacy(learner, {"x": [[1.0], [-0.5]], "y": [1, -1]})
     >>> fit["w"].round(3), fit.gap < 1e-9
     (array([2.]), True)

@@ -75,7 +75,7 @@ def recheck(release: Any, data: Mapping[str, Any], *, clip: bool = False) -> Rec
     bend = mu if composite.is_smooth else composite.curvature_at(theta)
     try:
         if not (problem.feasible.has_projection and problem.kinks.epigraph is None and isfinite(bend)):
-            raise Unreplayed("constraints or kinks of the regularizer have no projection in closed form")
+            raise Unreplayed("constraints or nonsmooth terms of the regularizer have no projection in closed form")
         slopes = gradient(problem, parsed(release.certificate.proof or b""), theta)
     except (Rejected, Unreplayed) as error:
         return Recheck(f"Not rechecked: {error}.")

@@ -57,7 +57,7 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
         best = min(best, closer, key=lambda iterate: iterate.distance_bound)
     if best.distance_bound <= tolerance:
         return Solution(best.theta, best.distance_bound, composite.evaluations)
-    remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth what has kinks."
+    remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth nonsmooth terms."
     if lowest > tolerance:
         remedy = f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
     raise too_far(best.distance_bound, tolerance, remedy)

@@ -192,7 +192,7 @@ QUAD_OVER_LIN = rules.reduction(
     text=squares_text,
     expand=summed_squares,
     statement="||m||^2 / y on bounded m and y >= l > 0; with constant y (sum_squares): gradient 2 sum m_j g_j / y, "
-    "Hessian (2/y) sum g_j g_j'; of pos(m): no kink",
+    "Hessian (2/y) sum g_j g_j'; of pos(m): differentiable",
     strong=LeastCurvature(
         "sum of squares", "||A theta + c||^2 / y with a constant y > 0: Hessian 2 A'A / y", squares_bend
     ),

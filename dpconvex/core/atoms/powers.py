@@ -63,7 +63,7 @@ HUBER = Atom(
     sign=always(1),
     slope=even_slope,
     rule=rules.entrywise(huber_rule),
-    statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
+    statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], differentiable",
     source="Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); elementary calculus",
 )
 
@@ -204,7 +204,7 @@ POWER = Atom(
         "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
         power_bend,
     ),
-    statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
+    statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): differentiable for p >= 2",
 )
 
 
