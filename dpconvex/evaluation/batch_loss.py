@@ -64,7 +64,7 @@ class BatchedLoss:
     def public(self, part: Expression | None) -> Lowered | Quadratic:
         return public_part(self.template, self.space, part)
 
-    def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[np.bool_] | None = None) -> Any:
+    def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[Any] | None = None) -> Any:
         """Ask the engine of the processors, or those of all partitions."""
         arguments = (np.asarray(theta, dtype=float), *more)
         # The form stays with what stands for it, for another would be known by the same number.
@@ -88,6 +88,11 @@ class BatchedLoss:
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
         found = self._sum("clipped_gradient", theta, clip, chosen=chosen)
+        return np.zeros(self.space.dim) if found is None else np.asarray(found)
+
+    def clipped_sums(self, theta: Array, clip: float, people: NDArray[np.int64]) -> Array:
+        """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
+        found = self._sum("clipped_sums", theta, clip, chosen=people)
         return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
     @property

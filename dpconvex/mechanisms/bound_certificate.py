@@ -120,7 +120,7 @@ class BoundCertificate(Printed):
         return "the tightened bounds", f"are private, {self.privacy}, and never exceed the true ones."
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"privacy": self.privacy.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -207,7 +207,7 @@ class Certificate(CertificateText):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
         event = None if self.event is None else self.event.to_dict()
-        found = asdict(replace(self, event=None, writer=None)) | {"event": event}
+        found = asdict(replace(self, event=None, writer=None)) | {"event": event, "privacy": self.privacy.to_dict()}
         return {key: value for key, value in found.items() if key != "writer"}
 
     @classmethod

@@ -22,7 +22,7 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.base import Engine, Mechanism
+from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
@@ -191,7 +191,7 @@ def clipped_steps(analysis: Analysis) -> NoisyGradientDescent:
 
 
 @dataclass(frozen=True)
-class Automatic:
+class Automatic(ForUnits):
     """Whichever certified mechanism is foreseen to have the smallest excess risk; what `verify` and `solve` use by default."""
 
     def candidates(self, analysis: Analysis, delta: bool) -> tuple[Candidate, ...]:
