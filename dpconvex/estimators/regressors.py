@@ -179,8 +179,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Standard error of `intercept_`; 0 where none is fitted."""
         return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
 
-    def fit(self, X: Any, y: Any = None) -> Any:
-        self.statistics_: Statistics = self._fitted(statistics, self._data(X, y))
+    def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
+        self.statistics_: Statistics = self._fitted(statistics, self._data(X, y), unit=unit)
         self.release_, learner = self.statistics_.fit(), self.statistics_.template
         assert learner is not None
         try:

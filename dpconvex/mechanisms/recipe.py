@@ -73,7 +73,7 @@ def ways(
     if whitening is True:
         if mechanism is None and not privacy.pure and few_statistics(form(), privacy):
             return [(SufficientStatistics.usual(privacy), first)]
-        return [(mechanism or clipped_steps(analysed()), first)]
+        return [(mechanism or clipped_steps(analysed(), privacy), first)]
     assert mechanism is not None
     if not (auto and ordinary):
         return [(mechanism, None)]
@@ -94,7 +94,7 @@ def best_for_size(
         analysis = analysed()
         whitens = worth_whitening(analysis, privacy, size)
         clips = whitens or worth_clipping(analysis, privacy, size)
-        return [(clipped_steps(analysis), first if whitens else None)] if clips else []
+        return [(clipped_steps(analysis, privacy), first if whitens else None)] if clips else []
     except (DPConvexError, OverflowError):
         return []
 
@@ -186,8 +186,9 @@ def predicts_alike(template: Template, dim: int) -> bool:
     return once.shape == twice.shape and bool((np.abs(twice - 2 * once) <= 1e-9 * np.abs(once).max(initial=0.0)).all())
 
 
-def clipped_steps(analysis: Analysis) -> NoisyGradientDescent:
-    return NoisyGradientDescent(clip=PART * analysis.gradient_bound)
+def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:
+    """Return clipped steps with the usual clip; sums of a person's gradients that disagree grow with the root of their number."""
+    return NoisyGradientDescent(clip=PART * analysis.gradient_bound * math.sqrt(privacy.person.weight))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dpconvex.language.partitions import settled
 from dpconvex.language.people import People, for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, check_clip, counted, in_one_place
+from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
@@ -167,13 +168,13 @@ class Fit:
         check_privacy("this", self.privacy, self.method.units)
         self.templates = [for_promise(template, self.privacy) for template in self.templates]
         self.data, self.source = settled(self.data), NoiseSource(self.seed)
+        check_unit(getattr(self.data, "schema", None), self.privacy.unit)
         if self.privacy.unit is not None:
             self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
         elif self.unit is not None:
             raise TemplateError('unit: the promise says nothing of one: dp.Privacy(..., unit="patient", most=3).')
-        records = counted(self.data) if self.people is None else self.people.size
-        self.size = public_size(self.templates[0], records, self.privacy, self.size)
+        self.size = public_size(self.templates[0], self.data, self.privacy, self.size, self.people)
         check_clip(self.clip)
         self.backend = resolved(self.backend, *self.templates)
         check_place(self.data, self.backend)
@@ -203,10 +204,11 @@ class Fit:
         return run(fit, data, self.backend, source, self.clip, self.people)
 
 
-def public_size(template: Template, records: int, privacy: Privacy, size: int | None) -> int:
-    """Return the public number of records, or refuse to take it from data that protect it."""
+def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
+    """Return the public number of records, or refuse to take it from settled data that protect it."""
     check_whole("solve", 1, True, size=size)
     if privacy.adjacency == "replace-one":
+        records = counted(data) if people is None else people.size
         if size not in (None, records):
             why = f"size is {size}, but there are {records} records"
             raise TemplateError(f"solve: {why}; replace-one needs their number.")
