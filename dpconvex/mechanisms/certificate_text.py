@@ -205,7 +205,8 @@ class CertificateText(Printed):
         }
         yield self.noise_epsilon, f"the noise{paid[self.noise]}"
         if self.curved:
-            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
+            whose = "one record" if self.privacy.most == 1 else f"a {self.privacy.unit}"
+            yield self.jacobian_epsilon, f"{whose}'s curvature: log det(I + H/mu)"
         if self.cover is not None:
             yield self.cover.epsilon, "the cover of the computed answer's distance tau"
             if self.cover.counting:
