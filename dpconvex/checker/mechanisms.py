@@ -81,6 +81,13 @@ def perturbation_delta(
     found, adjacency, (most, weight) = [ZERO], claim["privacy"]["adjacency"], person(claim)
     replaced = adjacency == "replace-one"
     if most > 1:
+        if weight == most:  # one row after the other, each for its part of epsilon
+            part = epsilon / most
+            kinds = [claim | {"privacy": {"adjacency": a}} for a in {"add-remove", adjacency}]
+            grown = sum((exp(k * part)[1] for k in range(most)), ZERO)
+            single = max(perturbation_delta(losses, rows, sigma, mu, kind, part, enough / grown) for kind in kinds)
+            if single * grown <= enough:
+                return single * grown
         left = epsilon - curvature_of_people(losses, rows, mu, most, weight)
         terms = 2 * most - 1 if replaced and weight < most else most
         pairs = [(one, other) for one in losses for other in [None, *(losses if replaced else [])]]
