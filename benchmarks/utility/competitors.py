@@ -29,6 +29,7 @@ __all__ = [
     "diffprivlib",
     "environment",
     "exact",
+    "least_squares",
     "poisson_descent",
     "sampled_sigma",
     "whitened",
@@ -168,6 +169,31 @@ def adassp(split: Split, epsilon: float, delta: float, rng: np.random.Generator)
     moments = split.x.T @ split.x + noise + ridge * np.eye(d)
     slopes = np.linalg.solve(moments, split.x.T @ split.y + sigma * rng.normal(size=d))
     return lambda x: x @ slopes
+
+
+def least_squares(
+    split: Split, epsilon: float, delta: float, rng: np.random.Generator, *, shared: float, ridge: float
+) -> Array:
+    """Return a column for each class: (X'X of its records + shared X'X + ridge)^-1 sum of its records.
+
+    Mehta, Krichene, Thakurta, Kurakin and Cutkosky, "Differentially private image classification from features", TMLR 2023,
+    algorithm 3, as in the package `dp-learning-ff` 0.0.8, whose `fit` gives its seed for the noise's multiplier: here the three
+    releases are composed exactly.  `ridge` is in multiples of the noise's largest eigenvalue.
+    """
+    x, d = split.x, split.x.shape[1]
+    sigma = gaussian_sigma(epsilon, delta, math.sqrt(3))
+    edge = 2 * sigma * math.sqrt(d)
+
+    def noisy(rows: Array) -> Array:
+        noise = np.triu(rng.normal(size=(d, d)).astype(x.dtype))
+        return np.asarray(rows.T @ rows + sigma * (noise + np.triu(noise, 1).T))
+
+    everyone, columns = noisy(x), []
+    for label in range(split.classes):
+        rows = x[split.y == label]
+        moments = noisy(rows) + shared * everyone + ridge * (1 + shared) * edge * np.eye(d, dtype=x.dtype)
+        columns.append(np.linalg.solve(moments, rows.sum(axis=0) + sigma * rng.normal(size=d)))
+    return np.column_stack(columns)
 
 
 def exact(split: Split) -> Predict:

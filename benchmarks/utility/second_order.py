@@ -146,11 +146,12 @@ def census(folder: Path | None) -> Task:
 
 
 def images(folder: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read Fashion-MNIST's files: `part` is "train" or "t10k"."""
+    """Read the files of MNIST or Fashion-MNIST: `part` is "train" or "t10k"."""
 
     def read(name: str, start: int) -> NDArray[np.uint8]:
-        file = next(folder.rglob(f"{part}-{name}-ubyte.gz"))
-        return np.frombuffer(gzip.decompress(file.read_bytes()), np.uint8, offset=start)
+        file = next(folder.rglob(f"{part}-{name}-ubyte*"))
+        content = file.read_bytes()
+        return np.frombuffer(gzip.decompress(content) if file.suffix == ".gz" else content, np.uint8, offset=start)
 
     return read("images-idx3", 16).reshape(-1, 784), read("labels-idx1", 8)
 
