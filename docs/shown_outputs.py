@@ -1,6 +1,7 @@
 """A hook of MkDocs: runs the examples of guides when the site is built, and shows below each what it printed and returned."""
 
 import ast
+import base64
 import contextlib
 import io
 import os
@@ -12,20 +13,24 @@ from typing import Any
 import numpy as np
 
 # Guides whose blocks run one after the other; `tests/test_docs.py` runs the same ones.
-GUIDES = ("quickstart", "data", "certificates", "estimators", "features", "budgets", "index")
+GUIDES = ("quickstart", "data", "certificates", "estimators", "features", "budgets", "pictures", "index")
+GUIDES += ("from_diffprivlib", "from_opacus")
 BLOCK = re.compile(r"^```python\n(.*?)^```\n", flags=re.DOTALL | re.MULTILINE)
 
 
-def output_of(code: str, names: dict[str, Any]) -> str:
-    """Run a block in the names of those before it; return what it prints, and the value of its last line if that is one."""
-    tree, printed = ast.parse(code), io.StringIO()
+def output_of(code: str, names: dict[str, Any]) -> tuple[str, bytes]:
+    """Run a block in the names of those before it; return what it prints, with the value of its last line, and its picture."""
+    tree, printed, drawn = ast.parse(code), io.StringIO(), io.BytesIO()
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, "example", "exec"), names)
         value = None if last is None else eval(compile(ast.Expression(last.value), "example", "eval"), names)
-        if value is not None:
+        figure = getattr(value, "figure", value)
+        if hasattr(figure, "savefig"):
+            figure.savefig(drawn, dpi=100)
+        elif value is not None:
             printed.write(f"{value!r}\n")
-    return printed.getvalue()
+    return printed.getvalue(), drawn.getvalue()
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
@@ -35,8 +40,10 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     names: dict[str, Any] = {}
 
     def shown(block: re.Match[str]) -> str:
-        output = output_of(block[1], names)
-        return f'{block[0]}\n```text title="output"\n{output.rstrip()}\n```\n' if output.strip() else block[0]
+        output, picture = output_of(block[1], names)
+        text = f'\n```text title="output"\n{output.rstrip()}\n```\n' if output.strip() else ""
+        image = f"\n![what is drawn](data:image/png;base64,{base64.b64encode(picture).decode()})\n" if picture else ""
+        return block[0] + text + image
 
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as folder, np.printoptions(precision=4, threshold=20, suppress=True):

@@ -76,7 +76,7 @@ def test_links_names_and_files_of_a_page_exist(page):
         assert any((place / name).is_file() for place in (ROOT, ROOT / "dpconvex")), f"{page.name} mentions {name}"
 
 
-@pytest.mark.parametrize("page", ["README", "quickstart", "data", "certificates", "estimators", "features", "budgets"])
+@pytest.mark.parametrize("page", ["README", *script("shown_outputs").GUIDES])
 def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names, text = {}, text_of(page)

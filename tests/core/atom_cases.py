@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.atom import ATOMS, Atom
+from dpconvex.core.atom import Atom
+from dpconvex.core.atoms import ATOMS
 from dpconvex.core.declared_atoms import Atom as Declaration
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Field, Shape, Variable

@@ -8,8 +8,7 @@ from atom_cases import CASES, full
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.atom import ATOMS
-from dpconvex.core.atoms import arithmetic, powers
+from dpconvex.core.atoms import ATOMS, arithmetic, powers
 from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expansion import Bases, Expander
