@@ -3,7 +3,7 @@
 Printed are medians over random splits and noises: shares of right labels, and R squared of regressions.
 
 diffprivlib runs in an environment of its own, made in the folder if it is missing: it asks for an older scikit-learn.  Both
-get the same records, which public bounds have brought into the unit ball, and promise a pure epsilon for replacing a record.
+get the same records, which public bounds have brought into the unit ball, and ask for a pure epsilon for replacing a record.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def warn(said: str) -> None:
 
 
 class NotConverged(DPConvexError, RuntimeError):
-    """The solver did not reach the accuracy that the certificate promises; nothing is released."""
+    """The solver did not reach the accuracy that the certificate guarantees; nothing is released."""
 
 
 class WorkersLost(DPConvexError, RuntimeError):

@@ -121,7 +121,7 @@ MESSAGES = {
     ),
     "standard errors that noise leaves none of": (
         lambda: dp.LinearRegression(epsilon=0.1).fit(X, Y).coefficients_,
-        "a pure promise of epsilon = 0.1 leaves no standard errors here. More records, a delta, a larger epsilon or fewer "
+        "a pure guarantee of epsilon = 0.1 leaves no standard errors here. More records, a delta, a larger epsilon or fewer "
         "features help.",
     ),
     "a reference that is no level": (

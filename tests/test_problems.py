@@ -9,7 +9,7 @@ from learners_of_tests import records_of
 import dpconvex as dp
 from dpconvex.learners.problem_files import execute, locate, options
 
-# What no mechanism with a pure promise can take: an objective without strong convexity.
+# What no mechanism with a pure guarantee can take: an objective without strong convexity.
 REFUSED = {"pathak_raj_2010"}
 # Squares of unbounded parameters: the statistics that they ask of the data are released, and nothing is minimised before.
 STATISTICS = {"additive_regression", "least_squares_classifier", "linear_regression"}

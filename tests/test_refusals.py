@@ -143,9 +143,9 @@ REFUSED = {
         lambda w, x, y: cp.pnorm(w - x, 1.5), mechanism=dp.OutputPerturbation()
     ),
     "gradient steps on unbounded parameters": verified(logistic, FEATURES, mechanism=STEPS, delta=1e-6),
-    "gradient steps under a pure promise": verified(logistic, FEATURES, mechanism=STEPS, bounds=[-1, 1]),
-    "Gaussian noise on the objective under a pure promise": verified(logistic, FEATURES, mechanism=GAUSSIAN),
-    "Gaussian noise on the output under a pure promise": verified(logistic, FEATURES, mechanism=GAUSSIAN_OUTPUT),
+    "gradient steps under a pure guarantee": verified(logistic, FEATURES, mechanism=STEPS, bounds=[-1, 1]),
+    "Gaussian noise on the objective under a pure guarantee": verified(logistic, FEATURES, mechanism=GAUSSIAN),
+    "Gaussian noise on the output under a pure guarantee": verified(logistic, FEATURES, mechanism=GAUSSIAN_OUTPUT),
     "matrix-shaped noise for gradients that are no matrices of rank one": verified(
         lambda w, x, y: cp.logistic(x[0] * w[0]) + cp.logistic(x[1] * w[0] + w[1]), mechanism=MATRIX
     ),

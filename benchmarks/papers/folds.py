@@ -33,7 +33,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 LEARNERS = {"logistic": "logistic_regression", "Huber": "huber_svm"}
-# Fits without a promise end where the gradient, per record, is no longer than this; the second is for regularizations below
+# Fits without a guarantee end where the gradient, per record, is no longer than this; the second is for regularizations below
 # NEGLIGIBLE, whose minimisers are far away and matter to no prediction.
 GRADIENTS = 1e-6, 1e-4
 NEGLIGIBLE = 1e-6
@@ -139,7 +139,7 @@ def one_hot_learner(name: str, features: int, groups: tuple[int, ...], regulariz
 
 
 def tolerance(regularization: float) -> float:
-    """Return how far from the minimiser a fit without a promise may end."""
+    """Return how far from the minimiser a fit without a guarantee may end."""
     return GRADIENTS[regularization < NEGLIGIBLE] / regularization
 
 

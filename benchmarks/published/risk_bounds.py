@@ -247,7 +247,7 @@ def lecture_rate(
     size : int
         n.
     epsilon, delta : float
-        Of the promise; the noise is `benchmarks.published.lecture.lecture_sigma`.
+        Of the guarantee; the noise is `benchmarks.published.lecture.lecture_sigma`.
 
     Returns
     -------

@@ -69,7 +69,7 @@ print(json.dumps(answers))
 
 
 def asked(epsilon: float, delta: float, adjacency: str) -> float:
-    """Return the epsilon to ask for, with the same delta, so that both releases together keep the promise exactly."""
+    """Return the epsilon to ask for, with the same delta, so that both releases together keep the guarantee exactly."""
 
     def level(epsilon: float, delta: float) -> float:
         return 1 / gaussian_sigma(epsilon, delta, 1.0)

@@ -42,7 +42,7 @@ class Setting:
     kinds: tuple[str, ...]
     risks: tuple[float, ...]
     errors: tuple[float, ...]
-    # Records for each parameter, times the level of the promise; and the error of the recipe, where there is one.
+    # Records for each parameter, times the level of the guarantee; and the error of the recipe, where there is one.
     plenty: float = math.inf
     whitened: float = math.inf
     # The errors of clipped steps alone and of released statistics, where there are any, and of what `solve` does by default.

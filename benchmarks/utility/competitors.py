@@ -91,7 +91,7 @@ def clipped_descent(
 
 @lru_cache
 def sampled_sigma(epsilon: float, delta: float, sampling: float, steps: int) -> float:
-    """Return the noise, in units of the clip, with which so many Poisson-sampled steps keep the promise."""
+    """Return the noise, in units of the clip, with which so many Poisson-sampled steps keep the guarantee."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     def spent(sigma: float) -> float:
@@ -158,7 +158,7 @@ def whitened(split: Split, epsilon: float, delta: float, rng: np.random.Generato
 
 
 def adassp(split: Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
-    """Adaptive sufficient statistics (Wang 2018, algorithm 2): a third of the promise each for the ridge, X'X and X'y."""
+    """Adaptive sufficient statistics (Wang 2018, algorithm 2): a third of the guarantee each for the ridge, X'X and X'y."""
     d = split.x.shape[1]
     sigma = gaussian_sigma(epsilon, delta, math.sqrt(3))  # three releases of sensitivity 1
     values = np.linalg.eigvalsh(split.x.T @ split.x)

@@ -1,4 +1,4 @@
-"""Least squares under pure promises: released sums against `dp.Ridge`, by how far squares can stand out of their noise.
+"""Least squares under pure guarantees: released sums against `dp.Ridge`, by how far squares can stand out of their noise.
 
 ``python -m benchmarks.utility.pure_regression`` fits both to synthetic tables; `dpconvex.estimators.regressors.FAR` was set by
 the table of docs/estimators.md that it prints.

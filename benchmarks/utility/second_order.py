@@ -104,7 +104,7 @@ def double_noise(
 
 
 def cubic_newton(rows: Array, epsilon: float, delta: float, rng: np.random.Generator, *, steps: int) -> Array:
-    """Noise on gradients and Hessians, half of the promise each; every step minimises their cubic upper bound."""
+    """Noise on gradients and Hessians, half of the guarantee each; every step minimises their cubic upper bound."""
     n, d = rows.shape
     sigma = gaussian_sigma(epsilon, delta, math.sqrt(2 * steps)) / n
     w = np.zeros(d)

@@ -92,7 +92,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--labels": option("labels that may occur", "A,B,...", words),
     "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
     "--clip": flag("move values to their bounds", default=None),
-    # The promise, and how it is kept.
+    # The guarantee, and how it is kept.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
     "--size": option("public number of records; under add-remove a nominal one", "N", int),
     "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),

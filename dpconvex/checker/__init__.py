@@ -76,7 +76,7 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
     require({*claim} <= CLAIMS and "tolerance" in claim, "it claims something else than a certificate, or less")
     if {*settings} - SETTINGS:
         raise Unreplayed(f"what pays for {', '.join(sorted({*settings} - SETTINGS))}")
-    require({*claim["privacy"]} <= {"epsilon", "delta", "adjacency"}, "it promises something else")
+    require({*claim["privacy"]} <= {"epsilon", "delta", "adjacency"}, "it guarantees something else")
     require(not any(is_negative(value) for value in claim.values()), "a number of the claim is negative")
     losses, rows = list[Loss](), None
     if kind == "statistics":

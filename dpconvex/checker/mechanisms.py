@@ -1,4 +1,4 @@
-"""The inequalities of the mechanisms: the constants of one record, the noise, and the promise that it keeps."""
+"""The inequalities of the mechanisms: the constants of one record, the noise, and the guarantee that it keeps."""
 
 from collections import Counter
 from fractions import Fraction
@@ -19,7 +19,9 @@ ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and
 RUNS, RUN = "mean_number_of_runs", "eta gamma epsilon_of_a_fit epsilon_of_a_score delta_of_a_fit"
 SLICES, HALVINGS = 60, 16  # where slopes move
 Claim = dict[str, Any]
-Left = tuple[Fraction, Fraction, Fraction]  # of a promise: epsilon, delta, and a Gaussian level that adds up in squares
+Left = tuple[
+    Fraction, Fraction, Fraction
+]  # of a guarantee: epsilon, delta, and a Gaussian level that adds up in squares
 
 
 def values(found: Any, keys: str) -> list[Fraction]:
@@ -143,7 +145,7 @@ def promised(claim: Claim, record: Record, dimension: int) -> Left:
 
 
 def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
-    """Check integer noise for answers within tau of the exact one; return its share of the promise."""
+    """Check integer noise for answers within tau of the exact one; return its share of the guarantee."""
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
     require(min(tau, step, scale, epsilon) > 0 <= min(delta, counting), "cover: a number of it is not positive")
     require(cover.get("dimension") == dimension, "cover: it has not one number for each that is released")
@@ -163,7 +165,7 @@ def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> t
 
 
 def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fraction, Fraction]:
-    """Check what the best of a random number of runs costs (docs/theory.md, theorem 8b); return the promise of one fit."""
+    """Check what the best of a random number of runs costs (docs/theory.md, theorem 8b); return the guarantee of one fit."""
     if "gamma" not in settings:
         raise Unreplayed("the accounting for several fits and a choice")
     eta, gamma, fit, score, lost = values(settings, RUN)
@@ -172,12 +174,12 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
     mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
     require(min(ratios) > 0 and mean <= value(settings, RUNS) * ROOM, "runs: there are more of them on average")
     cost = fit + score + (1 + eta) * log((odds + gamma) / (1 + gamma * odds))
-    require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than what is promised")
+    require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than what is guaranteed")
     return fit, lost
 
 
 def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Fraction, Fraction]:
-    """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the promise."""
+    """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the guarantee."""
     epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
     require(
         min(epsilon, rounds, scale) > 0 <= delta and rounds.denominator == 1,
@@ -196,7 +198,7 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
 
 
 def check_whitening(noise: Claim, record: Record, replaced: bool, whole: Fraction) -> Left:
-    """Check noise on a second moment; return its share of the promise, or what its grid loses and a level."""
+    """Check noise on a second moment; return its share of the guarantee, or what its grid loses and a level."""
     moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
     base = record.owner[record.starts[noise["field"]]]
     require(
@@ -229,10 +231,10 @@ def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) ->
 
 
 def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left, given: Any) -> tuple[str, ...]:
-    """Check that the mechanism's noise keeps what is left of the promise; return what more is trusted."""
+    """Check that the mechanism's noise keeps what is left of the guarantee; return what more is trusted."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta, level), (apart, scale) = left, values(claim, "sensitivity noise_scale")
-    require(min(scale, epsilon) > 0 <= delta, "there is no noise, or nothing of the promise is left for it")
+    require(min(scale, epsilon) > 0 <= delta, "there is no noise, or nothing of the guarantee is left for it")
     shown = sum(values(claim, "noise_epsilon jacobian_epsilon"))
     require(shown <= epsilon * ROOM, "noise and curvature are said to cost more than what is left")
     if level and (kind == "objective" or law != "gaussian" or "sampling" in settings):

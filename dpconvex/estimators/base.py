@@ -52,7 +52,7 @@ class Private(BaseEstimator):
     Parameters
     ----------
     epsilon, delta, adjacency : object
-        The promise of one fit, as for `dpconvex.Privacy`.
+        The guarantee of one fit, as for `dpconvex.Privacy`.
     regularization : float or None
         Lambda; None means the problem file's own default.
     radius : float
@@ -141,7 +141,7 @@ class Private(BaseEstimator):
         return verify(self.template(features), self.privacy(), size, **self._ways())
 
     def privacy(self) -> Privacy:
-        """Return the promise of one fit."""
+        """Return the guarantee of one fit."""
         return Privacy(self.epsilon, self.delta, self.adjacency)
 
     def _declared(self, features: int) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Private(BaseEstimator):
         return {"features": features + bool(constant), "radius": self.radius * longer}
 
     def _ways(self) -> dict[str, Any]:
-        """Return how the promise is kept, or refuse what an estimator cannot predict with; "auto" leaves whitening out."""
+        """Return how the guarantee is kept, or refuse what an estimator cannot predict with; "auto" leaves whitening out."""
         whitening = self.whitening
         if self.unwhitened and whitening not in (None, False, "auto"):
             raise TemplateError(f"{type(self).__name__}: leave whitening out: {self.unwhitened}.")

@@ -175,11 +175,11 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
     components : int
         K: number of Gaussians for each class.
     component_labels : {"private", "nearest", "given"}
-        Where the component of a training record comes from: a private clustering of every class, which a share of the promise
+        Where the component of a training record comes from: a private clustering of every class, which a share of the guarantee
         pays for; the nearest of declared public `centers`; or the argument `m` of `fit`, which must follow from each record by
         itself and from public facts.
     share : float
-        Fraction of the promise that pays for "private" labels.
+        Fraction of the guarantee that pays for "private" labels.
     rounds : int or None
         Rounds of the clustering, as for `dpconvex.NoisyKMeans`.
     centers : array_like, shape (classes, K, features), or None

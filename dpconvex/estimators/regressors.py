@@ -139,9 +139,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
 
     The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
     Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, or,
-    under a pure promise where public numbers tell, the fit of `Ridge` (a mechanism by name leaves that out); `coefficients_` and
-    `coef_std_` then raise `NotConverged`.  With `fit_intercept` there is a parameter for the constant, which makes records no
-    longer here: `intercept_scaling` is not used.
+    under a pure guarantee where public numbers tell, the fit of `Ridge` (a mechanism by name leaves that out); `coefficients_`
+    and `coef_std_` then raise `NotConverged`.  With `fit_intercept` there is a parameter for the constant, which makes records
+    no longer here: `intercept_scaling` is not used.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
         if not hasattr(self, "statistics_"):
-            why = f"a pure promise of epsilon = {self.epsilon:g} leaves no standard errors here"
+            why = f"a pure guarantee of epsilon = {self.epsilon:g} leaves no standard errors here"
             raise NotConverged(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
         (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
@@ -197,7 +197,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         return super().certificate(features, size) if instead is None else instead.certificate(features, size)
 
     def _ridge(self, features: int, size: int) -> Ridge | None:
-        """Return what fits better where a pure promise leaves no standard errors, as public numbers say."""
+        """Return what fits better where a pure guarantee leaves no standard errors, as public numbers say."""
         if self.delta or self.mechanism is not None:
             return None
         template, proof = self.template(features), super().certificate(features, size)

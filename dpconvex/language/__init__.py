@@ -1,1 +1,1 @@
-"""What a user writes: records, templates, promises of privacy, and data in columns."""
+"""What a user writes: records, templates, guarantees of privacy, and data in columns."""

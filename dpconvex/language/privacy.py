@@ -91,7 +91,7 @@ def check_privacy(owner: str, privacy: object) -> None:
 @contextmanager
 def computable(privacy: Privacy) -> Iterator[None]:
     """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal."""
-    remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
+    remedy = "ask for an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
     (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a guarantee"
     if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
         raise NotPrivate(why, privacy, remedy)

@@ -54,7 +54,7 @@ def sweep(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Iterator[Release]:
-    """Fit privately, again and again; yield releases in order of templates, then promises, then draws, each with its own noise.
+    """Fit privately, again and again; yield releases in order of templates, then guarantees, then draws, each with its own noise.
 
     The data are checked once, and each fit starts from the last answer, which changes how long it takes and nothing else.
     Whoever stops in between, or interrupts, has every release that was yielded; a fit that was begun is paid for.
@@ -69,7 +69,7 @@ def sweep(
         In place of `privacies`, the guarantee of all releases together, of which each gets as much as accounting proves
         (`calibrate`).  It is charged to the budget in whole, before the first fit.
     draws : int
-        Fits for each template and promise.
+        Fits for each template and guarantee.
     data, mechanism, backend, size, clip, budget, residual_noise, whitening
         As for `solve`.
     seed : int, optional
@@ -136,7 +136,7 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
 
 @dataclass(frozen=True)
 class Calibration:
-    """What each of several releases may promise, so that all together keep one guarantee.
+    """What each of several releases may guarantee, so that all together keep one guarantee.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ def calibrate(
     *,
     whitening: Whitened = None,
 ) -> Calibration:
-    """Find how much each of several releases may promise for all of them to keep one guarantee; no data are needed.
+    """Find how much each of several releases may guarantee for all of them to keep one guarantee; no data are needed.
 
     The total is the smallest of basic composition and of the RDP, GDP and PLD accountants.  It holds for non-adaptive
     composition; for releases that are chosen one after the other, keep a `Budget`.

@@ -66,14 +66,14 @@ def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> Trunca
     """Calibrate the noise for values with an l1 sensitivity, in their unit."""
     if privacy.pure:
         why = "noise that only lowers bounds keeps no guarantee with delta = 0: what is released may be impossible for neighbours"
-        raise NotPrivate(why, f"delta = {privacy.delta:g}", "promise a small delta")
+        raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a small delta")
     step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
     # |floor(a) - floor(b)| < |a - b| + 1 in every entry, and the sum of integers below an integer is at most that less one.
     moved = math.ceil(Fraction(sensitivity) / Fraction(step)) + size - 1
     scale = math.nextafter(moved / privacy.epsilon, math.inf)
     reach = least_reach(moved, scale, privacy.delta)
     if reach > LONGEST:
-        raise NotPrivate("the noise would be longer than 64 bits hold", privacy, "promise a larger epsilon")
+        raise NotPrivate("the noise would be longer than 64 bits hold", privacy, "ask for a larger epsilon")
     return TruncatedLaplace(privacy.epsilon, privacy.delta, step, size, moved, scale, reach)
 
 

@@ -41,7 +41,7 @@ def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
         return 1.0
     if privacy.adjacency != "add-remove":
         why = "Poisson samples are accounted for where a record is added or removed, not where one is replaced"
-        remedy = 'promise adjacency="add-remove", or use all records at every step'
+        remedy = 'ask for adjacency="add-remove", or use all records at every step'
         raise NotPrivate(why, f"sampling = {sampling:g}", remedy)
     return max(math.floor(sampling / GRAIN), 1) * GRAIN
 

@@ -40,7 +40,7 @@ WHY = {
     "add-remove": "one appears or disappears",
     "replace-one": "two are 2 clips apart at most, or what gradients differ by if none is longer than the clip",
 }
-# With samples, the part of the promise that hides what rounding does to all other records' gradients.
+# With samples, the part of the guarantee that hides what rounding does to all other records' gradients.
 ROUNDING_SHARE = 1e-3
 ROUNDED = (
     "Gradients are computed in floating point; a bound on what rounding does to them is part of the sensitivity, the part of one "
@@ -57,8 +57,8 @@ CLIPPED = (
 class NoisyGradientDescent:
     """Projected gradient descent with Gaussian noise; releases the average iterate, or with clipped gradients the last one.
 
-    Needs a promise with delta, and a projection on the set K.  Without a clip, K has to be bounded, and the loss Lipschitz on it;
-    it may have kinks, and the regularizer may be none.
+    Needs a guarantee with delta, and a projection on the set K.  Without a clip, K has to be bounded, and the loss Lipschitz on
+    it; it may have kinks, and the regularizer may be none.
 
     With a clip, every record's gradient is scaled down to that norm, and nothing else is asked of the loss: no convexity, no
     bound on its slope or on K.  Nothing is then claimed about accuracy.
@@ -136,7 +136,7 @@ class NoisyGradientDescent:
             enough = (steepest / (math.sqrt(p) * once)) ** 2 if p else math.inf
             steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
-        if rate < 1:  # the rest of the promise is for rounding: see `hiding`
+        if rate < 1:  # the rest of the guarantee is for rounding: see `hiding`
             rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
             multiplier = sampled_multiplier(*rest, rate, steps)
             sigma = multiplier * apart * (1 + 1e-12)

@@ -128,7 +128,7 @@ class NoisyKMeans:
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
             why = f"the clustering's share of the guarantee asks for noise of {chosen.scale / radius:.3g} radii"
-            remedy = "promise more, or give the clustering a larger share"
+            remedy = "ask for more, or give the clustering a larger share"
             raise NotPrivate(why, f"epsilon = {privacy.epsilon:g}", remedy)
         return chosen
 

@@ -120,7 +120,7 @@ class PrivateWhitening:
         first = level(*for_both(part, 0.0, 0.0)) / SLACK
         if not first > 0:
             why = "private whitening: what noise on the integers loses is no part of so small a delta"
-            remedy = "promise a larger delta or a smaller epsilon, or leave whitening out"
+            remedy = "ask for a larger delta or a smaller epsilon, or leave whitening out"
             raise NotPrivate(why, f"delta = {privacy.delta:g}", remedy)
         paid = {"epsilon": part.epsilon, "delta": part.delta, "share": self.share}
         return Stages(privacy, calibrated(name, ball, privacy.adjacency, first, **paid), fit)
@@ -194,7 +194,7 @@ def calibrated(name: str, ball: Ball, adjacency: str, first: float, **paid: floa
     noise = WhiteningNoise(level=first, sensitivity=reach, sigma=reach / first, **facts)
     # Off the diagonal sums have the smaller deviation, and count twice.
     if not integer_level(reach * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * SLACK:
-        raise NotPrivate("the whitening's noise is too small for its grid", f"sigma = {noise.sigma:g}", "promise less")
+        raise NotPrivate("the whitening's noise is too small for its grid", f"sigma = {noise.sigma:g}", "ask for less")
     return noise
 
 

@@ -45,7 +45,7 @@ LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
 SEEN = 0.5
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
-# Promises beyond these are not chosen for: levels of some are beyond floating-point numbers.
+# Guarantees beyond these are not chosen for: levels of some are beyond floating-point numbers.
 LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
 # A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
 # in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.

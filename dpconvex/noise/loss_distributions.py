@@ -26,7 +26,7 @@ TRANSFORM = 16.0
 # A guarantee of a smaller delta is refused: what is left out of the grid is a part of it.
 SMALLEST_DELTA = 1e-20
 ACCURACY = 1e-5  # Relative accuracy of a calibration, which rounds up
-SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is promised: rounding is not counted for it
+SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is guaranteed: rounding is not counted for it
 # Points of a profile, steps of the grid in one deviation of a step's loss, and the most points of a grid.
 NODES, FINE, LARGEST_GRID = 600, 20, 2**16
 
@@ -196,7 +196,7 @@ def sampled_multiplier(epsilon: float, delta: float, rate: float, steps: int) ->
     """Return the smallest noise for a guarantee, in units of the largest norm of a term, rounded up."""
     if delta < SMALLEST_DELTA:
         why = f"the accounting of Poisson samples is not exact enough for delta = {delta:g}"
-        remedy = f"promise a delta of at least {SMALLEST_DELTA:g}, or use all records at every step"
+        remedy = f"ask for a delta of at least {SMALLEST_DELTA:g}, or use all records at every step"
         raise NotPrivate(why, f"sampling = {rate:g}", remedy)
     # Without sampling as much is enough, and amplification divides it by 1/rate at most; start in between.
     full = gaussian_sigma(epsilon, delta, 1.0) * math.sqrt(steps)

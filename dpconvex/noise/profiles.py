@@ -165,7 +165,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     )
     if found is None:
         why = "no Gaussian noise that a floating-point number describes keeps the guarantee"
-        raise NotPrivate(why, f"epsilon = {epsilon:g}, delta = {delta:g}", "promise a larger epsilon or delta")
+        raise NotPrivate(why, f"epsilon = {epsilon:g}, delta = {delta:g}", "ask for a larger epsilon or delta")
     return found
 
 

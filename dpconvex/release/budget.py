@@ -144,7 +144,7 @@ class Budget:
         Parameters
         ----------
         privacy : Privacy
-            What the release promises; if less is left, the error is a `BudgetExceeded`.
+            What the release guarantees; if less is left, the error is a `BudgetExceeded`.
         label : str
             What the release is, for whoever reads the ledger.
         event : Event, optional

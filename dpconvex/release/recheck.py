@@ -84,7 +84,7 @@ def recheck(release: Any, data: Mapping[str, Any], *, clip: bool = False) -> Rec
     far = bend * (step + composite.proximal_error(theta, slopes, bend)) + composite.gradient_error(theta, slopes)
     distance = min(far / mu, at_point(composite, theta, nan, slopes).distance_bound)
     said = "Confirmed" if distance <= tolerance else "NOT CONFIRMED"
-    said += f" by {batch.size} records: within {distance:.3g} of the exact answer, promised {tolerance:.3g}. {SECRET}"
+    said += f" by {batch.size} records: within {distance:.3g} of the exact answer, guaranteed {tolerance:.3g}. {SECRET}"
     return Recheck(said, batch.size, float(np.linalg.norm(slopes)), distance, tolerance, distance <= tolerance)
 
 

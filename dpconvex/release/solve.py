@@ -35,7 +35,7 @@ from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
-MOST_EPSILON = 50.0  # Promises beyond this are warned of
+MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
 
 
 @public
@@ -183,7 +183,7 @@ class Fit:
             warn(said)
 
     def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
-        """Say why a promise hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
+        """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
         epsilon, delta, size = self.privacy.epsilon, self.privacy.delta, self.size
         if epsilon > MOST_EPSILON:
             yield f"epsilon = {epsilon:g} protects nobody: odds change by up to exp({epsilon:g}). 1 is strong, and 10 weak."

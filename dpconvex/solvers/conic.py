@@ -1,6 +1,6 @@
 """Solvers through CVXPY, for small batches: as a backend, whose answers are certified or refused, and for baselines.
 
-Baselines promise nothing, and need neither a projection nor smoothness nor strong convexity (`least`).
+Baselines guarantee nothing, and need neither a projection nor smoothness nor strong convexity (`least`).
 """
 
 from collections.abc import Hashable, Mapping

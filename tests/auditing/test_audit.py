@@ -1,4 +1,4 @@
-"""The audit: tight where the proof is tight, and it finds errors that break a promise by a tenth, and nothing before."""
+"""The audit: tight where the proof is tight, and it finds errors that break a guarantee by a tenth, and nothing before."""
 
 import json
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(mechani
     assert not broken.holds
 
 
-# Learners of the gallery in their smallest sizes: the exact law of the answer keeps the promise.
+# Learners of the gallery in their smallest sizes: the exact law of the answer keeps the guarantee.
 GALLERY = [
     ("fair_logistic_regression", {}),
     ("gaussian_precision", {}),

@@ -50,7 +50,7 @@ def test_a_choice_costs_its_epsilon_and_no_more(how, adjacency):
 
 
 def worst_best_run(repetitions, each):
-    """Return the loss of privacy of the best of several runs, with the worst mechanism of a pure promise that one may be.
+    """Return the loss of privacy of the best of several runs, with the worst mechanism of a pure guarantee that one may be.
 
     With f the generating function of the number of runs, a result with probability w, better than all but a share a, is the
     best with probability ``f(a + w) - f(a)``: for small w, ``w f'(a)``.

@@ -83,7 +83,7 @@ losses = st.one_of(
 
 @dataclass(frozen=True)
 class Promise:
-    """A learner and what is promised about it.
+    """A learner and what is guaranteed about it.
 
     Features lie between `lower` and `upper`, there is a loss for each label, and the regularizer, in sum form, is
     ``modulus/2 |theta - middle|^2 + absolute |theta|``; the parameter may have ends.  A loss that is tilted is a function of
@@ -138,7 +138,7 @@ class Promise:
 
 @st.composite
 def promises(draw, tilted=False):
-    """Compose a learner and a promise; tilted, with Gaussian noise on one direction where a record appears."""
+    """Compose a learner and a guarantee; tilted, with Gaussian noise on one direction where a record appears."""
     count = draw(st.sampled_from([1, 2, 2, 3]))
     kinds = tuple(draw(losses) for _ in range(count))
     ends = draw(st.sampled_from([None, None, (-0.3, 0.3), (-2.0, 2.0), (0.5, 1.5), (-1.0, 3.0)]))

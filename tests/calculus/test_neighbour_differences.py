@@ -112,7 +112,7 @@ LINE = {
 
 @pytest.mark.parametrize("name", LINE)
 def test_one_parameter_may_be_seen_through_several_functions_of_a_record(name):
-    """Their rows lie on one line, and are no multiples of one row: the exact law of the noisy minimiser keeps the promise."""
+    """Their rows lie on one line, and are no multiples of one row: the exact law of the noisy minimiser keeps the guarantee."""
     fields, loss, slope = LINE[name]
     w = cp.Variable(name="w")
     template = dp.Template(dp.Record(**fields), lambda **z: loss(w, **z), 0.01 * cp.square(w))

@@ -1,4 +1,4 @@
-"""Additive models: curves add up, shapes are exact, and what is promised is proved, paid, audited and replayed."""
+"""Additive models: curves add up, shapes are exact, and what is guaranteed is proved, paid, audited and replayed."""
 
 import pickle
 from dataclasses import replace

@@ -175,7 +175,7 @@ MECHANISMS = [
 @pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_certificates_say_what_they_are_and_no_less_than_promised(mechanism, kind, adjacency):
-    """The event of a release implies its promise, up to the rounding of tables; and the promise alone is never better."""
+    """The event of a release implies its promise, up to the rounding of tables; and the guarantee alone is never better."""
     privacy = dp.Privacy(0.8, 1e-6, adjacency)
     certificate = dp.verify(learner(0.01), privacy, 500, mechanism)
     leaves = list(certificate.event.leaves())

@@ -1,4 +1,4 @@
-"""Private choice: exact frequencies, and a promise that covers the whole."""
+"""Private choice: exact frequencies, and a guarantee that covers the whole."""
 
 import cvxpy as cp
 import numpy as np

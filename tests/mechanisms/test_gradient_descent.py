@@ -85,7 +85,7 @@ def test_two_adaptive_steps_keep_their_promise(adjacency, clipped):
                 found = max(found, transcript_delta(sums, a, b, limit, step, deviation, epsilon))
         return found
 
-    # Gradients beyond the clip use the promise up, where the second step finds them beyond it too.
+    # Gradients beyond the clip use the guarantee up, where the second step finds them beyond it too.
     assert (0.3 if clipped else 0.1) * delta <= worst(sigma, clip) <= delta
     assert not clipped or worst(sigma, 2 * clip) > delta  # records that are not clipped to the clip
     assert worst((0.8 if clipped else 0.4) * sigma, clip) > delta

@@ -1,4 +1,4 @@
-"""Noisy k-means: its sensitivity is attacked, its noise keeps the promise, and only noisy numbers are used."""
+"""Noisy k-means: its sensitivity is attacked, its noise keeps the guarantee, and only noisy numbers are used."""
 
 import itertools
 import math

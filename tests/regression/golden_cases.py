@@ -1,4 +1,4 @@
-"""What is measured: learners on data sets, scaled by bounds that are declared here, and the promises that they are fitted under.
+"""What is measured: learners on data sets, scaled by bounds that are declared here, and the guarantees of their fits.
 
 Options are written out where they matter, so that a changed default moves only what it should.
 """
