@@ -1,7 +1,8 @@
 """What it costs to protect people with several records: ``python -m benchmarks unit``; docs/unit.md prints its tables.
 
 Noise is compared with that of a record's guarantee of epsilon/k, whose group of k records keeps the same epsilon and delta.
-Errors are of fits to simulated visits, which agree or disagree within a person, and to the Breast Cancer data, dealt to made-up people.
+Errors are of fits to simulated visits, which agree or disagree within a person, and to the Breast Cancer data, dealt to made-up
+people.
 """
 
 import math
@@ -13,7 +14,7 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.datasets import breast_cancer, unit_ball
 
-EPSILON, DELTA, ROWS, FITS, FEATURES = 1.0, 1e-6, (1, 3, 10), 10, 10
+EPSILON, DELTA, ROWS, FITS, FEATURES = 1.0, 1e-6, (1, 3, 10), 30, 10
 
 
 def promise(k: int, delta: float = DELTA, **further: str) -> dp.Privacy:

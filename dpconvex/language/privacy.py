@@ -98,6 +98,11 @@ class Privacy:
         return Person(self.most, 1.0 if self.keep == "weights" else float(self.most))
 
     @property
+    def whose(self) -> str:
+        """What neighbours differ in, in words."""
+        return "one record" if self.unit is None else f"all records, {self.most} at most, of one {self.unit}"
+
+    @property
     def pure(self) -> bool:
         """Whether delta is 0."""
         return self.delta == 0

@@ -17,7 +17,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy, left
+from dpconvex.language.privacy import Privacy, left, not_for_units
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.certificate import TAIL, Certificate, DescentCertificate

@@ -19,6 +19,7 @@ from dpconvex.language.privacy import Privacy, check_privacy, computable, not_fo
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_text import UNIT_COST
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
@@ -162,10 +163,22 @@ class Method:
             raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
-        found = found.advised(cost_of_unit(found, privacy, way, self.cover or ResidualNoise()))
+        if privacy.most > 1:
+            found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
             return found
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
+
+    def _cost_of_unit(self, found: Proved, privacy: Privacy) -> str:
+        """Say, before anything is paid, what a person's further rows cost."""
+        one, size = replace(privacy, most=1), found.certificate.size
+        with suppress(DPConvexError, OverflowError):
+            plain, way = self._chosen(found.template, one, size)
+            plain = plain or certified(found.template, one, size, *way, self.cover or ResidualNoise())
+            times = found.certificate.expected_noise / plain.certificate.expected_noise
+            if plain.certificate.perturbed == found.certificate.perturbed:
+                return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
+        return ""
 
     def way(self, template: Template, privacy: Privacy, size: int) -> Way:
         return self._chosen(template, privacy, size)[1]
@@ -236,19 +249,6 @@ def certified(
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
-
-
-def cost_of_unit(found: Proved, privacy: Privacy, way: Way, cover: ResidualNoise) -> str:
-    """Say, before anything is paid, what a person's further rows cost."""
-    if privacy.most == 1:
-        return ""
-    try:
-        one, size = replace(privacy, most=1), found.certificate.size
-        plain = certified(found.template, one, size, *way, cover).certificate
-    except DPConvexError:
-        return ""
-    times, unit = found.certificate.expected_noise / plain.expected_noise, privacy.unit
-    return f"All {privacy.most} records of a {unit} are protected: the noise is {times:.3g} times that for one record of each."
 
 
 def check_records_matter(template: Template) -> None:

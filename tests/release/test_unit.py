@@ -220,7 +220,7 @@ DATA = {"x": X, "y": Y}
         lambda p: dp.tune_repeated([LINE], DATA, p),
         lambda p: dp.sweep(LINE, DATA, [p]),
         lambda p: dp.calibrate(LINE, p, 100),
-        lambda p: dp.evaluate(LINE, dp.minimize(LINE, DATA), DATA, p),
+        lambda p: dp.evaluate(LINE, dp.solve_without_privacy(LINE, DATA), DATA, p),
         lambda p: dp.cluster(dp.Record(x=dp.Ball(1), y=dp.Choice([-1, 1])), DATA, p, 2),
         lambda p: dp.verify(LINE, p, 100, Own()),
         lambda p: dp.verify(LINE, visits(1e-6), 100, dp.NoisyGradientDescent(clip=0.3, sampling=0.1)),
@@ -296,7 +296,7 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
     model = dp.LogisticRegression(unit="patient", most=2, budget=budget, **options).fit(x, y, unit=schema.units(table))
     promise = model.release_.spent
     assert (promise.unit, promise.most) == ("patient", 2)
-    assert "All 2 records" in str(model.release_.certificate)
+    assert "all records, 2 at most, of one patient" in str(model.release_.certificate)
     model.save(tmp_path / "model.npz", schema)
     assert dp.Release.load(tmp_path / "model.npz").spent == promise
     assert dp.Budget.open(ledger).spent.epsilon == 2.0
