@@ -93,8 +93,8 @@ MESSAGES = {
     "a grid of what is no option": (
         lambda: dp.tune(dp.PrivateEstimator(), DATA, ONE, grid={"C": [1]}),
         "tune: grid must map options of an estimator (adjacency, backend, budget, clip, delta, epsilon, fit_intercept, "
-        "intercept_scaling, learner, mechanism, radius, regularization, seed, size, whitening) to lists of values, not be "
-        "{'C': [1]} of PrivateEstimator().",
+        "intercept_scaling, keep, learner, mechanism, most, radius, regularization, seed, size, unit, whitening) "
+        "to lists of values, not be {'C': [1]} of PrivateEstimator().",
     ),
     "a mixture to evaluate": (
         lambda: dp.evaluate(MIXTURE, dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE), {"x": X, "y": Y}, ONE),

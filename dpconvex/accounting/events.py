@@ -45,6 +45,10 @@ class Event:
     def leaves(self) -> "Iterator[Event]":
         yield self
 
+    def of_group(self, people: int) -> "Event":
+        """Return the event of the release as data sets tell it apart that differ in so many people (docs/unit.md)."""
+        raise NotImplementedError
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
 
@@ -67,6 +71,16 @@ class Approximate(Event):
         loss, useful = min(max(self.epsilon, SMALLEST), LARGEST_LOSS), self.epsilon <= LARGEST_LOSS
         return Profile(np.array([loss]), np.array([self.delta if useful else 1.0]))
 
+    def of_group(self, people: int) -> Event:
+        return Approximate(people * self.epsilon, self.grown(people))
+
+    def grown(self, people: int) -> float:
+        """Return delta for so many people, one after the other: multiplied by exp(epsilon) once more for each."""
+        grown = (
+            math.fsum(math.exp(min(k * self.epsilon, LARGEST_LOSS)) for k in range(people)) * self.delta * (1 + SLACK)
+        )
+        return min(grown, 1 - 1e-15)
+
     def __str__(self) -> str:
         return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
 
@@ -80,6 +94,9 @@ class Pure(Event):
 
     def profile(self) -> Profile:
         return Approximate(self.epsilon, 0.0).profile()
+
+    def of_group(self, people: int) -> Event:
+        return Pure(people * self.epsilon)
 
     def __str__(self) -> str:
         return f"pure DP, epsilon = {self.epsilon:.4g}"
@@ -95,6 +112,9 @@ class Gaussian(Event):
     def profile(self) -> Profile:
         mu = max(self.mu, SMALLEST)
         return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
+
+    def of_group(self, people: int) -> Event:
+        return Gaussian(people * self.mu)
 
     def level(self) -> tuple[float, float]:
         return self.mu, 0.0
@@ -116,6 +136,9 @@ class Tail(Event):
     def profile(self) -> Profile:
         return Profile(np.zeros(1), np.zeros(1))
 
+    def of_group(self, people: int) -> Event:
+        return Tail(min(people * self.probability, 1 - 1e-16))
+
     def __str__(self) -> str:
         return f"truncation failure, added to delta: {self.probability:.2g}"
 
@@ -128,6 +151,9 @@ class Composition(Event):
     def leaves(self) -> Iterator[Event]:
         for part in self.parts:
             yield from part.leaves()
+
+    def of_group(self, people: int) -> Event:
+        return Composition(tuple(part.of_group(people) for part in self.parts))
 
     @cached_property
     def counted(self) -> Counter[Event]:
@@ -164,6 +190,12 @@ class Hull:
     # if it is a logistic one, else 0; and norms of the vertices behind, each as often as it occurs, 0 if there is none.
     slopes: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
+
+    def of_group(self, k: int) -> "Hull":
+        lengths, counts = (
+            (None if part is None else tuple(k * n for n in part)) for part in (self.lengths, self.counts)
+        )
+        return Hull(k * self.dimension, k * self.length, k * self.curvature, lengths, counts)
 
     def delta(self, epsilon: float) -> tuple[float, str]:
         left, found = epsilon - self.curvature, [(1.0, "no bound")]
@@ -203,6 +235,10 @@ class Perturbation(Event):
             if not (all(map(is_amount, numbers)) and paired):
                 why = "numbers are finite and at least 0, and each length has a count"
                 raise TemplateError(f"an event of objective perturbation: {why}")
+
+    def of_group(self, people: int) -> Event:
+        """Differences add up: their sum is the mean of multiples, whose vertices are counted for each of the people."""
+        return Perturbation(self.sigma, tuple(hull.of_group(people) for hull in self.kinds))
 
     def delta(self, epsilon: float) -> float:
         return max((hull.delta(epsilon)[0] for hull in self.kinds), default=0.0)

@@ -48,8 +48,20 @@ ADJACENCIES = ("replace-one", "add-remove")
 WHITENING = {"yes": True, "no": False, "auto": "auto"}
 
 # What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
-ABOUT_TABLES = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "constant", "clip")
-ABOUT_FITS = ("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "whitening")
+ABOUT_TABLES = (
+    "features",
+    "bounds",
+    "label",
+    "labels",
+    "label_bounds",
+    "ignore",
+    "absent",
+    "unit",
+    "constant",
+    "clip",
+    "privacy_unit",
+)
+ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism", "whitening")
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
 
@@ -98,6 +110,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
     "--delta": option("its delta, by default 0", "D", float),
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
+    "--unit": option(
+        "column that says whose records are whose, which are protected together", "COLUMN", dest="privacy_unit"
+    ),
+    "--most": option("so many records of one unit there are at most", "K", int),
+    "--keep": option(
+        "what becomes of units with more, which are else refused; or weights", choices=("first", "random", "weights")
+    ),
     "--share": option("part of it that pays for the components of a mixture", "S", float),
     "--mechanism": option(
         f"by default, what learns most from so many records; one of {', '.join(MECHANISMS)}, and its own options, such as "
@@ -126,7 +145,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--draws": option("splits and noises for each epsilon, by default 10", "N", int),
     "--quick": flag("three epsilons, 3 draws"),
 }
-PROMISE = "--delta --adjacency --share --mechanism --whitening"
+PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism --whitening"
 LEDGER = "--ledger --budget --budget-delta --accounting --seed"
 MODEL = "model data --clip --problem --set"
 VERIFY = f"problem --set --size! --epsilon! {PROMISE} --progress"

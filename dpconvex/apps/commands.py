@@ -114,6 +114,8 @@ def fit(chosen: argparse.Namespace) -> None:
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
+    if promise.unit is not None and solve is dp.solve:
+        options["unit"] = declared.schema.units(chosen.data)
     found = solve(declared.learner, data, promise, mechanism, **options, **further, entry=f"fit {chosen.problem}")
     save(chosen, found.release if "share" in further else found, schema, out)
 
@@ -259,10 +261,12 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
     vars(chosen).update(said, options=options | assignments(chosen.set))
     given = {key: said[key] for key in ABOUT_TABLES if key in said}
     if "schema" in said:
-        clip = {"clip": given.pop("clip")} if "clip" in given else {}
+        more = {key: given.pop(key) for key in ("clip", "privacy_unit") if key in given}
         if given:
             raise TemplateError(f"the schema of {said['schema']} says {min(given)} already; give it once.")
-        return replace(Schema.load(said["schema"]), **clip)
+        found = replace(Schema.load(said["schema"]), **more)
+        chosen.privacy_unit = found.privacy_unit
+        return found
     features, bounds = given["features"], given.pop("bounds", None)
     if not isinstance(features, dict if bounds is None else list):
         raise TemplateError(f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
@@ -322,7 +326,9 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
 
 
 def privacy(given: argparse.Namespace) -> dp.Privacy:
-    further = {key: getattr(given, key, None) for key in ("delta", "adjacency")}
+    further = {key: getattr(given, key, None) for key in ("delta", "adjacency", "most", "keep")}
+    column = getattr(given, "privacy_unit", None)
+    further["unit"] = None if column is None else column if column.isidentifier() else "person"
     return dp.Privacy(given.epsilon, **{key: value for key, value in further.items() if value is not None})
 
 
@@ -334,10 +340,11 @@ def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, An
         options["share"] = SHARE if share is None else share
     elif share is not None:
         raise TemplateError("share pays for the components of a mixture, and this problem has none.")
-    return privacy(chosen), mechanism_of(chosen.mechanism, learner), options
+    promise = privacy(chosen)
+    return promise, mechanism_of(chosen.mechanism, learner, promise), options
 
 
-def mechanism_of(text: str | None, learner: Template) -> Any:
+def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> Any:
     """Return the mechanism of a name and its options for a learner, None for the automatic choice."""
     if text is None:
         return None
@@ -351,14 +358,14 @@ def mechanism_of(text: str | None, learner: Template) -> Any:
         unknown = min(set(given) - own)
         raise TemplateError(f"the mechanism {name} has no option {unknown!r}; it has: {', '.join(sorted(own))}.")
     if name == "clipped-descent":
-        return replace(clipped_steps(analyse(learner)), **given)
+        return replace(clipped_steps(analyse(learner), promise), **given)
     return getattr(dp, kind)(**fixed, **given)
 
 
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given."""
     if chosen.ledger is not None and chosen.budget is not None:
-        total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
+        total = promise.part(chosen.budget, chosen.budget_delta)
         return dp.Budget(total, chosen.ledger, chosen.accounting)
     if chosen.budget is not None or chosen.accounting is not None:
         raise TemplateError("a ledger to be made needs its file and its total: state both, --ledger and --budget.")

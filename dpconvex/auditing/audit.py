@@ -13,7 +13,8 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.people import for_promise
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
 from dpconvex.learners.mixtures import Plan, verify_mixture
 from dpconvex.mechanisms.base import Mechanism
@@ -110,7 +111,10 @@ def audit(
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
     rest = privacy if share is None else Plan(template, privacy, None, share, "x", "y", "m").rest
-    chosen, first = Method(mechanism, whitening=whitening).way(template, rest, int(size))
+    units = share is None and not runs
+    check_privacy("audit of a mixture, or by runs,", privacy, units)
+    template = for_promise(template, privacy)
+    chosen, first = Method(mechanism, whitening=whitening, units=units).way(template, rest, int(size))
     if share is None:
         certificate = verify(template, privacy, int(size), chosen, residual_noise, whitening=first)
     else:
@@ -125,9 +129,12 @@ def audit(
 def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
 ) -> list[Attack]:
+    times = certificate.privacy.person.weight  # of a person whose rows are all alike, and so are the others'
     if isinstance(certificate, StatisticsCertificate):
-        found = parts.attack_statistics(form_of(template), certificate, rng)
+        found = parts.attack_statistics(form_of(template), certificate, rng, times)
     else:
+        if times > 1:
+            template = template.with_parts(losses=tuple(times * loss for loss in template.losses))
         analysis = analyse(template, mechanism)
         feasible = analysis.form.feasible
         if not feasible.has_projection:

@@ -129,11 +129,12 @@ class Statistics(Search):
         return Candidates(sides, theta, values)
 
 
-def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator) -> list[Attack]:
+def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator, times: float) -> list[Attack]:
     """Attack the exact statistics by the largest difference that is found, and their noise as drawn."""
     mechanism = mechanism_of(certificate, form)
     search = Statistics(form, mechanism.moments(form, certificate.privacy.adjacency), rng)
     one, distance = search.farthest(certificate.privacy.adjacency)
+    distance *= times
     how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
     count = max(DRAWS // certificate.noise_dimension, 200)
     zeros, source = np.zeros(certificate.noise_dimension), system_generator()
@@ -180,7 +181,7 @@ def attack_whitening(certificate: Certificate) -> list[Attack]:
     if certificate.privacy.adjacency == "replace-one":
         other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
         moved -= second_moment(other, noise.features, noise.radius)
-    shift = float(np.linalg.norm(moved)) / noise.scale
+    shift = certificate.privacy.most * float(np.linalg.norm(moved)) / noise.scale
     if not noise.composed:
         how = "Gaussian profile of the second moment"
         return [gaussian_attack("whitening", noise.epsilon, noise.delta, shift, how)]

@@ -19,6 +19,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
+from dpconvex.language.privacy import ONE_ROW, Person
 
 # Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11
@@ -149,9 +150,10 @@ class Analysis:
             raise NotPrivate(why, self.form.template.losses[0], remedy)
         return min(bound, 2 * self.gradient_bound)
 
-    def sensitivity(self, adjacency: str) -> float:
+    def sensitivity(self, adjacency: str, person: Person = ONE_ROW) -> float:
         """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
-        return self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
+        one = self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
+        return person.moves(one, self.gradient_bound)
 
     @cached_property
     def kink(self) -> Kink | None:
@@ -163,10 +165,19 @@ class Analysis:
         """Largest eigenvalue of one record's Hessian."""
         return max(loss.curvature.eigenvalue for loss in self.losses)
 
-    def log_det(self, mu: float) -> tuple[float, LossBounds]:
-        """Bound J = sup log det(I + H/mu) over records and theta, and say where; mu is the modulus of the rest."""
+    def log_det(self, mu: float, person: Person = ONE_ROW) -> tuple[float, LossBounds]:
+        """Bound J = sup log det(I + H/mu) over records and theta, and say where; mu is the modulus of the rest.
+
+        The Hessians of a person's rows add up inside of one determinant, which is no larger than the product of theirs.
+        """
         values = self.log_dets(mu)
-        return float(values.max()), self.losses[first_largest(values)]
+        one, where = float(values.max()), self.losses[first_largest(values)]
+        if person.rows == 1 or one == 0:
+            return one, where
+        trace, rank = (max(getattr(loss.curvature, name) for loss in self.losses) for name in ("trace", "rank"))
+        rank = min(person.rows * rank, max(self.form.noise_dimension, 1))
+        whole = rank * math.log1p(person.weight * trace / (rank * mu)) * (1 + ROUNDING_SLACK)
+        return min(person.rows * one, whole), where
 
     def log_dets(self, mu: float) -> Array:
         """Bound ``sup log det(I + H/mu)`` for each of the losses, shape (losses,)."""
@@ -181,8 +192,15 @@ class Analysis:
         """Return the modulus mu of ``size * regularizer + (added/2) ||theta||^2``."""
         return size * self.modulus + added
 
-    def perturbation_cost(self, beta: float, mu: float, adjacency: str) -> tuple[float, str]:
+    def perturbation_cost(self, beta: float, mu: float, adjacency: str, person: Person = ONE_ROW) -> tuple[float, str]:
         """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""
+        if person.rows > 1:  # terms of rows add up, in all of which no logarithm of a determinant is lost
+            apart = beta * self.sensitivity(adjacency, person) + self.log_det(mu, person)[0]
+            each = person.rows * self.perturbation_cost(beta, mu, adjacency)[0]
+            paired = self.sensitivity(adjacency) >= self.gradient_bound  # no row that stands alone moves more
+            if person.weight < person.rows or not paired or apart <= each:
+                return apart, "gradients of a person's rows add up, and their curvature inside of one determinant"
+            return each, "joint supremum of gradient and curvature, for each of a person's rows"
         apart = beta * self.sensitivity(adjacency) + self.log_det(mu)[0]
         if all(loss.joint is None for loss in self.losses):
             return apart, "suprema of gradient and curvature apart"

@@ -14,6 +14,7 @@ from dpconvex.calculus.analysis import Analysis, LossBounds
 from dpconvex.calculus.curvature import MeanJoint
 from dpconvex.core.arrays import Array
 from dpconvex.core.runtime import once
+from dpconvex.language.privacy import Person
 
 SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 # Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
@@ -65,6 +66,38 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
         found[item.signature] = replace(old, length=max(old.length, item.length), firsts=firsts)
     # The order does not depend on that of the labels.
     return tuple(found[key] for key in sorted(found, key=repr))
+
+
+@once
+def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Difference, ...]:
+    """Return all kinds of differences between neighbours whose rows, several of one person, change (docs/theory.md, section 7).
+
+    A sum of k differences is the mean of their k-folds, so what is convex in it is at most what the k-folds' vertices sum to.
+    """
+    firsts = tuple(range(len(analysis.losses)))
+    items = [*map(partial(alone, analysis), firsts), *(pairs(analysis) if adjacency == "replace-one" else ())]
+    dimension = min(person.rows * max(item.dimension for item in items), analysis.form.noise_dimension)
+    length, weight = person.weight * max(item.length for item in items), person.weight
+    # Rows that weigh one together are paired with others as masses are moved: by fewer than twice as many pairs.
+    terms = 2 * person.rows - 1 if weight < person.rows and adjacency == "replace-one" else person.rows
+    tables = [
+        None if item.vertices is None else (weight * item.vertices[0], terms * item.vertices[1]) for item in items
+    ]
+    if analysis.form.noise_dimension == 1:
+        tables = list(ends(items[: len(firsts)], person, length, 2 if adjacency == "replace-one" else 1))
+    return tuple(Difference(dimension, length, table, None, None, firsts) for table in tables)
+
+
+def ends(items: list[Difference], person: Person, most: float, sides: int) -> Iterator[tuple[Array, Array]]:
+    """Yield the two ends of intervals of differences on the line; of slopes of one sign, some go up and the others down."""
+    terms, longest = sides * person.rows, max(item.length for item in items)
+    signed = all(item.slopes is not None and min(item.slopes.high, -item.slopes.low) <= 0 for item in items)
+    if not signed or person.weight < person.rows or terms > MOST_BEHIND:
+        yield np.array([most]), np.array([2.0])
+        return
+    for up in range(-(-terms // 2), terms + 1):
+        numbers = np.array([up, terms - up][: 2 if up < terms else 1], dtype=float)
+        yield np.minimum(numbers * longest, most), np.ones(len(numbers))
 
 
 def alone(analysis: Analysis, number: int) -> Difference:

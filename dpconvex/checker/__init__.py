@@ -8,7 +8,7 @@ from typing import Any
 
 from dpconvex.checker.constants import Loss, constants
 from dpconvex.checker.expansion import Template
-from dpconvex.checker.mechanisms import ROOM, RUN, RUNS, check_noise, promised, sensitivity
+from dpconvex.checker.mechanisms import ROOM, RUN, RUNS, check_noise, moved, person, promised
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.reading import Rejected, Unreplayed, numbers, parsed, part, require, spend, value, whole, wholes
 from dpconvex.checker.rows import Rows
@@ -32,6 +32,7 @@ SETTINGS = {"clip", "steps", "step_size", "largest_step", "momentum", "radius", 
 SETTINGS |= {"length_steps", "averaged", "directions"}
 SETTINGS |= {"columns", "degrees_of_freedom", "nuclear_sensitivity", "weight_of_linear_statistics"}
 SETTINGS |= {"statistics_of_residuals", "whitened_field", "multiplier", RUNS, *RUN.split()}
+WEIGHT = "weight_of_a_record"
 BEST_RUN = (
     "runs of other candidates keep what this one keeps, one record changes one mistake, and their number stays secret"
 )
@@ -76,11 +77,17 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
     require({*claim} <= CLAIMS and "tolerance" in claim, "it claims something else than a certificate, or less")
     if {*settings} - SETTINGS:
         raise Unreplayed(f"what pays for {', '.join(sorted({*settings} - SETTINGS))}")
-    require({*claim["privacy"]} <= {"epsilon", "delta", "adjacency"}, "it guarantees something else")
+    known = {"epsilon", "delta", "adjacency", "unit", "most", "keep"}
+    require({*claim["privacy"]} <= known, "it guarantees something else")
+    most, _ = person(claim)
+    if most > 1 and (RUNS in settings or claim.get("clustering") or "sampling" in settings):
+        raise Unreplayed("runs, clusters and samples for people with several records")
     require(not any(is_negative(value) for value in claim.values()), "a number of the claim is negative")
     losses, rows = list[Loss](), None
+    if claim["privacy"].get("keep") == "weights" and not is_weighted(proof, template):
+        raise Unreplayed("how the losses are weighted")
     if kind == "statistics":
-        check_statistics(part(proof, "moments"), template.record, claim, adjacency)
+        check_statistics(part(proof, "moments"), template.record, claim, adjacency, *person(claim))
     else:
         feasible = Feasible(template, part(proof, "constraints"))
         try:
@@ -100,8 +107,27 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
             require(strong, "the objective is less strongly convex than claimed")
     released = p if kind == "statistics" else len(template.weights)
     more = check_noise(claim, losses, rows, promised(claim, template.record, released), proof.get("sampled"))
-    trusted = (*TRUSTED, *more, *((BEST_RUN,) if RUNS in settings else ()))
+    unit = claim["privacy"].get("unit")
+    one = (
+        f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many; sums of theirs are clipped"
+    )
+    own = (*TRUSTED[:-1], one, TRUSTED[-1].partition("; ")[2]) if unit else TRUSTED
+    trusted = (*own, *more, *((BEST_RUN,) if RUNS in settings else ()))
     return Report(len(template.nodes) + len(losses), trusted, ())
+
+
+def is_weighted(proof: dict[str, Any], template: Template) -> bool:
+    """Whether every loss, or every moment, is a multiple of a weight between 0 and 1."""
+    record, nodes = template.record, template.nodes
+    base = record.owner[record.starts[WEIGHT]] if WEIGHT in record.starts else None
+    if base is None or record.sizes[base] != 1 or record.lower[record.starts[WEIGHT]] < 0 or record.squares[base] > 1:
+        return False
+    heads = [nodes[k] for k in wholes(proof.get("losses"), len(nodes) - 1)]
+    products = [
+        head.name == "multiply" and any(nodes[a].options.get("field") == WEIGHT for a in head.args) for head in heads
+    ]
+    kinds = [wholes(item.get("bases"), len(record.sizes) - 1) for item in part(proof, "moments")]
+    return all(products) and all(base in kind for kind in kinds)
 
 
 def is_negative(value: Any) -> bool:
@@ -123,6 +149,7 @@ def bounded(
     least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
     require(least <= p <= len(template.weights), "the noise has other dimensions than what it hides")
     apart, clip, bound = value(claim, "sensitivity"), value(settings, "clip"), value(claim, "gradient_bound")
+    weight = person(claim)[1] if kind == "gradients" and clip else 1  # of what is clipped
     pulled = kind == "gradients" and 0 < clip * (2 if adjacency == "replace-one" else 1) <= apart
     if pulled and clip <= bound:
         return [], None
@@ -130,10 +157,10 @@ def bounded(
     require(all(m > 0 and t >= 0 and u >= 0 for m, t, u in rows.tangents), "a tangent is at a negative place")
     rows.centres = [rules.combination(centre) for centre in part(proof, "centres")]
     losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
-    longest = max(loss.length for loss in losses)
+    longest = weight * max(loss.length for loss in losses)
     require(longest <= bound, "a gradient is longer than claimed")
     require(pulled or not clip or longest < clip, "clipped gradients differ by two clips")
-    require(sensitivity(losses, rows, adjacency, apart) <= apart, "gradients differ by more than claimed")
+    require(moved(claim, losses, rows, apart) <= apart, "gradients differ by more than claimed")
     if claim.get("noise") == "matrix":
         sides = value(settings, "rows"), value(settings, "columns")
         if not part(proof, "layout") or not rules.is_rank_one(proof["layout"], *sides):

@@ -6,10 +6,10 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from dpconvex.checker.constants import Loss, difference, joint
+from dpconvex.checker.constants import Loss, difference, joint, spread_out
 from dpconvex.checker.exact import ONE, PI, ZERO, exp, log, normal_tail, root, up
 from dpconvex.checker.expansion import Record
-from dpconvex.checker.reading import Unreplayed, part, require, spend, value
+from dpconvex.checker.reading import Unreplayed, part, require, spend, value, whole
 from dpconvex.checker.rows import Rows, multiple
 from dpconvex.checker.rules import Hull
 
@@ -41,11 +41,32 @@ def keeps(law: Any, shift: Fraction, epsilon: Fraction, delta: Fraction) -> bool
     return shift <= epsilon if law == "gamma" else law == "gaussian" and gaussian_delta(epsilon, up(shift)) <= delta
 
 
+def curvature_of_people(losses: list[Loss], rows: Rows, mu: Fraction, most: int, weight: int) -> Fraction:
+    """Bound ``log det(I + H/mu)`` for the sum H of a person's Hessians: each by itself, or by the trace and rank of all."""
+    one = max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses)
+    traces = [sum((t for t, _ in loss.traces), ZERO) for loss in losses]
+    ranks = [sum(r for _, r in loss.traces) for loss in losses]
+    if most == 1:
+        return one
+    return min(most * one, spread_out(weight * max(traces), min(most * max(ranks), losses[0].most), mu))
+
+
 def perturbation_cost(
-    losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, adjacency: str, most: Fraction, nuclear: bool
+    losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, claim: Claim, most: Fraction, nuclear: bool
 ) -> Fraction:
     """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together."""
-    length = max(loss.length for loss in losses)
+    length, adjacency, (count, weight) = (
+        max(loss.length for loss in losses),
+        claim["privacy"]["adjacency"],
+        person(claim),
+    )
+    if count > 1:
+        sides = 2 if adjacency == "replace-one" else 1
+        apart = weight * sides * length if nuclear else moved(claim, losses, rows, ZERO)
+        found = beta * apart + curvature_of_people(losses, rows, mu, count, weight)
+        other = beta * length * (sides - 1)
+        each = [joint(loss, rows, beta, mu, most / count - other) + other for loss in losses]
+        return min(found, count * max(each)) if weight == count else found
     other = beta * length if adjacency == "replace-one" else ZERO
     together = max(joint(loss, rows, beta, mu, most - other) for loss in losses) + other
     if together <= most:
@@ -56,11 +77,36 @@ def perturbation_cost(
 
 
 def perturbation_delta(
-    losses: list[Loss], rows: Rows, sigma: Fraction, mu: Fraction, adjacency: str, epsilon: Fraction, enough: Fraction
+    losses: list[Loss], rows: Rows, sigma: Fraction, mu: Fraction, claim: Claim, epsilon: Fraction, enough: Fraction
 ) -> Fraction:
     """Bound delta of normal noise by the vertices of differences of gradients, down to what is enough (theorem 7)."""
-    found = [ZERO]
-    for front, back in product(losses, losses if adjacency == "replace-one" else [None]):
+    found, adjacency, (most, weight) = [ZERO], claim["privacy"]["adjacency"], person(claim)
+    replaced = adjacency == "replace-one"
+    if most > 1:
+        if weight == most:  # one row after the other, each for its part of epsilon
+            part = epsilon / most
+            kinds = [claim | {"privacy": {"adjacency": a}} for a in {"add-remove", adjacency}]
+            grown = sum((exp(k * part)[1] for k in range(most)), ZERO)
+            single = max(perturbation_delta(losses, rows, sigma, mu, kind, part, enough / grown) for kind in kinds)
+            if single * grown <= enough:
+                return single * grown
+        left = epsilon - curvature_of_people(losses, rows, mu, most, weight)
+        terms = 2 * most - 1 if replaced and weight < most else most
+        pairs = [(one, other) for one in losses for other in [None, *(losses if replaced else [])]]
+        if left < 0 or any(loss.vertices is None for loss in losses):
+            return ONE
+        if losses[0].most == 1:
+            intervals = ends_on_line(losses, rows, claim, sigma)
+            return max(sum((gaussian_delta(left, end) for end in pair if end), ZERO) for pair in intervals)
+        for one, other in pairs:
+            spend(1)
+            squares = (
+                rows.apart(u, v) for u, v in product(one.vertices or (), (other.vertices if other else ((),)) or ())
+            )
+            counted = Counter(up(weight * root(up(square, 64))[1] / sigma) for square in squares if square)
+            found.append(terms * sum((n * gaussian_delta(left, shift) for shift, n in counted.items()), ZERO))
+        return max(found)
+    for front, back in product(losses, losses if replaced else [None]):
         curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
         if front.vertices is None or ends is None:  # differences of gradients are no polytope of few vertices
             return ONE
@@ -75,6 +121,18 @@ def perturbation_delta(
             delta = next(sums) + moving(front, ends, rows, sigma, mu, epsilon, curved)
         found.append(delta)
     return max(found)
+
+
+def ends_on_line(losses: list[Loss], rows: Rows, claim: Claim, sigma: Fraction) -> list[tuple[Fraction, Fraction]]:
+    """Return ends of intervals of differences on the line: of slopes of one sign, so many go up, and the others down."""
+    (most, weight), longest = person(claim), max(loss.length for loss in losses)
+    farthest = moved(claim, losses, rows, ZERO)
+    terms = most * (2 if claim["privacy"]["adjacency"] == "replace-one" else 1)
+    signed = all(len({u[0][1] > 0 for u in loss.vertices or () if u}) <= 1 for loss in losses)
+    if weight < most or not signed or terms > 64:
+        return [(up(farthest / sigma), up(farthest / sigma))]
+    pairs = [(n * longest, (terms - n) * longest) for n in range(-(-terms // 2), terms + 1)]
+    return [(up(min(a, farthest) / sigma), up(min(b, farthest) / sigma)) for a, b in pairs]
 
 
 def moving(
@@ -129,6 +187,24 @@ def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction
     return largest
 
 
+def person(claim: Claim) -> tuple[int, int]:
+    """Return how many records a person has at most, and what they weigh together."""
+    privacy = claim["privacy"]
+    most, keep = whole(privacy.get("most", 1), 10**4, 1), privacy.get("keep")
+    known = keep in (None, "first", "random", "weights") and (
+        isinstance(privacy.get("unit"), str) or (most == 1 and not keep)
+    )
+    require(known, "it is not said whose several records are protected")
+    return most, 1 if keep == "weights" else most
+
+
+def moved(claim: Claim, losses: list[Loss], rows: Rows, enough: Fraction) -> Fraction:
+    """Bound how far all records of a person move the gradient: each replaced, or some that stand alone."""
+    (most, weight), adjacency = person(claim), claim["privacy"]["adjacency"]
+    apart = sensitivity(losses, rows, adjacency, enough / weight)
+    return apart if most == 1 else weight * max(apart, *(loss.length for loss in losses))
+
+
 def promised(claim: Claim, record: Record, dimension: int) -> Left:
     """Check all that is paid beside the mechanism's noise; return what is left for that."""
     replaced, level = claim["privacy"]["adjacency"] == "replace-one", ZERO
@@ -139,7 +215,7 @@ def promised(claim: Claim, record: Record, dimension: int) -> Left:
     if claim.get("clustering"):
         paid.append(check_clustering(claim["clustering"], record, replaced))
     if claim.get("whitening"):
-        *own, level = check_whitening(claim["whitening"], record, replaced, epsilon)
+        *own, level = check_whitening(claim["whitening"], record, (1 + replaced) * person(claim)[0] ** 2, epsilon)
         paid.append((own[0], own[1]))
     return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid), level
 
@@ -169,7 +245,7 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
     if "gamma" not in settings:
         raise Unreplayed("the accounting for several fits and a choice")
     eta, gamma, fit, score, lost = values(settings, RUN)
-    require(eta > -1 and 0 < gamma < 1 and min(fit, score) > 0 <= lost, "runs: there is no such law or promise")
+    require(eta > -1 and 0 < gamma < 1 and min(fit, score) > 0 <= lost, "runs: there is no such law or guarantee")
     ratios = [eta / (1 - end) for end in exp(eta * log(gamma))] if eta else [-1 / log(gamma)]
     mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
     require(min(ratios) > 0 and mean <= value(settings, RUNS) * ROOM, "runs: there are more of them on average")
@@ -197,16 +273,16 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
     return epsilon, delta
 
 
-def check_whitening(noise: Claim, record: Record, replaced: bool, whole: Fraction) -> Left:
+def check_whitening(noise: Claim, record: Record, square: int, total: Fraction) -> Left:
     """Check noise on a second moment; return its share of the guarantee, or what its grid loses and a level."""
     moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
     base = record.owner[record.starts[noise["field"]]]
     require(
         base in record.balls and record.squares[base] == radius**2, "whitening: its field is no ball of that radius"
     )
-    enough = min(moved, sigma) > 0 and moved**2 >= 1 + replaced
+    enough = min(moved, sigma) > 0 and moved**2 >= square
     require(enough, "whitening: second moments of neighbours are farther apart")
-    level, lost = moved / sigma * GRID_ROOM, (1 + exp(whole)[1]) * GRID_LOSS
+    level, lost = moved / sigma * GRID_ROOM, (1 + exp(total)[1]) * GRID_LOSS
     if value(noise, "composed"):
         return ZERO, lost, level
     require(keeps("gaussian", level, epsilon, delta - lost), "whitening: its noise is too small")
@@ -241,12 +317,12 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
         raise Unreplayed(f"whitening and {claim.get('mechanism')} as one Gaussian mechanism")
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
-        adjacency, mu, nuclear = claim["privacy"]["adjacency"], claim["strong_convexity"], law == "matrix"
-        if law == "gaussian" and perturbation_delta(losses, rows, scale, mu, adjacency, epsilon, delta) > delta:
+        mu, nuclear = claim["strong_convexity"], law == "matrix"
+        if law == "gaussian" and perturbation_delta(losses, rows, scale, mu, claim, epsilon, delta) > delta:
             raise Unreplayed("the joint bound of gradient and curvature under Gaussian noise")
         if law != "gaussian":
             require(nuclear or law == "gamma", f"no noise of the law {law!r}")
-            cost = perturbation_cost(losses, rows, 1 / scale, mu, adjacency, epsilon, nuclear)
+            cost = perturbation_cost(losses, rows, 1 / scale, mu, claim, epsilon, nuclear)
             require(
                 cost <= epsilon, f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left"
             )

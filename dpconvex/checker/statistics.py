@@ -14,7 +14,9 @@ from dpconvex.checker.reading import number, numbers, part, require, spend, whol
 MOST_POINTS, MOST_VARIABLES = 20_000, 12
 
 
-def check_statistics(given: list[Any], record: Record, claim: dict[str, Any], adjacency: str) -> None:
+def check_statistics(
+    given: list[Any], record: Record, claim: dict[str, Any], adjacency: str, most: int, weight: int
+) -> None:
     """Check the claimed sensitivity of moments: products of fields, of some kinds, times patterns of the discrete fields."""
     kinds, count = [], 0
     for item in given:
@@ -31,14 +33,14 @@ def check_statistics(given: list[Any], record: Record, claim: dict[str, Any], ad
     require(count == claim.get("noise_dimension"), "there are more moments than the noise has dimensions")
     labels = range(len(kinds[0][3]) if kinds else 0)
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
-    claimed, farthest = number(claim["sensitivity"]) ** 2, ZERO
+    claimed, farthest = (number(claim["sensitivity"]) / weight) ** 2, ZERO
     for y, other in product(labels, labels):
         spend(1 + len(kinds))
         pairs = ((y, y), (other, other), (y, other))
         three = [[scale * sum(map(mul, p[a], p[b]), ZERO) for *_, scale, p in kinds] for a, b in pairs]
-        if adjacency == "add-remove":
+        if adjacency == "add-remove" or most > 1:  # a person's further rows may stand alone
             farthest = max(farthest, sum(three[0], ZERO))
-        elif other >= y:
+        if adjacency == "replace-one" and other >= y:
             farthest = max(farthest, farthest_apart(kinds, three, record, claimed))
     require(farthest <= claimed, f"statistics of neighbours are {float(farthest) ** 0.5:.9g} apart")
 

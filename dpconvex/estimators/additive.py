@@ -24,7 +24,7 @@ from dpconvex.estimators.tables import plain
 from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables
 from dpconvex.language.record import in_one_place
-from dpconvex.language.schema import Schema
+from dpconvex.language.schema import Schema, check_unit
 from dpconvex.mechanisms.certificate import DescentCertificate
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.solve import solve, statistics
@@ -169,11 +169,11 @@ class Additive(Private):
 
     # Data
 
-    def fit(self, X: Any, y: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
         data = self._data(X, y)
         self._level = 0.0
-        weights, moved = self._released_weights(data)
+        weights, moved = self._released_weights(data, unit)
         blocks, self.shapes_ = self._blocks(), dict[Any, Shape]()
         roots = self.encoder.roots(blocks)
         ends = [0, *accumulate(root.shape[1] for root in roots)]
@@ -188,7 +188,7 @@ class Additive(Private):
             self.shapes_[block.name] = Shape(block, values, deviations)
         return self
 
-    def _released_weights(self, data: Any) -> tuple[Array, Array]:
+    def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most.
 
         Sets the level, which is the score where all curves are 0.
@@ -201,6 +201,7 @@ class Additive(Private):
         blocks = self._blocks()
         assert self.schema is not None
         self.schema_ = self.schema
+        check_unit(self.schema, self.unit)
         self._check_labels(list(self.schema.labels or ()))
         plain("fit", "y", y, is_classifier(self), cells=False)
         self.feature_names_in_ = np.array(list(self.schema.features), dtype=object)
@@ -264,8 +265,8 @@ class AdditiveClassifier(
     def _constrains(self) -> bool:
         return not self.delta
 
-    def _released_weights(self, data: Any) -> tuple[Array, Array]:
-        self.release_ = release = self._fitted(solve, data, backend=self.backend)
+    def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
+        self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
         weights, certificate = np.array(release["w"]), release.certificate
         turn, scale = np.eye(len(weights)), 1.0
         if release.whitening is not None:
@@ -341,8 +342,8 @@ class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression
         whitening = "auto" if self.mechanism is None and self.whitening is None else self.whitening
         return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy()), "whitening": whitening}
 
-    def _released_weights(self, data: Any) -> tuple[Array, Array]:
-        self.statistics_: Statistics = self._fitted(statistics, data)
+    def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
+        self.statistics_: Statistics = self._fitted(statistics, data, unit=unit)
         self.release_ = self.statistics_.fit()
         self._level, half = self._scale()
         return half * self.release_["w"], half * self.statistics_.noise_map(self.release_)

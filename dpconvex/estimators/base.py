@@ -25,7 +25,7 @@ from dpconvex.estimators.options import explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.schema import Schema
+from dpconvex.language.schema import Schema, check_unit
 from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load, options as options_of
@@ -51,7 +51,7 @@ class Private(BaseEstimator):
 
     Parameters
     ----------
-    epsilon, delta, adjacency : object
+    epsilon, delta, adjacency, unit, most, keep : object
         The guarantee of one fit, as for `dpconvex.Privacy`.
     regularization : float or None
         Lambda; None means the problem file's own default.
@@ -99,6 +99,9 @@ class Private(BaseEstimator):
     epsilon: float = 1.0
     delta: float = 0.0
     adjacency: str = "replace-one"
+    unit: str | None = None
+    most: int = 1
+    keep: str | None = None
     regularization: float | None = None
     radius: float = 1.0
     fit_intercept: bool = False
@@ -142,7 +145,7 @@ class Private(BaseEstimator):
 
     def privacy(self) -> Privacy:
         """Return the guarantee of one fit."""
-        return Privacy(self.epsilon, self.delta, self.adjacency)
+        return Privacy(self.epsilon, self.delta, self.adjacency, self.unit, self.most, self.keep)
 
     def _declared(self, features: int) -> dict[str, Any]:
         """Return what is public about records; the problem takes of it what it has options for."""
@@ -165,7 +168,7 @@ class Private(BaseEstimator):
     # Data
 
     @explained
-    def fit(self, X: Any, y: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately.
 
         Parameters
@@ -175,18 +178,21 @@ class Private(BaseEstimator):
             partitions; or `dpconvex.Partitions` of the fields x and y, without `y`.  Partitions stay where they are.
         y : array_like, shape (n,)
             Declared labels, or targets between declared bounds.
+        unit : array_like, shape (n,), optional
+            Where the guarantee has a unit, an identifier for each record of whose it is.
 
         Returns
         -------
         self
         """
-        self.release_ = self._fitted(solve, self._data(X, y), backend=self.backend)
+        self.release_ = self._fitted(solve, self._data(X, y), backend=self.backend, unit=unit)
         return self
 
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.schema_ = before if parts is None else parts.schema
+        check_unit(self.schema_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
         if parts is not None:
             return prepared(parts, self)

@@ -201,7 +201,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         prove: Any = verify if self.component_labels == "given" else verify_mixture
         return prove(self.template(features), self.privacy(), size, **self._ways())
 
-    def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
+    def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None, *, unit: Any = None) -> Any:
         """Fit privately; as for all estimators, but for the last parameter.
 
         Parameters
@@ -220,8 +220,10 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         data = self._data(X, y)
         if given:
             in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
-            self.release_ = self._fitted(solve, {**data, "m": m}, backend=self.backend)
+            self.release_ = self._fitted(solve, {**data, "m": m}, backend=self.backend, unit=unit)
             return self
+        if unit is not None:
+            raise TemplateError("fit: components that are learnt protect single records; leave unit out.")
         mixture = self._fitted(solve_mixture, data, backend=self.backend)
         self.components_, self.release_ = mixture.components, mixture.release
         return self

@@ -209,7 +209,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             return None
         return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
 
-    def fit(self, X: Any, y: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately; a schema whose categories make the coefficients undetermined is refused before that."""
         data, schema = self._data(X, y), self.schema_
         if schema is not None:
@@ -225,12 +225,12 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         if instead is not None:
             warn_of_more(self)
             self.__dict__.pop("statistics_", None)
-            found, count = instead.fit(X, y).release_, self.n_features_in_
+            found, count = instead.fit(X, y, unit=unit).release_, self.n_features_in_
             learnt = {"w": found["w"][:count], "b": found["w"][-1] * instead._constant()}
             parameters = {variable.name: learnt[variable.name] for variable in self.template(count).variables}
             self.release_ = replace(found, parameters=parameters, **functions_of(self.template(count)))
             return self
-        self.statistics_: Statistics = self._fitted(statistics, data)
+        self.statistics_: Statistics = self._fitted(statistics, data, unit=unit)
         self.release_, learner = self.statistics_.fit(), self.statistics_.template
         assert learner is not None
         try:

@@ -64,7 +64,7 @@ class BatchedLoss:
     def public(self, part: Expression | None) -> Lowered | Quadratic:
         return public_part(self.template, self.space, part)
 
-    def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[np.bool_] | None = None) -> Any:
+    def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[Any] | None = None) -> Any:
         """Ask the engine of the processors, or those of all partitions."""
         arguments = (np.asarray(theta, dtype=float), *more)
         # The form stays with what stands for it, for another would be known by the same number.
@@ -94,6 +94,11 @@ class BatchedLoss:
         """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``."""
         found = self._sum("clipped_slope", theta, np.asarray(along, dtype=float), clip)
         return 0.0 if found is None else float(found[0])
+
+    def clipped_sums(self, theta: Array, clip: float, people: NDArray[np.int64]) -> Array:
+        """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
+        found = self._sum("clipped_sums", theta, clip, chosen=people)
+        return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
     @property
     def monomials(self) -> int:

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.summation import Pairwise
 from dpconvex.evaluation.design import Block, Design, product_apart
 from dpconvex.evaluation.forms import LeafForm
@@ -45,6 +45,22 @@ def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, siz
         squares = (1 + SLACK * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
         total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
     return np.asarray(total.value)
+
+
+def sum_by_person(form: LeafForm, slopes: Array, table: Array, clip: float, people: Indices) -> Array:
+    """Write gradients down, and sum those of people, whose records stand together, each person's sum clipped.
+
+    Records are added to their person's sum one after the other, in their order, entry by entry.
+    """
+    each = np.asarray(form.map.T @ (slopes[:, None] * table.T[None]).reshape(form.map.shape[0], -1))
+    first = np.flatnonzero(np.diff(people, prepend=-1))
+    counts = np.diff(first, append=len(people))
+    sums = np.zeros((len(each), -(-len(first) // LANES) * LANES))
+    for turn in range(counts.max()):
+        who = np.flatnonzero(counts > turn)
+        sums[:, who] += each[:, first[who] + turn]
+    squares = (1 + SLACK * (len(sums) + 64)) * np.einsum("dn,dn->n", sums, sums)
+    return np.asarray(np.ascontiguousarray(clipped(sums, squares, clip)).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

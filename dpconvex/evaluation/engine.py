@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import STEP
 from dpconvex.core.runtime import in_order, one_blas_thread
-from dpconvex.core.summation import BLOCK, PIECE, summed
-from dpconvex.evaluation.clipping import Norms, clipped, kept_inside, sum_one_by_one
+from dpconvex.core.summation import BLOCK, PIECE, Pairwise, summed
+from dpconvex.evaluation.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
 from dpconvex.evaluation.design import CUT, TABLE, Product, product, product_apart
 from dpconvex.evaluation.exact_products import CutRows, pays
 from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import dense, flattened, itself, readers
+from dpconvex.language.columns import chosen as taken, dense, flattened, itself, readers
 
 Records = dict[str, Any]
 T = TypeVar("T")
@@ -215,6 +215,33 @@ class Engine:
             return np.atleast_1d(summed(np.add.reduceat(kept_inside(steep, clip), np.arange(0, size, PIECE))))
 
         return np.zeros(1) + summed(self._each(one))
+
+    def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
+        """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
+        coefficients, total = self._coefficients(theta), Pairwise(np.zeros(len(theta)))
+        order = np.argsort(people, kind="stable")
+        ends = np.flatnonzero(np.diff(people[order], append=-1)) + 1
+        step = max(WRITTEN // coefficients.size // LANES, 1) * LANES
+        start = number = 0
+        while start < len(order):  # whole people, and so few records that their gradients can be written down
+            stop = int(ends[max(np.searchsorted(ends, start + step, "right") - 1, np.searchsorted(ends, start + 1))])
+            some = order[start:stop]
+            block, plan, _ = self._kept("people", number, partial(self._rows, filled(some)))
+            with np.errstate(all="ignore"):
+                forms = self.design.forward(block, coefficients, product_apart)
+                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                table = self.design.table(block, plan.size)
+                total.add(sum_by_person(self.form, slopes, table, clip, people[some]))
+            start, number = stop, number + 1
+        return np.asarray(total.value)
+
+    def _rows(self, every: Indices) -> tuple[Records, Plan, None]:
+        """Read some records, wherever they lie."""
+        columns = self.batch.fields.items()
+        block = {name: next(iter(readers(taken(column, every), len(every))))() for name, column in columns}
+        if self.design.pairs is not None:
+            block[TABLE] = self.design.with_table(block)
+        return block, self._plan(self.batch.group[every]), None
 
     def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> tuple[Records, Plan, Array | None]:
         """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""

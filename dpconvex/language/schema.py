@@ -21,7 +21,7 @@ from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date,
 from dpconvex.language.tables import day, is_missing, number, path_of, table_of, text_of
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
-PLAIN |= {"ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
+PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,9 @@ class Schema:
     constant : float
         An intercept: a last feature that is this number for every record, so that records have length at most
         ``sqrt(1 + constant**2)``.
+    privacy_unit : str, optional
+        The column that says whose a record is, where one may have several; it is no feature.  A guarantee about these records
+        must have a unit (docs/unit.md), and `units` reads the column.
 
     Examples
     --------
@@ -68,13 +71,15 @@ class Schema:
     absent: Sequence[str] = ()
     unit: bool = False
     constant: float = 0.0
+    privacy_unit: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
             raise TemplateError(f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
         for name, kind in PLAIN.items():
             self.__dict__[name] = built(kind, getattr(self, name), where=name)
-        names = [*self.features, self.label, *dict.fromkeys(self.ignore or ())]
+        unit = [] if self.privacy_unit is None else [self.privacy_unit]
+        names = [*self.features, self.label, *unit, *dict.fromkeys(self.ignore or ())]
         for name in names:
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column, and of the label, must be a text, not {name!r}.")
@@ -156,6 +161,12 @@ class Schema:
             y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
         return X, y
 
+    def units(self, data: Any) -> Any:
+        """Return the column that says whose each record of a table is, for ``unit=`` of a fit."""
+        if self.privacy_unit is None:
+            raise TemplateError("this schema declares no privacy_unit.")
+        return table_of(data).columns([self.privacy_unit])[self.privacy_unit]
+
     def check_names(self, data: Any) -> None:
         """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
         numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
@@ -170,7 +181,8 @@ class Schema:
     @property
     def known(self) -> set[str] | None:
         """The columns that a table may have, or None if further ones are passed over."""
-        return None if self.ignore is None else {*self.ignore, self.label, *self.features}
+        own = {self.label, *self.features} | ({self.privacy_unit} if self.privacy_unit else set())
+        return None if self.ignore is None else {*self.ignore, *own}
 
     def decode_target(self, y: Any) -> Array:
         """Turn predictions between -1 and 1 into values between the label's bounds."""
@@ -206,6 +218,13 @@ class Schema:
         said = self.to_dict()
         columns = [f"{toml(name)} = {toml(column)}" for name, column in said.pop("features").items()]
         return "\n".join([*(f"{key} = {toml(value)}" for key, value in said.items()), "", "[features]", *columns, ""])
+
+
+def check_unit(schema: Any, unit: str | None) -> None:
+    """Refuse a guarantee about single records where a schema says that one may have several."""
+    if unit is None and getattr(schema, "privacy_unit", None) is not None:
+        why = f"the schema says whose records are whose ({schema.privacy_unit!r}), and the guarantee protects single records"
+        raise TemplateError(f"{why}; ask for unit= and most=, and pass unit=schema.units(table).")
 
 
 def toml(value: Any) -> str:

@@ -107,6 +107,7 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
     began = this_process()
 
     def check_size(found: Proved, data: Any) -> None:
+        check_privacy("sweep", found.certificate.privacy)
         public_size(found.template, data, found.certificate.privacy, found.certificate.size)
 
     if event is not None:

@@ -1,6 +1,6 @@
 """What every mechanism can do: prove itself private on an analysed template, or say why not; and the steps that proofs share."""
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,12 @@ class Mechanism(Protocol):
         ...
 
 
+class ForUnits:
+    """What keeps guarantees about people with several rows; other mechanisms are refused for these."""
+
+    units: ClassVar[bool] = True
+
+
 DRAWN = "The noise is drawn in floating point from a cryptographic generator seeded by the operating system."
 UNSEEN = "Nobody observes how long a fit takes, nor whether a fit failed."
 
@@ -79,13 +85,25 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
         raise NotPrivate(why, f"delta = {privacy.delta:g}", remedy)
 
 
-def record_steps(analysis: Analysis, adjacency: str) -> tuple[Derivation, Derivation]:
+def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
     bound, largest = {"G": analysis.gradient_bound}, "largest sum of a vertex from each gradient set"
     why = "one gradient appears or disappears: G"
-    if adjacency == "replace-one":
+    if privacy.adjacency == "replace-one":
         why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
+    why += of_unit(privacy)
     gradient = Derivation("gradient bound", "", bound, largest, (analysis.steepest.derivation,))
-    return gradient, Derivation("sensitivity", "", {"G_adj": analysis.sensitivity(adjacency)}, why)
+    return gradient, Derivation(
+        "sensitivity", "", {"G_adj": analysis.sensitivity(privacy.adjacency, privacy.person)}, why
+    )
+
+
+def of_unit(privacy: Privacy) -> str:
+    """Say what a person's rows make of a sensitivity."""
+    if privacy.most == 1:
+        return ""
+    if privacy.keep == "weights":
+        return f", or one row's if that is more; a {privacy.unit}'s rows weigh 1 together"
+    return f", or one row's if that is more; {privacy.most} times, for all rows of a {privacy.unit}"
 
 
 def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:

@@ -129,7 +129,7 @@ class BoundCertificate(Printed):
         yield "proof", "explain() prints it"
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"privacy": self.privacy.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

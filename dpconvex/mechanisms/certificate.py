@@ -9,10 +9,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from dpconvex.accounting.events import Event, event_of
+from dpconvex.accounting.events import Approximate, Event, event_of
+from dpconvex.accounting.totals import best_total
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import built
-from dpconvex.errors import TemplateError
+from dpconvex.core.plain_data import built, check_whole
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
@@ -215,6 +216,23 @@ class Certificate(CertificateText):
             said.append(f"but for a truncation failure of probability 2^{power}{times}")
         return " and ".join(said)
 
+    def for_group(self, people: int, delta: float | None = None) -> Privacy:
+        """Return what the guarantee means for so many people (records, or units) together, at its delta or a larger one.
+
+        Exact where noise is Gaussian or pure; for Gaussian noise on the objective a bound; and where nothing but the guarantee is
+        known, one person after the other.
+        """
+        check_whole("for_group", people=people)
+        if people == 1 and delta is None:
+            return self.privacy
+        wanted, plain = self.delta if delta is None else delta, Approximate(self.epsilon, self.delta)
+        whole = [self.privacy.part(people * self.epsilon, plain.grown(people))]
+        found = best_total(whole, [(self.event or plain).of_group(people)], wanted).epsilon
+        if not math.isfinite(found):
+            why = f"no epsilon of {people} people holds at so small a delta"
+            raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
+        return self.privacy.part(found, wanted)
+
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
 
@@ -224,7 +242,7 @@ class Certificate(CertificateText):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
         event = None if self.event is None else self.event.to_dict()
-        found = asdict(replace(self, event=None, writer=None)) | {"event": event}
+        found = asdict(replace(self, event=None, writer=None)) | {"event": event, "privacy": self.privacy.to_dict()}
         return {key: value for key, value in found.items() if key != "writer"}
 
     @classmethod

@@ -22,7 +22,7 @@ COMPARED = (
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
 )
 # How the assumption begins that names the arrays in loss, regularizer and constraints, and one that a user's own atom brings.
-PUBLIC, DECLARED = "Taken as public: ", "The atom "
+PUBLIC, DECLARED, UNIT_COST = "Taken as public: ", "The atom ", "Noise for a "
 # What noise is on, other than an objective.
 ON = {"output": " (on the parameters)", "gradients": " (at every step)", "statistics": " (on the statistics)"}
 
@@ -52,9 +52,13 @@ def odds(privacy: Privacy) -> str:
     factor = math.exp(min(privacy.epsilon, 700.0))
     unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
     times = f"{math.ceil(factor / unit) * unit:.3g}" if privacy.epsilon < 700 else "exp(epsilon)"
-    other = "with another record in place of theirs" if privacy.adjacency == "replace-one" else "without their record"
+    many = privacy.unit is not None
+    other = "with other records" if many else "with another record"
+    other = f"{other} in place of theirs" if privacy.adjacency == "replace-one" else f"without their record{'s' * many}"
     more = "" if privacy.pure else f", plus a probability of {text(privacy.delta)}"
-    return f"any conclusion about one person becomes at most {times} times as likely as {other}{more}"
+    return (
+        f"any conclusion about one {privacy.unit or 'person'} becomes at most {times} times as likely as {other}{more}"
+    )
 
 
 def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
@@ -182,13 +186,18 @@ class CertificateText(Printed):
         unit = f"(substitution adjacency) of n = {self.size}, which is public"
         yield "certificate", self.described
         yield "guarantee", guarantee(self.privacy, self.exceptions)
-        yield "privacy unit", f"one record {unit if self.privacy.adjacency == 'replace-one' else protected}"
+        whose = self.privacy.whose
+        cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
+        yield "privacy unit", f"{whose} {unit if self.privacy.adjacency == 'replace-one' else protected}{cost}"
         yield "meaning", odds(self.privacy)
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
         yield "taken as public", "; ".join(arrays) or "the declaration"
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
-        yield "assumed", f"one record a person; nobody learns how long a fit takes, or that it failed{runs}{own}"
+        a_person = (
+            "one record a person" if self.privacy.unit is None else f"{self.privacy.whose}, by the identifiers given"
+        )
+        yield "assumed", f"{a_person}; nobody learns how long a fit takes, or that it failed{runs}{own}"
         yield "expected error", self.error
         yield "proof", self.replayed or "explain() prints it, and check() replays it without the toolkit"
 
@@ -240,7 +249,8 @@ class CertificateText(Printed):
         }
         yield self.noise_epsilon, f"the noise{paid[self.noise]}"
         if self.curved:
-            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
+            whose = "one record" if self.privacy.most == 1 else f"a {self.privacy.unit}"
+            yield self.jacobian_epsilon, f"{whose}'s curvature: log det(I + H/mu)"
         if self.cover is not None:
             yield self.cover.epsilon, "the residual noise, for the tolerance tau"
             if self.cover.counting:

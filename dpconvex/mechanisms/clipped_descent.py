@@ -15,7 +15,7 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, not_for_units
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
@@ -39,6 +39,8 @@ GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform v
 def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
     if sampling is None:
         return 1.0
+    if privacy.unit is not None:
+        raise not_for_units("Poisson sampling", privacy)
     if privacy.adjacency != "add-remove":
         why = "Poisson samples are accounted for where a record is added or removed, not where one is replaced"
         remedy = 'ask for adjacency="add-remove", or use all records at every step'
@@ -47,13 +49,15 @@ def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
 
 
 def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[float, float]:
-    """Bound one record's clipped gradient, and how far neighbours move their sum."""
-    replaced = privacy.adjacency == "replace-one"
+    """Bound one record's clipped gradient, or the clipped sum of a person's, and how far neighbours move all of them."""
+    replaced, person = privacy.adjacency == "replace-one", privacy.person
     if analysis.unbounded is not None:
         return clip * ROUNDED, (2 if replaced else 1) * clip * ROUNDED
-    bound = min(clip * ROUNDED, analysis.gradient_bound)
+    if clip == math.inf:
+        return analysis.gradient_bound, analysis.sensitivity(privacy.adjacency, person)
+    bound = min(clip * ROUNDED, person.weight * analysis.gradient_bound)
     apart = 2 * bound if replaced else bound
-    return bound, min(apart, analysis.sensitivity(privacy.adjacency)) if bound < clip else apart
+    return bound, min(apart, analysis.sensitivity(privacy.adjacency, person)) if bound < clip else apart
 
 
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy, left
+from dpconvex.language.privacy import Privacy, left, not_for_units
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.certificate import TAIL, Certificate, DescentCertificate
@@ -54,7 +54,7 @@ CLIPPED = (
 
 
 @dataclass(frozen=True)
-class NoisyGradientDescent:
+class NoisyGradientDescent(base.ForUnits):
     """Projected gradient descent with Gaussian noise; releases the average iterate, or with clipped gradients the last one.
 
     Needs a guarantee with delta, and a projection on the set K.  Without a clip, K has to be bounded, and the loss Lipschitz on
@@ -127,6 +127,8 @@ class NoisyGradientDescent:
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the conditions, choose the steps, and calibrate the noise of all of them together."""
         check_conditions(analysis, privacy, self.clip is not None)
+        if self.length_steps and privacy.unit is not None:
+            raise not_for_units("length_steps", privacy)
         clip = math.inf if self.clip is None else float(self.clip)
         bound, apart = clipped.largest_norms(analysis, privacy, clip)
         rate, p = clipped.sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
@@ -284,10 +286,11 @@ def derive(
     if "sampling" in values:
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     if clip == math.inf:
-        name, source, steps = "noisy descent", SOURCE, base.record_steps(analysis, privacy.adjacency)
+        name, source, steps = "noisy descent", SOURCE, base.record_steps(analysis, privacy)
     else:
         name, source, why = "noisy descent, clipped", CLIPPED_SOURCE, f"clipped gradients: {WHY[privacy.adjacency]}"
-        clips = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
+        whose = "every record's gradient" if privacy.unit is None else f"the sum of every {privacy.unit}'s gradients"
+        clips = Derivation("gradient bound", "", {"clip": clip}, f"{whose} is scaled down to the clip")
         steps = clips, Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
     composed = Derivation("composition of all steps", "", values, how)
     return Derivation(name, "", privacy.claims, source, (*steps, composed, *base.public_steps(analysis)))

@@ -29,7 +29,7 @@ class MatrixLaw(GammaLaw):
     def __init__(self, analysis: Analysis, privacy: Privacy) -> None:
         super().__init__(analysis, privacy)
         found = best_structure(analysis)
-        self.sensitivity = analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
+        self.sensitivity = privacy.person.weight * analysis.gradient_bound * (1 + (privacy.adjacency == "replace-one"))
         self.square_of_unit = found.square
         self.how = f"; gradients of rank one: {found.name}"
         self.settings = {
@@ -44,8 +44,9 @@ class MatrixLaw(GammaLaw):
         return self.square_of_unit, math.sqrt(self.square_of_unit)
 
     def cost(self, beta: float, mu: float) -> tuple[float, str]:
-        epsilon, how = self.analysis.perturbation_cost(beta, mu, "add-remove")
-        return epsilon + beta * (self.sensitivity - self.analysis.gradient_bound), how
+        person = self.privacy.person
+        epsilon, how = self.analysis.perturbation_cost(beta, mu, "add-remove", person)
+        return epsilon + beta * (self.sensitivity - person.weight * self.analysis.gradient_bound), how
 
     @classmethod
     def draw(cls, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.neighbour_differences import differences
+from dpconvex.calculus.neighbour_differences import differences, of_people
 from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
@@ -20,6 +20,7 @@ from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
 
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
 ACCURATE, ROUGH = 1e-12, 1e-4
+Tally = tuple[float, ...] | None
 SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 
 
@@ -44,7 +45,8 @@ class Law:
 
     def __init__(self, analysis: Analysis, privacy: Privacy) -> None:
         self.analysis, self.privacy = analysis, privacy
-        self.sensitivity, self.p = analysis.sensitivity(privacy.adjacency), analysis.form.noise_dimension
+        self.sensitivity = analysis.sensitivity(privacy.adjacency, privacy.person)
+        self.p = analysis.form.noise_dimension
         self.settings: dict[str, float] = {}
 
     def square(self, mu: float, near: float = 0.0) -> float:
@@ -80,11 +82,11 @@ class GammaLaw(Law):
 
     def cost(self, beta: float, mu: float) -> tuple[float, str]:
         """Bound epsilon for an inverse scale; jointly for gradient and curvature, where that is known."""
-        return self.analysis.perturbation_cost(beta, mu, self.privacy.adjacency)
+        return self.analysis.perturbation_cost(beta, mu, self.privacy.adjacency, self.privacy.person)
 
     def square(self, mu: float, near: float = 0.0) -> float:
         """As if gradient and curvature were charged for apart."""
-        left = self.privacy.epsilon - self.analysis.log_det(mu)[0]
+        left = self.privacy.epsilon - self.analysis.log_det(mu, self.privacy.person)[0]
         return self.unit[0] * (self.sensitivity / left) ** 2 if left > 0 else math.inf
 
     def calibrate(self, mu: float) -> Calibration:
@@ -122,7 +124,7 @@ class GaussianLaw(Law):
     def calibrate(self, mu: float) -> Calibration:
         sigma = self._sigma(mu, 1e-10)
         if sigma is None:
-            raise too_curved(self.analysis, self.privacy.epsilon, self.analysis.log_det(mu)[0])
+            raise too_curved(self.analysis, self.privacy.epsilon, self.analysis.log_det(mu, self.privacy.person)[0])
         hulls, _, how, jacobian = self._worst(mu, sigma)
         norms = self.norm.square(self.p, sigma), self.norm.mean(self.p, sigma)
         return Calibration(sigma, self.sensitivity, jacobian, how, *norms, Perturbation(sigma, hulls))
@@ -140,11 +142,19 @@ class GaussianLaw(Law):
 
     def _worst(self, mu: float, sigma: float) -> tuple[tuple[Hull, ...], float, str, float]:
         """Return differences between neighbours, the largest delta of one, how it was found, and its part for curvature."""
-        hulls, largest, paid, how = hulls_of(self.analysis, self.privacy.adjacency, mu, sigma), 0.0, 0.0, ""
+        hulls, largest, paid, how = hulls_of(self.analysis, self.privacy, mu, sigma), 0.0, 0.0, ""
         for hull in hulls:
             found = hull.delta(self.privacy.epsilon)
             if found[0] >= largest:
                 (largest, how), paid = found, hull.curvature
+        rows = self.privacy.person.rows
+        if rows > 1 == self.privacy.person.weight / rows:  # or one row after the other, each for its part of epsilon
+            part = self.privacy.epsilon / rows
+            kinds = (replace(self.privacy, most=1, adjacency=a) for a in {"add-remove", self.privacy.adjacency})
+            single = max(h.delta(part)[0] for kind in kinds for h in hulls_of(self.analysis, kind, mu, sigma))
+            chained = math.fsum(math.exp(min(k * part, 700.0)) for k in range(rows)) * single * SLACK
+            if chained < largest:
+                largest, how, paid = chained, f"{rows} rows, one after the other", rows * self.analysis.log_det(mu)[0]
         return hulls, largest, how, paid
 
 
@@ -154,18 +164,29 @@ def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPriva
     return NotPrivate(why, analysis.form.template.regularizer, remedy)
 
 
-def hulls_of(analysis: Analysis, adjacency: str, mu: float, sigma: float) -> tuple[Hull, ...]:
+def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> tuple[Hull, ...]:
     """Return the differences between neighbours in units of sigma, with the curvature of the record in front."""
-    curvatures, hulls = analysis.log_dets(mu), []
+    adjacency, person, hulls = privacy.adjacency, privacy.person, list[Hull]()
+    if person.rows > 1:
+        curvature = analysis.log_det(mu, person)[0]
+        for item in of_people(analysis, adjacency, person):
+            lengths, counts = measured(item.vertices, sigma)
+            hulls.append(Hull(item.dimension, item.length / sigma, curvature, lengths, counts))
+        return tuple(hulls)
+    curvatures = analysis.log_dets(mu)
     for item in differences(analysis, adjacency):
         curvature = float(curvatures[list(item.firsts)].max())
         hull = Hull(item.dimension, item.length / sigma, curvature)
-        if item.vertices is not None:
-            lengths, counts = ((part / unit).tolist() for part, unit in zip(item.vertices, (sigma, 1.0), strict=True))
-            hull = replace(hull, lengths=tuple(lengths), counts=tuple(counts))
+        lengths, counts = measured(item.vertices, sigma)
+        hull = replace(hull, lengths=lengths, counts=counts)
         if item.slopes is not None and item.behind is not None:
             low, high = item.slopes.low / sigma, item.slopes.high / sigma
             slopes = (max(high, 0.0) * SLACK, max(-low, 0.0) * SLACK, max(low, -high, 0.0), item.slopes.logistic / mu)
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)
+
+
+def measured(vertices: tuple[Array, Array] | None, sigma: float) -> tuple[Tally, Tally]:
+    """Return lengths in units of sigma, and how many vertices have each; None if they are not known."""
+    return (None, None) if vertices is None else (tuple((vertices[0] / sigma).tolist()), tuple(vertices[1].tolist()))

@@ -31,7 +31,7 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class ObjectivePerturbation:
+class ObjectivePerturbation(base.ForUnits):
     """Objective perturbation with a choice of noise.
 
     Parameters
@@ -68,17 +68,17 @@ class ObjectivePerturbation:
             raise NotPrivate(why, kink.expression, kink.remedy)
         quadratic.check_strong_convexity(analysis, self.added)
         law = LAWS[self.noise](analysis, privacy)
-        added = self.added if self.added is not None else self._choose(law, analysis, privacy.epsilon, size)
+        added = self.added if self.added is not None else self._choose(law, analysis, privacy, size)
         mu = analysis.strong_convexity(size, added)
         found = law.calibrate(mu)
         radius = quadratic.reference_radius(analysis, self.reference_norm)
-        steps = proof_steps(analysis, privacy.adjacency, mu, found)
+        steps = proof_steps(analysis, privacy, mu, found)
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
             size=size,
             gradient_bound=analysis.gradient_bound,
-            sensitivity=analysis.sensitivity(privacy.adjacency),
+            sensitivity=analysis.sensitivity(privacy.adjacency, privacy.person),
             strong_convexity=mu,
             added=added,
             hessian_bound=analysis.hessian_bound,
@@ -107,12 +107,12 @@ class ObjectivePerturbation:
         """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`residual_noise`)."""
         return LAWS[self.noise].rounding(certificate, probability)
 
-    def _choose(self, law: Law, analysis: Analysis, epsilon: float, size: int) -> float:
+    def _choose(self, law: Law, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Pick the added modulus, by a share of epsilon or the least predicted risk (docs/theory.md); public numbers only."""
-        regular = size * analysis.modulus
+        regular, epsilon, weight = size * analysis.modulus, privacy.epsilon, privacy.person.weight
 
         def cost(mu: float) -> float:
-            return analysis.log_det(max(mu, regular))[0]
+            return analysis.log_det(max(mu, regular), privacy.person)[0]
 
         near = 0.0
 
@@ -123,23 +123,24 @@ class ObjectivePerturbation:
 
         least = 0.0
         if self.reference_norm is None and quadratic.hinged(analysis):
-            least = quadratic.shared_added(cost, analysis.hessian_bound, regular, epsilon)
+            least = quadratic.shared_added(cost, weight * analysis.hessian_bound, regular, epsilon)
             if not quadratic.leaf_lengths(analysis).hinge:
                 return least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
-        free = analysis.strong_convexity(size, FREE * max(analysis.hessian_bound, regular) / epsilon)
+        free = analysis.strong_convexity(size, FREE * max(weight * analysis.hessian_bound, regular) / epsilon)
         noise = float(np.sqrt(law.square(free)))
         radius = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
         joint = isinstance(law, GaussianLaw)  # curvature may be free there, whatever its own supremum
         return max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
 
 
-def proof_steps(analysis: Analysis, adjacency: str, mu: float, found: Calibration) -> tuple[Derivation, ...]:
-    gradient, sensitivity = base.record_steps(analysis, adjacency)
+def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> tuple[Derivation, ...]:
+    gradient, sensitivity = base.record_steps(analysis, privacy)
     worst = analysis.log_det(mu)[1].derivation
     below = (worst,) if worst is not gradient.children[0] else ()
     values, how = {"J": found.jacobian, "at mu": mu}, f"sup log det(I + H/mu); {found.how}"
-    curvature = Derivation("curvature of one record", "", values, how, below)
+    whose = "one record" if privacy.most == 1 else f"a {privacy.unit}'s {privacy.most} records"
+    curvature = Derivation(f"curvature of {whose}", "", values, how, below)
     return gradient, sensitivity, curvature, *base.public_steps(analysis)
 
 

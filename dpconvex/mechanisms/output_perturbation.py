@@ -29,7 +29,7 @@ SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
 
 
 @dataclass(frozen=True)
-class OutputPerturbation:
+class OutputPerturbation(base.ForUnits):
     """Output perturbation with a choice of noise; the loss may have kinks.
 
     Parameters
@@ -75,7 +75,7 @@ class OutputPerturbation:
         if analysis.kink is not None:
             width = self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
-        sensitivity = smooth.sensitivity(privacy.adjacency)
+        sensitivity = smooth.sensitivity(privacy.adjacency, privacy.person)
         reach = sensitivity / mu * (1 + 1e-12)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return Certificate(
@@ -110,7 +110,7 @@ class OutputPerturbation:
         return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
-        reach = analysis.sensitivity(privacy.adjacency) / mu
+        reach = analysis.sensitivity(privacy.adjacency, privacy.person) / mu
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return self.law.square(analysis.form.space.dim, scale)
 
@@ -149,9 +149,9 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
 def derive(analysis: Analysis, privacy: Privacy, mu: float, width: float) -> Derivation:
     kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
     smoothing = (Derivation("smoothing of nonsmooth points", "", {"width": width}, kinks),) if width else ()
-    apart = {"G_adj / mu": analysis.sensitivity(privacy.adjacency) / mu}
+    apart = {"G_adj / mu": analysis.sensitivity(privacy.adjacency, privacy.person) / mu}
     answers = Derivation("distance of two exact answers", "", apart, "strong convexity and the optimality of both")
-    children = (*base.record_steps(analysis, privacy.adjacency), *smoothing, answers, *base.public_steps(analysis))
+    children = (*base.record_steps(analysis, privacy), *smoothing, answers, *base.public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

@@ -111,11 +111,11 @@ class PrivateWhitening:
         if not first > 0 or not gaussian_delta(epsilon, both) <= delta:
             return None
         share, paid = first**2 / (first**2 + own**2), left(privacy.epsilon, most)
-        noise = calibrated(name, ball, privacy.adjacency, first, epsilon=paid, share=share, composed=both)
+        noise = calibrated(name, ball, privacy, first, epsilon=paid, share=share, composed=both)
         return Stages(privacy, noise, fit)
 
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
-        part = Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
+        part = privacy.part(self.share * privacy.epsilon, self.share * privacy.delta)
         fit = second(privacy.minus(part))
         first = level(*for_both(part, 0.0, 0.0)) / SLACK
         if not first > 0:
@@ -123,7 +123,7 @@ class PrivateWhitening:
             remedy = "ask for a larger delta or a smaller epsilon, or leave whitening out"
             raise NotPrivate(why, f"delta = {privacy.delta:g}", remedy)
         paid = {"epsilon": part.epsilon, "delta": part.delta, "share": self.share}
-        return Stages(privacy, calibrated(name, ball, privacy.adjacency, first, **paid), fit)
+        return Stages(privacy, calibrated(name, ball, privacy, first, **paid), fit)
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,9 @@ def level(epsilon: float, delta: float) -> float:
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
 
 
-def calibrated(name: str, ball: Ball, adjacency: str, first: float, **paid: float) -> WhiteningNoise:
-    reach = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
+def calibrated(name: str, ball: Ball, privacy: Privacy, first: float, **paid: float) -> WhiteningNoise:
+    one = math.sqrt(2) if privacy.adjacency == "replace-one" else 1.0
+    reach = privacy.most * one * SLACK  # rows are whitened one by one, whatever they weigh
     facts: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "share", "composed"), 0.0) | paid
     facts |= {"field": name, "features": int(ball.dim), "radius": float(ball.radius)}
     noise = WhiteningNoise(level=first, sensitivity=reach, sigma=reach / first, **facts)

@@ -22,7 +22,7 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.base import Engine, Mechanism
+from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.clipped_descent import curvature
 from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
@@ -76,7 +76,7 @@ def ways(
     if whitening is True:
         if mechanism is None and not privacy.pure and few_statistics(form(), privacy):
             return [(SufficientStatistics.usual(privacy), first)]
-        return [(mechanism or clipped_steps(analysed(), plenty(form(), privacy, size)), first)]
+        return [(mechanism or clipped_steps(analysed(), privacy, plenty(form(), privacy, size)), first)]
     assert mechanism is not None
     if not (auto and ordinary):
         return [(mechanism, None)]
@@ -98,7 +98,7 @@ def best_for_size(
         whitens = worth_whitening(analysis, privacy, size)
         clips = whitens or worth_clipping(analysis, privacy, size)
         records = plenty(form(), privacy, size) if whitens else None
-        return [(clipped_steps(analysis, records), first if whitens else None)] if clips else []
+        return [(clipped_steps(analysis, privacy, records), first if whitens else None)] if clips else []
     except (DPConvexError, OverflowError):
         return []
 
@@ -190,18 +190,20 @@ def predicts_alike(template: Template, dim: int) -> bool:
     return once.shape == twice.shape and bool((np.abs(twice - 2 * once) <= 1e-9 * np.abs(once).max(initial=0.0)).all())
 
 
-def clipped_steps(analysis: Analysis, records: float | None = None) -> NoisyGradientDescent:
+def clipped_steps(analysis: Analysis, privacy: Privacy, records: float | None = None) -> NoisyGradientDescent:
     """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
     length, part, single = 0, PART, analysis.form.lengths.entries == 1
     if records is not None and curvature(analysis):
         length = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
         if single and records > PLENTY:
             length, part = LENGTH_STEPS, PART_OF_MANY
+    if privacy.unit is not None:  # Sums of a person's gradients that disagree grow with the root of their number
+        length, part = 0, part * math.sqrt(privacy.person.weight)
     return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
 
 
 @dataclass(frozen=True)
-class Automatic:
+class Automatic(ForUnits):
     """Whichever certified mechanism is foreseen to have the smallest excess risk; what `verify` and `solve` use by default."""
 
     def candidates(self, analysis: Analysis, delta: bool) -> tuple[Candidate, ...]:

@@ -77,7 +77,7 @@ class ResidualNoise:
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
         """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
-        spent = Privacy(epsilon, self.share * privacy.delta, privacy.adjacency)
+        spent = privacy.part(epsilon, self.share * privacy.delta)
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
@@ -93,10 +93,10 @@ class ResidualNoise:
         rest, spent = self.split(privacy)
         bare = mechanism.certify(analysis, rest, size)
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
-        records: float = largest_count(privacy.adjacency, bare.size)
+        records: float = largest_count(privacy, bare.size)
         if counting:
-            records += math.ceil(MARGINS * margin(counting))
-        own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
+            records += math.ceil(MARGINS * margin(counting, privacy.most))
+        own = spent.part(left(spent.epsilon, counting), spent.delta)
         tail = (2 if counting else 1) * tail_of(privacy.epsilon)
         found, noise, steps = hidden(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
         whole = replace(
@@ -121,7 +121,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     assert cover is not None
     if records <= cover.records:
         return certificate
-    spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
+    spent = certificate.privacy.part(cover.epsilon, cover.delta)
     bare = replace(certificate, derivation=certificate.derivation.children[0])
     tail = (2 if cover.counting else 1) * tail_of(certificate.epsilon)
     try:
@@ -273,18 +273,18 @@ def confirm(certificate: Certificate) -> None:
     cover.check()
     measurement(cover.noise, cover.scale)
     if cover.counting:
-        measurement(LAPLACE, laplace_count(cover.counting).scale)
+        measurement(LAPLACE, laplace_count(cover.counting, certificate.privacy.most).scale)
 
 
-def margin(counting: float) -> float:
-    """Return what integer noise for a count, with a scale of 1/epsilon, exceeds with a probability below 2^-100."""
-    return math.ceil(-math.log(TAIL) / counting * (1 + 1e-9))
+def margin(counting: float, most: int = 1) -> float:
+    """Return what integer noise for a count, with a scale of most/epsilon, exceeds with a probability below 2^-100."""
+    return math.ceil(-math.log(TAIL) / counting * most * (1 + 1e-9))
 
 
-def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None) -> float:
-    """Release a number that is at least the number of records, but for a probability of 2^-100."""
-    noisy = perturb(np.array([float(count)]), laplace_count(cover.counting), rng)
-    return float(noisy[0]) + margin(cover.counting)
+def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None, most: int = 1) -> float:
+    """Release a number that is at least the number of records, of which one moves by `most`, but for a probability of 2^-100."""
+    noisy = perturb(np.array([float(count)]), laplace_count(cover.counting, most), rng)
+    return float(noisy[0]) + margin(cover.counting, most)
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic_of, squares, weighted_sum
 from dpconvex.geometry.region import Region, slope_of
+from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
@@ -43,7 +44,7 @@ def largest_floor(
     if mu <= 0:
         return float(np.inf)
     form, feasible, kinks = analysis.form, analysis.form.feasible, kinks_of(analysis.form)
-    records = largest_count(certificate.privacy.adjacency, certificate.size) if records is None else records
+    records = largest_count(certificate.privacy, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate.size, certificate.added)
     radius = answer_radius(analysis, certificate, noise_bound, records)
     curved = certificate.size * (largest_eigenvalue(analysis) + bend_of(form, radius).rest)
@@ -98,7 +99,7 @@ def answer_radius(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
     """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound."""
-    records = largest_count(certificate.privacy.adjacency, certificate.size) if records is None else records
+    records = largest_count(certificate.privacy, certificate.size) if records is None else records
     mu, bound = certificate.strong_convexity, certificate.gradient_bound
     smooth = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     return minimiser_norm(smooth, mu, bound, certificate.size, certificate.added, records, noise_bound)
@@ -120,8 +121,9 @@ def minimiser_norm(
     return min(float(np.linalg.norm(start)) + reach, analysis.form.feasible.norm_bound)
 
 
-def largest_count(adjacency: str, size: int) -> int:
-    return size * (SURPLUS if adjacency == "add-remove" else 1)
+def largest_count(privacy: Privacy, size: int) -> int:
+    rows = privacy.most if privacy.keep == "weights" else 1  # where people are counted
+    return size * rows * (SURPLUS if privacy.adjacency == "add-remove" else 1)
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:

@@ -27,7 +27,7 @@ from dpconvex.core.summation import MOMENT_BLOCK
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, check_delta
+from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, ForUnits, check_delta, of_unit
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 
@@ -40,7 +40,7 @@ PART = 0.7
 
 
 @dataclass(frozen=True)
-class SufficientStatistics:
+class SufficientStatistics(ForUnits):
     """Release what a quadratic loss takes from the data, once; every fit is post-processing.
 
     The loss must be a quadratic function of the parameters with coefficients that are polynomials of the record's continuous
@@ -106,13 +106,14 @@ class SufficientStatistics:
             why = f"the loss takes {moments.count:,} numbers from the data, and 1 to {LARGEST:,} can be released"
             raise NotPrivate(why, form.template.losses[0], "use fewer features, or another mechanism")
         length = length_bound(moments, bases)
-        apart = difference_bound(moments, bases) if privacy.adjacency == "replace-one" else length
+        one = difference_bound(moments, bases) if privacy.adjacency == "replace-one" else length
+        apart = privacy.person.moves(one, length)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, apart)
-        how = "largest distance of the statistics of two records" if apart is not length else "one record's statistics"
+        how = "largest distance of the statistics of two records" if one is not length else "one record's statistics"
         steps = (
             Derivation("distinct moments", "", {"number": float(moments.count)}, "the loss is linear in their sums"),
             Derivation("length", "", {"of one record's statistics": length}, "products of the norms of the fields"),
-            Derivation("sensitivity", "", {"S": apart}, how),
+            Derivation("sensitivity", "", {"S": apart}, how + of_unit(privacy)),
         )
         return Certificate(
             privacy=privacy,

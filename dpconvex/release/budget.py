@@ -155,7 +155,15 @@ class Budget:
         if privacy.adjacency != self.privacy.adjacency:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
-        item = Entry(label, privacy, event, **origin(), dataset=str(self.dataset))
+        if privacy.unit != self.privacy.unit:
+            both = f"{label!r} protects a {privacy.unit or 'record'}, and the budget counts for a {self.privacy.unit or 'record'}"
+            raise TemplateError(f"Budget: {both}. Use one unit throughout.")
+        if privacy.most < self.privacy.most and privacy.keep in (None, "weights"):
+            both = f"{label!r} is about at most {privacy.most} records of a {privacy.unit}, the budget about {self.privacy.most}"
+            raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or which records to keep.")
+        item = Entry(
+            label, self.privacy.part(privacy.epsilon, privacy.delta), event, **origin(), dataset=str(self.dataset)
+        )
         if self.path is None and self._process != this_process():
             why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
             raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
@@ -281,7 +289,7 @@ def parsed(content: bytes, path: Path) -> tuple[Basic, list[Entry]]:
         try:
             spend = built(dict[str, Any], ledger.decoded(line))
             promise = {name: spend.pop(name, None) for name in ("epsilon", "delta")}
-            fields = {**spend, "privacy": {**promise, "adjacency": rule.total.adjacency}}
+            fields = {**spend, "privacy": {**rule.total.to_dict(), **promise}}
             entries.append(built(Entry, fields, {Event: event_of}))
         except ValueError as error:
             raise DPConvexError(f"{path}, line {position}: not a spend: a label and a guarantee ({error}).") from error

@@ -32,6 +32,7 @@ class DataEngine:
     batch: Batch
     size: int
     backend: Any
+    people: NDArray[np.int64] | None = None  # whose each record is, if guarantees are about people with several
 
     def problem(
         self, strong_convexity: float, linear: Array | None = None, added: float = 0.0, smoothing: float = 0.0
@@ -93,6 +94,8 @@ class DataEngine:
         return self._seen(self._losses.gradient(self._seen(theta)))
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        if self.people is not None and clip < math.inf:
+            return self._seen(self._losses.clipped_sums(self._seen(theta), clip, self.people))
         return self._seen(self._losses.clipped_gradient(self._seen(theta), clip, chosen))
 
     def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:

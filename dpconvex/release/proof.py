@@ -28,7 +28,7 @@ from dpconvex.core.expression import Constant, Expression, Field, Variable, post
 from dpconvex.core.record_domains import Ball
 from dpconvex.core.to_cvxpy import attribute_constraints
 from dpconvex.errors import MissingRule
-from dpconvex.language.privacy import left
+from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
 from dpconvex.mechanisms.gradient_descent import ROUNDING_SHARE
 from dpconvex.mechanisms.matrix_noise import best_structure
@@ -91,6 +91,8 @@ def exacts(values: Any) -> list[int | str]:
 
 def plain(value: Any) -> Any:
     """Return public numbers as JSON, exactly; what is infinite or missing is left out."""
+    if isinstance(value, Privacy):
+        value = value.to_dict()
     if is_dataclass(value):
         value = {item.name: getattr(value, item.name) for item in fields(value) if item.name not in LEFT_OUT}
     if isinstance(value, Mapping):

@@ -66,6 +66,8 @@ def recheck(release: Any, data: Mapping[str, Any], *, clip: bool = False) -> Rec
     """Compute again, from data as for `solve`, how far the answer was from the exact one: not private, for their owner."""
     if not getattr(release.certificate, "minimises", True):
         return Recheck("Not rechecked: the mechanism takes no minimiser of these data.")
+    if release.certificate.privacy.keep is not None:
+        return Recheck("Not rechecked: records were cut or weighted, and which ones is known to the fit alone.")
     if release not in KEPT:
         raise TemplateError("recheck: its noise is not known here, only of what a fit in `dp.rechecking()` returns.")
     problem, theta, tolerance = KEPT[release]

@@ -16,11 +16,13 @@ from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch
 from dpconvex.language.partitions import settled
+from dpconvex.language.people import People, for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, check_clip, counted, in_one_place
+from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import level, whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
@@ -54,6 +56,7 @@ def solve(
     residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
     checked: bool = False,
+    unit: ArrayLike | None = None,
 ) -> Release:
     """Fit a template privately: the answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
 
@@ -76,6 +79,8 @@ def solve(
         Name of the spend in the ledger.
     seed : int, optional
         For tests.  The release then says that it is not private.
+    unit : array_like, shape (n,), optional
+        Where the guarantee has a unit, an identifier for each record of whose it is; of partitions, in their order.
 
     Raises
     ------
@@ -84,8 +89,8 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
     """
-    method = Method(mechanism, residual_noise, whitening, checked)
-    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed)
+    method = Method(mechanism, residual_noise, whitening, checked, units=True)
+    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
@@ -103,6 +108,7 @@ def statistics(
     seed: int | None = None,
     residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
+    unit: ArrayLike | None = None,
 ) -> Statistics:
     """Release what a quadratic loss takes from the data, once: `Statistics.fit` then fits any template with the same loss.
 
@@ -117,7 +123,7 @@ def statistics(
     whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
         directions than in others.
-    data, size, clip, budget, entry, seed, residual_noise
+    data, size, clip, budget, entry, seed, residual_noise, unit
         As for `solve`.
 
     Examples
@@ -131,13 +137,13 @@ def statistics(
     >>> found.fit(dp.load("ridge_regression", features=2, regularization=10.0))
     Release(w (2,); spent: epsilon = 1, delta = 1e-06, replace-one)
     """
-    check_privacy("statistics", privacy)
+    check_privacy("statistics", privacy, units=True)
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    method = Method(chosen, residual_noise, whitening)
-    fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed)
-    found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip)
+    method = Method(chosen, residual_noise, whitening, units=True)
+    fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
+    found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
     return found
 
 
@@ -157,12 +163,22 @@ class Fit:
     seed: int | None
     workers: Any = None
     record: Any = None
+    unit: Any = None
+    people: People | None = None
 
     def __post_init__(self) -> None:
         for template in self.templates:
             check_template(template)
-        self.data = settled(self.data)
-        self.size = public_size(self.templates[0], self.data, self.privacy, self.size)
+        check_privacy("this", self.privacy, self.method.units)
+        self.templates = [for_promise(template, self.privacy) for template in self.templates]
+        self.data, self.source = settled(self.data), NoiseSource(self.seed)
+        check_unit(getattr(self.data, "schema", None), self.privacy.unit)
+        if self.privacy.unit is not None:
+            self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
+            self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
+        elif self.unit is not None:
+            raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
+        self.size = public_size(self.templates[0], self.data, self.privacy, self.size, self.people)
         check_clip(self.clip)
         self.backend = resolved(self.backend, *self.templates)
         check_place(self.data, self.backend)
@@ -170,7 +186,6 @@ class Fit:
             in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
             if not is_whole(self.workers, 1):
                 raise TemplateError(f"workers must be a positive number of fits at a time, not {self.workers!r}.")
-        self.source = NoiseSource(self.seed)
         self.record: Record = self.record or self.templates[0].record
         self.protected = self.privacy.adjacency == "add-remove"
 
@@ -206,15 +221,14 @@ class Fit:
         return found
 
     def run(self, fit: Proved, data: Any, source: NoiseSource) -> Release:
-        return run(fit, data, self.backend, source, self.clip)
+        return run(fit, data, self.backend, source, self.clip, self.people)
 
 
-def public_size(template: Template, data: Any, privacy: Privacy, size: int | None) -> int:
+def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
     """Return the public number of records, or refuse to take it from settled data that protect it."""
-    check_privacy("solve", privacy)
     check_whole("solve", 1, True, size=size)
     if privacy.adjacency == "replace-one":
-        records = counted(data)
+        records = counted(data) if people is None else people.size
         if size not in (None, records):
             why = f"size is {size}, but there are {records} records"
             raise TemplateError(f"solve: {why}; replace-one needs their number.")
@@ -226,28 +240,33 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
     return size
 
 
-def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
+def run(
+    fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False, people: People | None = None
+) -> Release:
     """Do what was proved, once; the guarantee must have been paid for."""
-    found = released(fit, data, backend, source, clip)
+    found = released(fit, data, backend, source, clip, people)
     release = found.fit() if isinstance(found, Statistics) else found
     keep(release)
     return release
 
 
-def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool) -> Release | Statistics:
+def released(
+    fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
+) -> Release | Statistics:
     """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
     Stage.name = "computing the private answer"
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     protected = fit.certificate.privacy.adjacency == "add-remove"
     if not isinstance(data, Batch):
         data = fit.template.record.validate(data, clip=clip, empty=protected)
-    batch, stages = data, fit.stages
-    if not protected and batch.size != fit.certificate.size:
-        both = f"there are {batch.size} records, and there were {fit.certificate.size} when the guarantee was made"
+    batch, stages = data if people is None else people.cut(data), fit.stages
+    records = batch.size if people is None else people.size
+    if not protected and records != fit.certificate.size:
+        both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
         remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
         raise DomainError(f"{both}; nothing is released. {remedy}.")
     if stages is None:
-        return covered(fit, fit.certificate, batch, backend, source)
+        return covered(fit, fit.certificate, batch, backend, source, people)
     noise, certificate = stages.noise, stages.fit
     moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
@@ -256,14 +275,14 @@ def released(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bo
         whitening = replace(whitening, least=usual_length(moment, whitening.matrix, noise.radius, certificate.size))
     else:
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
-    found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source)
+    found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source, people)
     whole = stages.whole(found.certificate)
     whole = replace(whole, advice=fit.certificate.advice, writer=fit.certificate.writer)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 
 
 def covered(
-    fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource
+    fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource, people: People | None
 ) -> Release | Statistics:
     """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
     template, mechanism, cover = fit.template, fit.mechanism, certificate.cover
@@ -271,7 +290,8 @@ def covered(
         mechanism = mechanism_of(certificate, form_of(template))
     analysis = analyse(template, mechanism)
     if cover is not None and cover.counting:  # noise depends on a bound on the records, which are counted privately
-        certificate = for_count(mechanism, analysis, certificate, bound_on_count(cover, batch.size, source.apart()))
+        most = bound_on_count(cover, batch.size, source.apart(), certificate.privacy.most)
+        certificate = for_count(mechanism, analysis, certificate, most)
         cover = certificate.cover
     assert cover is not None
     proof = {"certificate": certificate, **source.spending(certificate.privacy)}
@@ -282,7 +302,10 @@ def covered(
             raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
         values = perturb(noisy, cover, source.seeded)
         return Statistics(values, moments, fields_of(template), template=template, **proof)
-    engine = DataEngine(analysis, batch, certificate.size, backend)
+    if people is not None and isinstance(certificate, DescentCertificate):
+        people.check_together(batch)
+    whose = None if people is None else people.of
+    engine = DataEngine(analysis, batch, certificate.size, backend, whose)
     noisy = mechanism.run(analysis, certificate, engine, source.rng)
     # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
     theta = analysis.form.feasible.project(perturb(noisy, cover, source.seeded))

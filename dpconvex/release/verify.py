@@ -14,10 +14,12 @@ from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import Stage, once
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
-from dpconvex.language.privacy import Privacy, check_privacy, computable
+from dpconvex.language.people import for_promise
+from dpconvex.language.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_text import UNIT_COST
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
@@ -104,7 +106,7 @@ def verify(
     """
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
-    found = Method(mechanism, residual_noise, whitening, checked).prove(template, privacy, size).certificate
+    found = Method(mechanism, residual_noise, whitening, checked, units=True).prove(template, privacy, size).certificate
     return found if proof else replace(found, writer=None)
 
 
@@ -136,10 +138,14 @@ class Method:
     cover: ResidualNoise | None = None
     whitening: Whitened = None
     checked: bool = False
+    units: bool = False  # whether who asks can protect people with several records
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
         Stage.name = "proving"
+        check_privacy("this", privacy, self.units)
+        check_template(template)
+        template = for_promise(template, privacy)
         if not isinstance(self.checked, bool):
             raise TemplateError(f"verify: checked must be True or False, not {self.checked!r}.")
         if not self.checked:
@@ -147,7 +153,6 @@ class Method:
         return replayed(partial(self._proved, template, size=size), privacy)
 
     def _proved(self, template: Template, privacy: Privacy, size: int) -> Proved:
-        check_privacy("verify", privacy)
         if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
             raise TemplateError(f"verify: size must be a positive integer, not {size!r}, of at most 2^53.")
         check_records_matter(template)
@@ -158,9 +163,22 @@ class Method:
             raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {self.cover!r}.")
         found, way = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
+        if privacy.most > 1:
+            found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
             return found
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
+
+    def _cost_of_unit(self, found: Proved, privacy: Privacy) -> str:
+        """Say, before anything is paid, what a person's further rows cost."""
+        one, size = replace(privacy, most=1), found.certificate.size
+        with suppress(DPConvexError, OverflowError):
+            plain, way = self._chosen(found.template, one, size)
+            plain = plain or certified(found.template, one, size, *way, self.cover or ResidualNoise())
+            times = found.certificate.expected_noise / plain.certificate.expected_noise
+            if plain.certificate.perturbed == found.certificate.perturbed:
+                return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
+        return ""
 
     def way(self, template: Template, privacy: Privacy, size: int) -> Way:
         return self._chosen(template, privacy, size)[1]
@@ -212,6 +230,8 @@ def certified(
     first: PrivateWhitening | None,
     cover: ResidualNoise,
 ) -> Proved:
+    if privacy.unit is not None and not getattr(mechanism, "units", False):
+        raise not_for_units(f"the mechanism {type(mechanism).__name__}", privacy)
     try:
         analysis = analyse(template, mechanism)
     except NotPrivate:

@@ -137,7 +137,10 @@ def test_one_record_moves_exact_sums_by_its_squared_length():
         changed = x.copy()
         changed[k] = 2.0 * np.eye(5)[k % 5]
         apart = max(apart, float(np.linalg.norm((whole - second_moment(changed, 5, 2.0)).astype(float))) / LEVELS**2)
-    bounds = [calibrated("x", dp.Ball(5), adjacency, 1.0).sensitivity for adjacency in ("add-remove", "replace-one")]
+    bounds = [
+        calibrated("x", dp.Ball(5), dp.Privacy(1.0, adjacency=adjacency), 1.0).sensitivity
+        for adjacency in ("add-remove", "replace-one")
+    ]
     assert 0.99 * bounds[0] <= longest <= bounds[0]
     assert 0.99 * bounds[1] <= apart <= bounds[1]
     assert (second_moment(np.zeros((0, 5)), 5, 2.0) == 0).all()

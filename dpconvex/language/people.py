@@ -1,0 +1,104 @@
+"""Whose the records are: identifiers as numbers, at most so many records of each unit, and weights (docs/unit.md).
+
+Identifiers are looked at before anything is paid: under replace-one, the number of records that are kept is public.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.arrays import frozen
+from dpconvex.core.from_cvxpy import field_of
+from dpconvex.core.record_domains import Box
+from dpconvex.core.runtime import once
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Record, in_one_place
+from dpconvex.language.tables import is_missing
+from dpconvex.language.template import Template
+from dpconvex.language.validation import label_entries
+
+WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Whose each record is, in numbers from 0, shape (n,), and which records are kept."""
+
+    of: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+    weighted: bool
+
+    @classmethod
+    def read(cls, privacy: Privacy, given: Any, records: int, rng: np.random.Generator) -> Self:
+        """Read identifiers, one for each of so many records, and refuse units of more records than declared, or cut them."""
+        unit = privacy.unit
+        if given is None:
+            raise TemplateError(f"unit: pass an identifier of the {unit} for each record, as unit=.")
+        if isinstance(given, str | bytes | Mapping) or len(np.shape(given)) != 1 or len(given) != records:
+            raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
+        entries = label_entries("unit", given)
+        if any(map(is_missing, entries)):
+            raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
+        known: dict[Any, int] = {}
+        of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
+        keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
+        order = np.lexsort((keys, of))
+        counts = np.bincount(of, minlength=len(known))
+        rank = np.empty(records, dtype=np.int64)
+        rank[order] = np.arange(records) - np.repeat(np.cumsum(counts) - counts, counts)
+        kept = rank < privacy.most
+        if not kept.all() and privacy.keep not in ("first", "random"):
+            why = f"a {unit} has more records than the {privacy.most} that were declared"
+            raise DomainError(
+                f"unit: {why}; nothing was spent. Declare more, or keep some: Privacy(..., keep='random')."
+            )
+        return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
+
+    @property
+    def size(self) -> int:
+        """What is counted: records that are kept, or people, if records are weighted."""
+        return len(np.unique(self.of)) if self.weighted else len(self.of)
+
+    def cut(self, batch: Batch) -> Batch:
+        if batch.size != len(self.kept):
+            raise DomainError("there are other records than identifiers; nothing is released. Data must not change.")
+        return batch if self.kept.all() else batch.chosen(self.kept)
+
+    def check_together(self, batch: Batch) -> None:
+        """Refuse partitions that a person's records are spread over, where their sums are clipped."""
+        if not isinstance(batch, PartitionedBatch):
+            return
+        where = np.repeat(np.arange(len(batch.sizes)), batch.sizes)
+        if len(np.unique(np.stack([self.of, where]), axis=1)[0]) > len(np.unique(self.of)):
+            why = "the records of a unit lie in several partitions, and the sum of their gradients is clipped"
+            raise DomainError(f"unit: {why}; nothing is released. Make partitions by unit, or take another mechanism.")
+
+    def with_weights(self, data: Any) -> Any:
+        """Return data with a weight for each record: one over the number of its person's records, rounded down."""
+        in_one_place('keep="weights"', data, "pass arrays, or ask for no weights")
+        counts = np.bincount(self.of)
+        each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
+        return {**{name: data[name] for name in data.keys()}, WEIGHT: each[self.of]}  # noqa: SIM118
+
+
+def for_promise(template: Template, privacy: Privacy) -> Template:
+    """Return the template that is fitted: with weights, if the guarantee has them."""
+    plain = privacy.keep != "weights" or WEIGHT in template.record.fields
+    return template if plain else weighted(template)
+
+
+@once
+def weighted(template: Template) -> Template:
+    """Return the template of weighted records: their loss times a weight between 0 and 1."""
+    extra = Record(**{WEIGHT: Box(0.0, 1.0)})
+    record, weight = copy(template.record), field_of(extra.parameters[WEIGHT])
+    more = {name: {**getattr(record, name), **getattr(extra, name)} for name in ("fields", "continuous", "parameters")}
+    record.__dict__.update({name: MappingProxyType(values) for name, values in more.items()})
+    return template.with_parts(record=record, losses=tuple(weight * loss for loss in template.losses))
