@@ -317,6 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true", help="one seed and fewer records (minutes)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", nargs="*", help="which data sets of the tasks; all by default")
+    parser.add_argument("--epsilons", nargs="*", type=float, help="instead of the usual ones")
     parser.add_argument("--adjacency", default="add-remove", choices=["add-remove", "replace-one"], help="in `tables`")
     parser.add_argument("--environment", type=Path, help="where DP-EBM's packages are or will be")
     parser.add_argument("--fashion", type=Path, help="the folder of Fashion-MNIST's files")
@@ -328,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for task in given.tasks or TASKS:
         compare, names = TASKS[task]
         measures, found = MEASURES[task], {}
-        epsilons = (SMALL_EPSILONS if given.small else EPSILONS).get(task, (0.3, 1.0, 3.0, 8.0))
+        epsilons = given.epsilons or (SMALL_EPSILONS if given.small else EPSILONS).get(task, (0.3, 1.0, 3.0, 8.0))
         print(f"\n| {task} | ε | method | {' | '.join(measures)} |\n|{'---|' * (3 + len(measures))}")
         notes = []
         for name, epsilon in product([name for name in names if name in (given.data or names)], epsilons):

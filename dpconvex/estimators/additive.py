@@ -151,6 +151,8 @@ class Additive(Private):
             if monotone or curvature:
                 slopes = np.diff(root[: len(knots)], axis=0) / np.diff(knots)[:, None]
                 bends = curvature * np.diff(slopes, axis=0)
+                if curvature:  # where slopes are in order, the least of them says what all do
+                    slopes = slopes[:1] if monotone * curvature > 0 else slopes[-1:]
                 rows = np.concatenate([monotone * slopes] * abs(monotone) + [bends] * abs(curvature))
             parts.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
         return np.asarray(block_diag(*parts))

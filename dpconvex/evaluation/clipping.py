@@ -20,6 +20,7 @@ LEFT, MOST_NUMBERS = 1e-14, 2**24
 # What rounding can take off a squared norm is added to it, so much for each term of its sums: a norm may be a little too large,
 # never too small.
 SLACK = 2.0**-50
+UNDERFLOW = 1e-300  # What squares of monomials can lose below the smallest numbers; next to the square of no clip
 WRITTEN = 2**21  # So many numbers of gradients are written down at a time
 
 
@@ -93,7 +94,7 @@ class Norms:
     def lengths(self, design: Design, block: Block) -> Array:
         """Return ``m' D m`` for each record, or once where all have the same."""
         squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
-        return design.forward(squared, self.monomials[None], product_apart)[0]
+        return design.forward(squared, self.monomials[None], product_apart)[0] + UNDERFLOW
 
     def squares(self, gradient: Array, lengths: Array | None) -> Array:
         plain = np.einsum("fn,fn->n", gradient, gradient)

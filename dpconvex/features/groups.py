@@ -15,7 +15,7 @@ from dpconvex.features.transformers import LearnsNothing
 from dpconvex.language.columns import at_once
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
-INSIDE = 1 - 1e-6
+SMALLEST, INSIDE = 1e-300, 1 - 1e-6
 
 
 @dataclass(eq=False, repr=False)
@@ -60,6 +60,8 @@ class GroupNormalizer(LearnsNothing):
                 parts /= spread
             for row in start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))):
                 refuse("GroupNormalizer: row", int(row), rows[row])
+            largest = np.abs(parts).max(axis=(1, 2), keepdims=True)  # whose square may be no number
+            parts /= np.where(largest > SMALLEST, largest, np.inf)
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
             parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
             result[start : start + step] = parts.reshape(-1, rows.shape[1])

@@ -23,6 +23,7 @@ Array = NDArray[Any]  # of double or extended precision
 DIRECTIONS = 12  # Rounding is looked at in so many directions
 # Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
 FINE, WHOLE = 240, 1074
+NEARS = 1e-6, 1e-10, 1e-14  # Rows that are so near, next to the size of a point, are taken to hold with equality
 
 
 class Smooth(Protocol):
@@ -70,8 +71,10 @@ def certified_distance(
     residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
     ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
     if region.is_polyhedral and spaces:
-        exact = (exactly(region, x, blocks[0], spaces[0].z, near) for near in (1e-6, 1e-10, 1e-14))
-        ends.append(next((found for found in exact if found is not None), ends[0]))
+        exact = (exactly(region, x, blocks[0], spaces[0].z, near) for near in NEARS)
+        units = 4 * UNIT * float(np.linalg.norm(x.astype(float)))
+        fine = (found for point, *found in exact if float(np.linalg.norm(point - x.astype(float))) <= units)
+        ends.append(next(((left, off) for left, off in fine), ends[0]))
     gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
     rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
     share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
@@ -114,11 +117,10 @@ def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Arr
     return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
 
 
-def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[float, float] | None:
+def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[Array, float, float]:
     """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
 
-    Returns what is left of the half-space there, and how far the point is from the solutions of the equations; None if the point
-    is farther from x than rounding explains.
+    Returns the point, rounded, what is left of the half-space there, and how far it is from the solutions of the equations.
     """
     equations, values = region.system
     count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
@@ -140,11 +142,11 @@ def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tu
         share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], UNIT)), FINE) + 1
         point = point + ((share * (inner - point)) >> FINE)
     slack = left(point)[count:]
-    moved = np.array([float(Fraction(v, 2**FINE)) for v in point]) - x.astype(float)
-    if (slack < 0).any() or not float(np.linalg.norm(moved)) <= 4 * UNIT * size:
-        return None
+    rounded = np.array([float(Fraction(v, 2**FINE)) for v in point])
+    if (slack < 0).any():
+        return rounded, np.inf, np.inf
     off = float(np.linalg.norm(left(point)[:count])) + unit * (count + 1)
-    return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
+    return rounded, float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
 
 
 def multiples(numbers: Array | float, bits: int) -> Any:

@@ -14,7 +14,7 @@ from scipy.linalg import lstsq
 
 from dpconvex.core.to_cvxpy import clarabel_answer
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
-from dpconvex.geometry.certificates import Certified, Smooth, certified_distance
+from dpconvex.geometry.certificates import NEARS, Certified, Smooth, certified_distance, exactly
 from dpconvex.geometry.convex_sets import UNIT, smat, svec
 from dpconvex.geometry.region import Region
 
@@ -105,6 +105,12 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
+    # Where sides meet in a sharp corner, what was brought in is far from it in units of its last place.
+    for corner in NEARS if best.distance > tolerance and region.is_polyhedral and known and count else ():
+        x, *_ = exactly(region, region.on_hull(best.point), blocks[0], np.maximum(known[0], 0.0), corner)
+        _, gradient = function.value_and_gradient(x)
+        distance = certified_distance(function, region, x, gradient, blocks, known)
+        best = min(best, Certified(x, distance), key=lambda one: one.distance)
     return best
 
 

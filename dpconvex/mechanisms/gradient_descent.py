@@ -28,7 +28,7 @@ from dpconvex.noise.samplers import SPHERICAL, in_subspace
 GAUSSIAN = SPHERICAL["gaussian"]
 SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by
 FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
-LARGEST_CLIP = 1e100  # Squares of norms near the clip neither underflow nor overflow
+LARGEST_CLIP = 1e75  # Squares of norms near the clip neither underflow nor overflow, nor do factors of those
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 # With steps for the length, and more records for each parameter and unit of the level than this, a part of the others is averaged
@@ -108,7 +108,7 @@ class NoisyGradientDescent(base.ForUnits):
             why = "length_steps must be fewer than steps, beside a `clip` and without sampling"
             raise TemplateError(f"NoisyGradientDescent: {why}, not {self.length_steps}.")
         if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
-            raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-100 to 1e100, not {self.clip!r}.")
+            raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-75 to 1e75, not {self.clip!r}.")
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
                 raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")

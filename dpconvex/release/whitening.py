@@ -77,7 +77,7 @@ class Whitening:
         grid = max(2.0 ** (math.ceil(math.log2(self.radius)) - WHITENED_BITS), math.ulp(0.0))
         for block in blocks(rows, max(BLOCK // len(self.matrix), 1)):
             largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
-            # What is too small to be divided by counts as nothing.
+            largest = largest.astype(float)  # What is too small to be divided by counts as nothing.
             scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
             turned = np.asarray(in_levels(block, scale) @ (self.matrix.T * FINE))
             least = self.least * FINE * scale

@@ -218,6 +218,16 @@ def test_copies_pickles_and_pictures(shaped, tmp_path):
         plots.shapes({})
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
+    table = {"b": np.linspace(-3, 3, 1500)}
+    schema = dp.Schema({"b": (-3, 3)}, "y", ["n", "p"])
+    shapes = {"monotone": {"b": "decreasing"}, "curvature": {"b": "convex"}}
+    model = dp.AdditiveClassifier(schema, epsilon=1.0, classes=("n", "p"), seed=seed, **shapes)
+    curve = model.fit(table, np.where(table["b"] > 0, "p", "n")).shapes_["b"]
+    assert (np.diff(curve.values) <= 0).all()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -155,6 +155,17 @@ def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most():
         assert np.linalg.norm(found) <= 1.0
 
 
+@pytest.mark.parametrize("clip", [1e-75, 1.0])
+def test_squares_that_underflow_leave_no_gradient_longer_than_the_clip(clip):
+    w = cp.Variable(2, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(2), y=dp.Box(-1e75, 1e75)), lambda x, y: cp.square(x @ w - y), 0.0)
+    batch = template.record.validate({"x": [[1e-162, 0.0], [1e-140, 0.0]], "y": [1e75, 1e75]})
+    found = BatchedLoss(template, Space(template.variables), batch).clipped_gradient(np.zeros(2), clip)
+    assert np.linalg.norm(found) <= 2 * clip
+    with pytest.raises(dp.TemplateError, match="from 1e-75"):
+        dp.NoisyGradientDescent(clip=1e-99)
+
+
 def clipped_each(monkeypatch, template, batch, rows, theta):
     """Clipped gradients of some records, and their slopes along theta, as they are added up, in the order of the rows."""
     fields = {name: column[rows] for name, column in batch.fields.items()}

@@ -315,6 +315,12 @@ def test_options_are_described():
             assert f"\n    {name} : " in inspect.getdoc(kind).replace("\n", "\n    ")
 
 
+@pytest.mark.parametrize("size", [1e-170, 1.7e-164, 1e-20, 1.0, 1e150])
+def test_normalised_rows_are_at_most_1_long_whatever_their_size(size):
+    rows = dp.GroupNormalizer().transform([[0.0, size], [size, -size]])
+    assert 0.99 < np.linalg.norm(rows, axis=1).min() <= np.linalg.norm(rows, axis=1).max() <= 1
+
+
 # Public preconditioners
 
 
@@ -331,6 +337,9 @@ def test_public_records_become_round():
     single = maps.transform(np.float32(public))
     assert single.dtype == np.float32
     assert np.linalg.norm(np.float64(single), axis=1).max() <= 1
+    small = np.float32(1e-35) * np.float32(public)
+    assert maps.transform(small) == pytest.approx(single, abs=1e-4)
+    assert not maps.transform(np.zeros((1, 5), np.float32)).any()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = make_pipeline(maps, dp.LogisticRegression(epsilon=3.0, delta=1e-5, seed=0))
