@@ -120,9 +120,9 @@ class NoisyQuadratic:
         for mine, block in self.parts:
             values, vectors = np.linalg.eigh(block)
             more = share * self.edge(mine) if ridge is None else ridge
-            blocks.append((vectors * (np.maximum(values, 0.0) + more)) @ vectors.T)
+            blocks.append(sp.csr_array((vectors * (np.maximum(values, 0.0) + more)) @ vectors.T))
         back = np.argsort(np.concatenate([mine for mine, _ in self.parts]))
-        return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]
+        return sp.block_diag(blocks, format="csr")[back][:, back]
 
 
 def components(matrix: Any) -> list[Indices]:
