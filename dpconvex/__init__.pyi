@@ -79,6 +79,7 @@ from .release.bounded import (
     verify_bounded as verify_bounded,
 )
 from .release.budget import Budget as Budget
+from .release.intervals import intervals as intervals
 from .release.recheck import rechecking as rechecking
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics

@@ -41,7 +41,9 @@ ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 # Files that speak CVXPY: the reader and the bridge to conic solvers, which may look at atoms, and where users write it.
 LOOK_AT_ATOMS = {f"dpconvex.core.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
 WRITTEN_IN = {f"dpconvex.language.{n}" for n in ("record", "template", "batch_program")}
-SPEAK_CVXPY = LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.solvers.conic", "dpconvex.release.bounded"}
+SPEAK_CVXPY = (
+    LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.solvers.conic", "dpconvex.release.bounded", "dpconvex.release.intervals"}
+)
 ATOMS = {"atoms", "constraints", "expressions"}
 
 

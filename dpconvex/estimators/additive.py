@@ -29,6 +29,7 @@ from dpconvex.mechanisms.certificate import DescentCertificate
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.solve import solve, statistics
 from dpconvex.release.statistics import Statistics
+from dpconvex.release.whitening import typical_length
 
 # What a shape asks of the slopes of a curve: the sign of them, or of their differences.
 MONOTONE = {"increasing": 1, "decreasing": -1}
@@ -295,17 +296,6 @@ class AdditiveClassifier(
         """Return probabilities of both classes, shape (n, 2); costs no privacy."""
         scores = self._scores(X)
         return np.stack([expit(-scores), expit(scores)], axis=1)
-
-
-def typical_length(matrix: Array, sigma: float, size: float) -> float:
-    """Return about the root mean square of ``|A x|``, A the matrix that records of length 1 were whitened by.
-
-    It is ``(S + r)^(-1/2)`` but for a factor; S, the noisy second moment, has about the trace `size`, and r is public.
-    """
-    edge = sigma * np.sqrt(2 * len(matrix))
-    squares = np.linalg.eigvalsh(matrix @ matrix.T)
-    factor = (size + len(matrix) * edge) / np.sum(1 / squares)
-    return float(np.sqrt(np.sum(np.maximum(factor - edge * squares, 0.0)) / size))
 
 
 class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):

@@ -179,7 +179,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             noise_errors=found.noise_errors * unit,
             lower=found.lower * unit + shift,
             upper=found.upper * unit + shift,
-            residual_deviation=found.residual_deviation * unit,
+            residual_deviation=(found.residual_deviation or 0.0) * unit,
         )
 
     @property

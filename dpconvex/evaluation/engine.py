@@ -150,7 +150,9 @@ class Engine:
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
-    def _slopes(self, forms: Array, block: Records, plan: Plan, product: Product = product) -> tuple[Array, Array]:
+    def _slopes(
+        self, forms: NDArray[Any], block: Records, plan: Plan, product: Product = product
+    ) -> tuple[Array, Array]:
         """Losses of a block's records, and their gradients by the forms, shape (forms, records), at forms, maybe complex."""
         forms = np.broadcast_to(forms, (len(forms), plan.size)) if self.design.columns else forms
         losses, slopes = np.empty(plan.size, forms.dtype), np.empty((len(forms), plan.size), forms.dtype)
@@ -236,8 +238,10 @@ class Engine:
         return np.asarray(total.value)
 
     def each_gradient(self, theta: Array) -> Array:
-        """Gradients of all records, shape (records, dim), then, of losses of one score, what squares to their Hessians; no bit of
-        one record depends on others."""
+        """Gradients of all records, shape (records, dim), then, of losses of one score, what squares to their Hessians.
+
+        No bit of one record depends on others.
+        """
         coefficients, found = self._coefficients(theta), []
         for start in range(0, self.batch.size, FEWEST):
             some = np.arange(start, min(start + FEWEST, self.batch.size))
@@ -246,7 +250,7 @@ class Engine:
                 forms = self.design.forward(block, coefficients, product_apart)
                 slopes = [self._slopes(forms, block, plan, product_apart)[1]]
                 if len(forms) == 1:
-                    bent = self._slopes(forms + 1j * STEP, block, plan, product_apart)[1].imag / STEP
+                    bent = self._slopes(np.asarray(forms + 1j * STEP), block, plan, product_apart)[1].imag / STEP
                     slopes.append(np.sqrt(np.maximum(bent, 0.0)))
             table = self.design.table(block, plan.size).T[None]
             parts = [self.form.map.T @ (one[:, None] * table).reshape(self.form.map.shape[0], -1) for one in slopes]

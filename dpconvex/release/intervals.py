@@ -1,44 +1,50 @@
 """Confidence intervals around a released fit: one private Newton step from it, and the sandwich (docs/theory.md, section 22)."""
 
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.stats import norm
 
-from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.moments import turned_parameters
 from dpconvex.core.arrays import Array
-from dpconvex.core.record_domains import Ball
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
+from dpconvex.core.record_domains import Ball
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import form_of as leaves_of
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, in_one_place
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit, released
-from dpconvex.release.statistics import CLEAR, Coefficients, Statistics, names
+from dpconvex.release.statistics import Coefficients, Statistics, names
 from dpconvex.release.verify import Method, analyse, form_of
+from dpconvex.release.whitening import typical_length
 
 WEIGHT = 3.0  # Of the sum of gradients, beside both second moments
+CLEAR = 3.0  # The Hessian's least eigenvalue is at least so many times as large as that of noise
+FIRST = 0.3  # Share of the first of two steps, which brings the second near enough
 
 
 @lru_cache(maxsize=64)
 def newton_template(dim: int, steep: float, bent: float) -> Template:
-    """Return the learner whose statistics are a Newton step's: of gradients, and of what squares to the Hessian (0: gradients)."""
+    """Return the learner whose statistics are those of a Newton step, and of a sandwich, which is as long as the Hessian."""
     step, spread = cp.Variable(dim, name="step"), cp.Variable(dim, name="spread")
     own = {"bend": Ball(dim, radius=bent)} if bent else {}
 
     def loss(slope: cp.Expression, bend: cp.Expression | None = None) -> cp.Expression:
-        squares = cp.square(slope @ spread) / 2
+        squares = cp.square(slope @ spread) * ((bent / steep) ** 2 if bent else 1) / 2
         return squares + slope @ step + (cp.square(bend @ step) / 2 if bent else 0)
 
-    return Template(record=Record(slope=Ball(dim, radius=steep), **own), loss=loss, regularizer=0 * cp.sum_squares(step))
+    return Template(
+        record=Record(slope=Ball(dim, radius=steep), **own), loss=loss, regularizer=0 * cp.sum_squares(step)
+    )
 
 
 def intervals(
@@ -56,10 +62,10 @@ def intervals(
 ) -> Coefficients:
     """Estimate the parameters that minimise the expected loss, with intervals for sampling and noise; this is paid for.
 
-    One Newton step from the released fit, of a private gradient and Hessian: without regularization, and wherever the fit came from
-    (any mechanism, clipped, whitened).  Intervals are those of the sandwich, and of the noise, which is known.  They hold for many
-    records (van der Vaart 1998, section 5.7, one-step estimators), near the fit, and where the noise on the Hessian is small next
-    to it; else they are refused, after payment, by what was released.
+    Two Newton steps from the released fit, of private gradients and Hessians: they take off what regularization and noise did,
+    wherever the fit came from (any mechanism, clipped, whitened).  Intervals are those of the sandwich, and of the noise, whose
+    law is known (docs/theory.md, section 22).  They hold for many records, and where noise on the Hessian is small next to it;
+    else they are refused, after payment, by what was released.
 
     Parameters
     ----------
@@ -75,21 +81,66 @@ def intervals(
     data, size, clip, budget, entry, seed
         As for `solve`.
 
-    Returns
-    -------
-    Coefficients
-
     Raises
     ------
     NotConverged
-        If no intervals hold.
+        If no intervals hold; the fit stands.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-0.7, 0.7, (20_000, 2))
+    >>> data = {"x": X, "y": np.where(X[:, 0] + 0.5 * rng.logistic(size=20_000) > 0, 1, -1)}
+    >>> learner, privacy = dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6)
+    >>> fit = dp.solve(learner, data, privacy, seed=1)
+    >>> found = dp.intervals(learner, fit, data, privacy, seed=2)
+    >>> (found.lower < [2.0, 0.0]).all() and (found.upper > [2.0, 0.0]).all()  # what is true here
+    np.True_
     """
     if not (is_real(confidence) and 0 < confidence < 1):
         raise TemplateError(f"intervals: confidence must be a number between 0 and 1, not {confidence!r}.")
     check_privacy("intervals", privacy)
-    space, start = Space(template.variables), start_of(template, release)
-    statistics = step_statistics(template, start, data, privacy, size, clip, budget, entry, seed)
-    return newton_step(statistics, space, start, confidence)
+    start, analysis = start_of(template, release), analyse(template)
+    leaves, basis = leaves_of(template, analysis.form.space), analysis.form.basis.toarray()
+    steep, bent = analysis.gradient_bound, np.sqrt(analysis.hessian_bound) if leaves.forms == 1 else 0.0
+    if not np.isfinite(bent):
+        raise NotPrivate("the loss has kinks, and no Hessian", template.losses[0], "smooth it")
+    tuple(names(analysis.form.space))  # refuses what has none
+    method = Method(SufficientStatistics("gamma" if privacy.pure else "gaussian", WEIGHT))
+    step = newton_template(basis.shape[1], float(steep), float(bent))
+    fit = Fit(data, privacy, [step], method, None, size, clip, budget, entry, seed, record=template.record)
+    in_one_place("intervals", fit.data, "pass arrays")
+    part = privacy.part(FIRST * privacy.epsilon, FIRST * privacy.delta)
+    stages = [method.prove(step, share, fit.size) for share in (part, privacy.minus(part))]
+    fit.check(*stages)
+    fit.pay()
+    engine = Engine(leaves, template.record.validate(fit.data, clip=clip, empty=fit.protected))
+    for stage in stages:
+        slopes, bends = np.split(engine.each_gradient(start), [len(start)], axis=1)
+        mapped = {"slope": slopes @ basis} | ({"bend": bends @ basis} if bent else {})
+        sums: Any = released(stage, mapped, None, fit.source, True)
+        found = newton_step(sums, basis, (steep / bent) ** 2 if bent else 0.0)
+        if stage is stages[0]:
+            start = start + basis @ found.step
+    if not found.clear > CLEAR:
+        why = (
+            f"the least curvature is {found.clear:.3g} times what noise alone makes, and {CLEAR:g} times are asked for"
+        )
+        raise NotConverged(f"intervals: {why}. More records, a larger epsilon or fewer features help; the fit stands.")
+    estimates, errors = start + basis @ found.step, np.sqrt(found.of_noise + found.of_records)
+    reach = errors * float(norm.isf((1 - confidence) / 2))
+    return Coefficients(
+        names=tuple(names(analysis.form.space)),
+        estimates=estimates,
+        standard_errors=errors,
+        noise_errors=np.sqrt(found.of_noise),
+        lower=estimates - reach,
+        upper=estimates + reach,
+        confidence=float(confidence),
+        residual_deviation=None,
+        spent=privacy if seed is None else None,
+    )
 
 
 def start_of(template: Template, release: Release) -> Array:
@@ -98,69 +149,37 @@ def start_of(template: Template, release: Release) -> Array:
     if not form.feasible.is_space:
         raise TemplateError("intervals: constraints bend the law of the answer; only free parameters have intervals.")
     theta = space.pack(release.parameters)
-    if release.whitening is not None:
-        theta = release.whitening.unturned(form, theta)
-    return theta
+    whitening, certificate = release.whitening, release.certificate
+    if whitening is None or not isinstance(certificate, Certificate) or certificate.whitening is None:
+        return theta
+    typical = typical_length(whitening.matrix, certificate.whitening.sigma, certificate.size)
+    return np.asarray(turned_parameters(form, whitening.field, whitening.matrix / typical) @ theta)
 
 
-def step_statistics(
-    template: Template,
-    start: Array,
-    data: object,
-    privacy: Privacy,
-    size: int | None,
-    clip: bool,
-    budget: Budget | None,
-    entry: str,
-    seed: int | None,
-) -> Statistics:
-    analysis: Analysis = analyse(template)
-    leaves = leaves_of(template, analysis.form.space)
-    bent = float(np.sqrt(analysis.hessian_bound)) if leaves.forms == 1 else 0.0
-    if not np.isfinite(bent):
-        raise NotPrivate("the loss has kinks, and no Hessian", template.losses[0], "smooth it")
-    step = newton_template(analysis.form.space.dim, analysis.gradient_bound, bent)
-    method = Method(SufficientStatistics("gamma" if privacy.pure else "gaussian", WEIGHT))
-    fit = Fit(data, privacy, [step], method, None, size, clip, budget, entry, seed, record=template.record)
-    in_one_place("intervals", fit.data, "pass arrays")
-    proved = fit.proved_and_paid()
-    batch = template.record.validate(fit.data, clip=clip, empty=fit.protected)
-    found = Engine(leaves, batch).each_gradient(start)
-    dim = len(start)
-    mapped = {"slope": found[:, :dim]} | ({"bend": found[:, dim:]} if bent else {})
-    sums = released(proved, mapped, None, fit.source, True)
-    assert isinstance(sums, Statistics)
-    return sums
+class Step(NamedTuple):
+    """A Newton step, in the basis, the variances of coordinates, and the least curvature over what noise alone makes."""
+
+    step: Array
+    of_noise: Array
+    of_records: Array
+    clear: float
 
 
-def newton_step(statistics: Statistics, space: Space, start: Array, confidence: float) -> Coefficients:
-    noisy, dim = statistics.quadratic(), len(start)
+def newton_step(statistics: Statistics, basis: Array, scale: float) -> Step:
+    """Return what the statistics of a step say; `scale` is that of the second moment of gradients, 0 if it is the Hessian."""
+    noisy, dim = statistics.quadratic(), basis.shape[1]
     q, size = noisy.hessian.toarray(), statistics.certificate.size
-    spread = q[dim:, dim:]
-    several = not q[:dim, :dim].any()
-    hessian, places = (spread, np.arange(dim, 2 * dim)) if several else (q[:dim, :dim], np.arange(dim))
+    spread = q[dim:, dim:] * (scale or 1.0)
+    hessian, places = (q[:dim, :dim], np.arange(dim)) if scale else (spread, np.arange(dim, 2 * dim))
     values, vectors = np.linalg.eigh(hessian)
     edge = noisy.edge(places)
-    if not values[0] > CLEAR * edge:
-        why = f"the least curvature is {values[0]:.3g}, of which noise alone makes about {edge:.3g}"
-        raise NotConverged(f"intervals: {why}. More records, a larger epsilon or fewer features help; the fit stands.")
-    inverse = (vectors / values) @ vectors.T
+    inverse = (vectors / np.maximum(values, CLEAR * edge)) @ vectors.T
     step = inverse @ noisy.slope[:dim]
-    point = np.append(np.zeros(dim), step) if several else np.append(step, np.zeros(dim))
-    moved = noisy.gradient_map(point).toarray() * statistics.deviation
-    moved = (moved[:dim] + moved[dim:]) if several else moved[:dim]
-    of_noise = inverse @ moved @ moved.T @ inverse
-    of_records = inverse @ spread @ inverse * (size / max(size - dim, 1.0))
-    total = np.diag(of_noise) + np.maximum(np.diag(of_records), 0.0)
-    errors, reach = np.sqrt(total), float(norm.isf((1 - confidence) / 2))
-    estimates = start + step
-    return Coefficients(
-        names=tuple(names(space)),
-        estimates=estimates,
-        standard_errors=errors,
-        noise_errors=np.sqrt(np.diag(of_noise)),
-        lower=estimates - reach * errors,
-        upper=estimates + reach * errors,
-        confidence=float(confidence),
-        residual_deviation=float("nan"),
+    step /= max(float(np.sqrt(max(step @ hessian @ step, 0.0) / size)), 1.0)  # no farther than where the model is one
+    both = (
+        noisy.gradient_map(np.concatenate([step * (scale > 0), step * (scale == 0)])).toarray() * statistics.deviation
     )
+    back = basis @ inverse
+    moved = back @ (both[:dim] if scale else both[:dim] + both[dim:])
+    of_records = np.einsum("ij,ij->i", back @ spread, back) * size / max(size - dim, 1.0)
+    return Step(step, np.einsum("ij,ij->i", moved, moved), np.maximum(of_records, 0.0), float(values[0] / edge))

@@ -160,8 +160,10 @@ class Coefficients:
     lower, upper : ndarray, shape (coefficients,)
         Ends of the confidence intervals.
     confidence : float
-    residual_deviation : float
-        Estimated standard deviation of the residuals.
+    residual_deviation : float or None
+        Estimated standard deviation of the residuals; None of other losses than squares.
+    spent : Privacy or None
+        What `intervals` paid; None with a seed, and where all of it is post-processing.
     """
 
     names: tuple[str, ...]
@@ -171,7 +173,8 @@ class Coefficients:
     lower: Array
     upper: Array
     confidence: float
-    residual_deviation: float
+    residual_deviation: float | None
+    spent: Privacy | None = None
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
@@ -181,7 +184,9 @@ class Coefficients:
     def __repr__(self) -> str:
         rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
         wide = max(len(row[0]) for row in rows)
-        foot = f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+        foot = f"{100 * self.confidence:g} % intervals"
+        foot += "" if self.residual_deviation is None else f"; residual deviation {self.residual_deviation:.4g}"
+        foot += "" if self.spent is None else f"; spent: {self.spent}"
         return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), foot])
 
 

@@ -88,6 +88,17 @@ class Whitening:
             yield np.trunc(turned / grid) * grid, np.where(nothing, 1.0, least / longest)
 
 
+def typical_length(matrix: Array, sigma: float, size: float) -> float:
+    """Return about the root mean square of ``|A x|``, A the matrix that records of length 1 were whitened by.
+
+    It is ``(S + r)^(-1/2)`` but for a factor; S, the noisy second moment, has about the trace `size`, and r is public.
+    """
+    edge = sigma * np.sqrt(2 * len(matrix))
+    squares = np.linalg.eigvalsh(matrix @ matrix.T)
+    factor = (size + len(matrix) * edge) / np.sum(1 / squares)
+    return float(np.sqrt(np.sum(np.maximum(factor - edge * squares, 0.0)) / size))
+
+
 def in_levels(block: Any, scale: Any) -> Any:
     if sp.issparse(block):
         return sp.csr_array(sp.diags_array(scale) @ block).trunc()

@@ -1,0 +1,117 @@
+"""Intervals around a fit: they cover, are paid for before data are looked at, and one record moves what they take as proved."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+import dpconvex as dp
+from dpconvex.evaluation.engine import Engine
+from dpconvex.evaluation.forms import form_of as leaves_of
+from dpconvex.release import intervals as module
+from dpconvex.release.verify import analyse
+
+RNG = np.random.default_rng(0)
+W = np.array([2.0, -3.0, 1.0])
+HALF = dp.Privacy(1.5, 5e-7)
+
+
+def features(size, rng):
+    x = rng.normal(size=(size, 3)) / 2.5
+    return x / np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+
+
+def drawn(kind, size, rng):
+    x = features(size, rng)
+    if kind == "logistic_regression":
+        return {"x": x, "y": np.where(rng.random(size) < expit(x @ W), 1, -1)}, W
+    if kind == "softmax_regression":
+        slopes = np.outer(W, [1.0, 0.0, -1.0])
+        sums = softmax(x @ slopes, axis=1).cumsum(axis=1)
+        return {"x": x, "y": (rng.random(size)[:, None] > sums).sum(axis=1)}, slopes.ravel("F")
+    return {"x": x, "y": np.clip(x @ W / 6 + 0.1 * rng.normal(size=size), -1, 1)}, W / 6
+
+
+@pytest.mark.parametrize("whitening", [False, None])
+@pytest.mark.parametrize(
+    "kind", ["logistic_regression", "softmax_regression", "huber_regression", "quantile_regression"]
+)
+def test_intervals_cover_what_is_true(kind, whitening):
+    rng, covered = np.random.default_rng(1), []
+    learner = dp.load(kind, features=3, **({"classes": 3} if kind == "softmax_regression" else {}))
+    privacy = dp.Privacy(6.0, 1e-6) if kind == "softmax_regression" else HALF
+    for seed in range(25):
+        data, true = drawn(kind, 20_000, rng)
+        fit = dp.solve(learner, data, HALF, seed=seed, whitening=whitening)
+        found = dp.intervals(learner, fit, data, privacy, seed=seed + 100)
+        covered.append((found.lower <= true) & (true <= found.upper))
+        assert (found.noise_errors < found.standard_errors).all()
+    assert 0.85 < np.mean(covered) <= 1  # 75 or more: five deviations
+
+
+def test_intervals_are_paid_for_before_records_are_looked_at():
+    data, _ = drawn("logistic_regression", 20_000, RNG)
+    learner, budget = dp.load("logistic_regression", features=3), dp.Budget(dp.Privacy(4.0, 1e-5))
+    fit = dp.solve(learner, data, HALF, budget=budget)
+    found = dp.intervals(learner, fit, data, HALF, budget=budget)
+    assert [entry.label for entry in budget.entries] == ["solve", "intervals"]
+    assert budget.spent.epsilon == pytest.approx(3.0)
+    assert found.spent == HALF
+    assert "spent" in repr(found)
+    broken = {**data, "x": np.where(np.arange(3) == 1, np.nan, data["x"])}
+    with pytest.raises(dp.DomainError, match="NaN"):
+        dp.intervals(learner, fit, broken, dp.Privacy(0.5, 1e-7), budget=budget)
+    assert len(budget.entries) == 3
+    with pytest.raises(dp.DPConvexError):
+        dp.intervals(learner, fit, {"x": data["x"]}, dp.Privacy(0.1, 1e-7), budget=budget)
+    assert len(budget.entries) == 3
+
+
+@pytest.mark.parametrize("kind", ["logistic_regression", "huber_regression", "softmax_regression"])
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(kind, adjacency):
+    learner = dp.load(kind, features=3, **({"classes": 3} if kind == "softmax_regression" else {}))
+    analysis, leaves = analyse(learner), leaves_of(learner, analyse(learner).form.space)
+    basis = analysis.form.basis.toarray()
+    bent = float(np.sqrt(analysis.hessian_bound)) if leaves.forms == 1 else 0.0
+    step = module.newton_template(basis.shape[1], float(analysis.gradient_bound), bent)
+    privacy = dp.Privacy(1.0, 1e-6, adjacency)
+    proof = dp.verify(step, privacy, 100, dp.SufficientStatistics("gaussian", module.WEIGHT))
+    assert proof.check().unreplayed == ()
+    batch = learner.record.sample(400, RNG)
+    longest = 0.0
+    for size in (0.1, 3.0, 1e3):
+        found = Engine(leaves, batch).each_gradient(size * RNG.normal(size=analysis.form.space.dim))
+        slope, bend = found[:, : len(basis)] @ basis, found[:, len(basis) :] @ basis if bent else np.zeros((400, 1))
+        assert np.linalg.norm(slope, axis=1).max() <= analysis.gradient_bound * (1 + 1e-9)
+        assert not bent or np.linalg.norm(bend, axis=1).max() <= bent * (1 + 1e-9)
+        squares = np.einsum("ni,nj->nij", slope, slope).reshape(400, -1) * ((bent / analysis.gradient_bound) ** 2 or 1)
+        squares = np.hstack([squares, *([np.einsum("ni,nj->nij", bend, bend).reshape(400, -1)] if bent else [])])
+        unit = np.sqrt(2) * bent**2 if bent else analysis.gradient_bound**2
+        whole = np.hstack([squares / unit, module.WEIGHT * slope / analysis.gradient_bound])
+        pairs = whole[RNG.permutation(400)] - whole if adjacency == "replace-one" else whole
+        longest = max(longest, np.linalg.norm(pairs, axis=1).max())
+    assert longest <= proof.sensitivity * (1 + 1e-6)
+
+
+def test_what_has_no_intervals_is_refused():
+    data, _ = drawn("logistic_regression", 300, RNG)
+    learner = dp.load("logistic_regression", features=3)
+    fit = dp.solve(learner, data, HALF)
+    with pytest.raises(dp.NotConverged, match="least curvature"):
+        dp.intervals(learner, fit, data, HALF)
+    for asked, said in ((1.5, "confidence"), ("x", "confidence")):
+        with pytest.raises(dp.TemplateError, match=said):
+            dp.intervals(learner, fit, data, HALF, asked)
+    with pytest.raises(dp.NotPrivate, match="several"):
+        dp.intervals(learner, fit, data, dp.Privacy(1.0, 1e-6, unit="patient", most=2))
+    bounded = dp.load("isotonic_regression", features=3)
+    with pytest.raises(dp.TemplateError, match="constraints"):
+        dp.intervals(
+            bounded, dp.Release({v.name: np.zeros(v.shape) for v in bounded.variables}, spent=HALF), data, HALF
+        )
+    w = cp.Variable(3, name="w")
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    kinked = dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), cp.sum_squares(w))
+    with pytest.raises(dp.NotPrivate, match="kinks"):
+        dp.intervals(kinked, dp.Release({"w": np.zeros(3)}, spent=HALF), data, HALF)
