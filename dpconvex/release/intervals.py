@@ -104,7 +104,7 @@ def intervals(
     start, analysis = start_of(template, release), analyse(template)
     leaves, basis = leaves_of(template, analysis.form.space), analysis.form.basis.toarray()
     steep, bent = analysis.gradient_bound, np.sqrt(analysis.hessian_bound) if leaves.forms == 1 else 0.0
-    if not np.isfinite(bent):
+    if analysis.kink is not None or not np.isfinite(bent):
         raise NotPrivate("the loss has kinks, and no Hessian", template.losses[0], "smooth it")
     tuple(names(analysis.form.space))  # refuses what has none
     method = Method(SufficientStatistics("gamma" if privacy.pure else "gaussian", WEIGHT))
