@@ -63,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     parser.add_argument("--designs", nargs="*", default=list(DESIGNS), choices=list(DESIGNS))
     given = parser.parse_args(arguments)
-    print("| loss, design | records | ε | covered | refused | half-width | without privacy | of ten parts |\n|" + "---|" * 8)
+    print(
+        "| loss, design | records | ε | covered | refused | half-width | without privacy | of ten parts |\n|"
+        + "---|" * 8
+    )
     for kind, design, size, epsilon in product(given.kinds, given.designs, given.sizes, given.epsilons):
         if design == "near-separable" and kind in KINDS[2:]:
             continue
@@ -86,8 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         refused = 1 - len(covered) / given.runs
         numbers = (np.mean(covered), np.mean(widths), np.mean(plain)) if refused < 0.9 else (np.nan,) * 3
         share, *lengths = numbers
-        cells = [f"{share:.3f}", f"{refused:.2f}", *(f"{v:.3g}" for v in (*lengths, parts if refused < 0.9 else np.nan))]
-        print(f"| {kind.removesuffix('_regression')}, {design} | {size:,} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+        cells = [
+            f"{share:.3f}",
+            f"{refused:.2f}",
+            *(f"{v:.3g}" for v in (*lengths, parts if refused < 0.9 else np.nan)),
+        ]
+        print(
+            f"| {kind.removesuffix('_regression')}, {design} | {size:,} | {epsilon:g} | {' | '.join(cells)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from dpconvex.accounting.events import Approximate, Event, event_of
 from dpconvex.accounting.totals import best_total
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import built, check_whole
+from dpconvex.core.plain_data import built, check_whole, is_real
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
@@ -232,6 +232,24 @@ class Certificate(CertificateText):
             why = f"no epsilon of {people} people holds at so small a delta"
             raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
         return self.privacy.part(found, wanted)
+
+    def risk(self, false_positives: float) -> float:
+        """Return how often, at least, an attacker misses that somebody's record is there, who is wrong so often where it is not.
+
+        Any test of which of two neighbours a release is of errs at rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and
+        ``b >= exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
+        composition theorem for differential privacy", 2015, theorem 2.1); the event of a release says many.  Guessing has 1 - a.
+        """
+        if not (is_real(false_positives) and 0 <= false_positives <= 1):
+            raise TemplateError(f"risk: the rate of false positives must be from 0 to 1, not {false_positives!r}.")
+        known = [] if self.event is None else [self.event]
+        missed = 0.0
+        for delta in {self.delta, *np.geomspace(max(self.delta, 1e-12), 0.99, 25).tolist()}:
+            epsilon = best_total([self.privacy], known, delta).epsilon
+            if delta >= self.delta and math.isfinite(epsilon):
+                line = 1 - delta - math.exp(min(epsilon, 700.0)) * false_positives
+                missed = max(missed, line, math.exp(-epsilon) * (1 - delta - false_positives))
+        return missed
 
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}

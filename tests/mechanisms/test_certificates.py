@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
+from scipy.stats import norm
 
 import dpconvex as dp
 from dpconvex.errors import DPConvexError
@@ -228,3 +229,15 @@ def test_answers_of_neighbours_are_no_further_apart_than_certified(kind, adjacen
     assert max(gaps) <= reach
     # On the line two records are rarely steep at once, and logistic losses flatten out.
     assert max(gaps) >= (0.3 if kind == "logistic" else 0.45) * reach
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.01, 0.1, 0.5, 1.0])
+def test_what_an_attacker_misses_at_least_is_what_the_law_of_the_noise_says(alpha):
+    learner = dp.load("logistic_regression", features=3)
+    steps = dp.verify(learner, dp.Privacy(1.0, 1e-5, "add-remove"), 1000, dp.NoisyGradientDescent(clip=0.3))
+    exact = norm.cdf(norm.isf(alpha) - steps.event.level()[0]) if alpha else 1.0
+    assert exact - 0.03 <= steps.risk(alpha) <= exact + 1e-9
+    pure = dp.verify(learner, dp.Privacy(1.0), 1000)
+    assert pure.risk(alpha) == pytest.approx(max(1 - math.e * alpha, (1 - alpha) / math.e), abs=1e-3)
+    with pytest.raises(dp.TemplateError, match="from 0 to 1"):
+        pure.risk(2.0)
