@@ -27,8 +27,8 @@ from dpconvex.release.statistics import Coefficients, Statistics, names
 from dpconvex.release.verify import Method, analyse, form_of
 from dpconvex.release.whitening import typical_length
 
-WEIGHT = 3.0  # Of the sum of gradients, beside both second moments
-CLEAR = 3.0  # The Hessian's least eigenvalue is at least so many times as large as that of noise
+WEIGHT = 1.5  # Of the sum of gradients, beside both second moments
+CLEAR = 1.0  # The Hessian's least eigenvalue is above that of noise, times this
 FIRST = 0.3  # Share of the first of two steps, which brings the second near enough
 
 
@@ -64,7 +64,7 @@ def intervals(
 
     Two Newton steps from the released fit, of private gradients and Hessians: they take off what regularization and noise did,
     wherever the fit came from (any mechanism, clipped, whitened).  Intervals are those of the sandwich, and of the noise, whose
-    law is known (docs/theory.md, section 22).  They hold for many records, and where noise on the Hessian is small next to it;
+    law is known (docs/theory.md, section 22).  They hold for many records, and where the Hessian stands out of its noise;
     else they are refused, after payment, by what was released.
 
     Parameters
@@ -124,9 +124,7 @@ def intervals(
         if stage is stages[0]:
             start = start + basis @ found.step
     if not found.clear > CLEAR:
-        why = (
-            f"the least curvature is {found.clear:.3g} times what noise alone makes, and {CLEAR:g} times are asked for"
-        )
+        why = f"the least curvature is {found.clear:.3g} times what noise alone makes, which has to be more than {CLEAR:g}"
         raise NotConverged(f"intervals: {why}. More records, a larger epsilon or fewer features help; the fit stands.")
     estimates, errors = start + basis @ found.step, np.sqrt(found.of_noise + found.of_records)
     reach = errors * float(norm.isf((1 - confidence) / 2))
