@@ -169,7 +169,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             why = f"a pure guarantee of epsilon = {self.epsilon:g} leaves no standard errors here"
             raise NotConverged(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
         (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
-        features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
+        numbered = [f"x{k}" for k in range(self.n_features_in_)]
+        features = getattr(self, "feature_names_in_", getattr(self.schema_, "feature_names", numbered))
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
         return replace(
             found,
