@@ -218,10 +218,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             alike += [] if schema.unit else ["intercept"] * self.fit_intercept + ["constant"] * bool(schema.constant)
             if len(alike) > 1:
                 why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
-                remedy = (
-                    "Leave a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
-                )
-                raise TemplateError(f"LinearRegression: {why}. {remedy}.")
+                remedy = "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
+                raise TemplateError(f"LinearRegression: {why}. Leave {remedy}.")
         instead = self._ridge(self.n_features_in_, self.size or max(counted(data), 1))
         if instead is not None:
             warn_of_more(self)
