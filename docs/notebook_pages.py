@@ -3,10 +3,14 @@
 import base64
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+from shown_outputs import fenced
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LINK = re.compile(r"\]\((?:\.\./docs/)?([\w/]+\.md)(#[\w-]+)?\)|\]\((\w+)\.ipynb\)")
@@ -26,8 +30,7 @@ def text_of(output: dict[str, Any], pictures: list[bytes], name: str) -> str:
     if "text/html" in data:
         lines = "".join(data["text/html"]).splitlines()
         return '<div class="notebook-output">' + "\n".join(line for line in lines if line.strip()) + "</div>\n"
-    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
-    return f'```text title="output"\n{text}\n```\n' if text else ""
+    return fenced("".join(output.get("text", data.get("text/plain", ""))))
 
 
 def page_of(path: Path) -> tuple[str, list[bytes]]:

@@ -15,7 +15,13 @@ import numpy as np
 # Guides whose blocks run one after the other; `tests/test_docs.py` runs the same ones.
 GUIDES = ("quickstart", "data", "certificates", "estimators", "features", "budgets", "pictures", "index")
 GUIDES += ("from_diffprivlib", "from_opacus", "intervals")
-BLOCK = re.compile(r"^```python\n(.*?)^```\n", flags=re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", flags=re.DOTALL | re.MULTILINE)
+
+
+def fenced(output: str) -> str:
+    """Return an output as a block, empty if there is none; `site.css` wraps sentences, `text`, and scrolls tables, `output`."""
+    text, kind = output.rstrip(), "text" if max(map(len, output.splitlines()), default=0) > 90 else "output"
+    return f'```{kind} title="output"\n{text}\n```\n' if text.strip() else ""
 
 
 def output_of(code: str, names: dict[str, Any]) -> tuple[str, bytes]:
@@ -41,7 +47,8 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
 
     def shown(block: re.Match[str]) -> str:
         output, picture = output_of(block[1], names)
-        text = f'\n```text title="output"\n{output.rstrip()}\n```\n' if output.strip() else ""
+        output = output.replace(block[2] or "", "")  # what the page shows already
+        text = "\n" * bool(output.strip()) + fenced(output)
         image = f"\n![what is drawn](data:image/png;base64,{base64.b64encode(picture).decode()})\n" if picture else ""
         return block[0] + text + image
 

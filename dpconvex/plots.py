@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +25,9 @@ PRIVATE, PLAIN, FAINT = "#1f5fa8", "#b3541e", "#7a7a7a"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
 
-def dressed(axes: Axes | None, **labels: str) -> Axes:
+def dressed(axes: Axes | None, height: float = 4.5, **labels: str) -> Axes:
     """Return the axes that were given, or new ones on a figure of their own, without the frame's upper and right side."""
-    drawn = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained").add_subplot() if axes is None else axes
+    drawn = Figure(figsize=(7.2, height), dpi=150, layout="constrained").add_subplot() if axes is None else axes
     drawn.set_axisbelow(True)
     drawn.spines[["top", "right"]].set_visible(False)
     drawn.set(**labels)
@@ -75,6 +76,7 @@ def error_bands(
     drawn.set_xticks(x)  # only the epsilons that were tried get a tick
     drawn.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     drawn.xaxis.set_minor_locator(NullLocator())
+    drawn.tick_params(axis="x", rotation=60 if len(x) > 9 else 0)
     drawn.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     drawn.set_ylim(bottom=0.0)
     drawn.legend(frameon=False)
@@ -87,16 +89,15 @@ def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
         epsilon, title, unit = certificate.privacy.epsilon, f"{certificate.accounting} accounting", 1.0
         parts = [(entry.label, entry.privacy.epsilon) for entry in certificate.entries]
         parts += [("spent in all", certificate.spent.epsilon), ("left", certificate.remaining.epsilon)]
-        drawn, form = dressed(axes, xlabel=f"epsilon, of {epsilon:g}"), "{:.3g}"
+        drawn, form = dressed(axes, max(4.5, 0.25 * len(parts)), xlabel=f"epsilon, of {epsilon:g}"), "{:.3g}"
     else:
         epsilon, title, unit = certificate.epsilon, certificate.mechanism, 100 / certificate.epsilon
         parts = [(what.split(":")[0].split(",")[0], spent) for spent, what in certificate.shares()]
         drawn, form = dressed(axes, xlabel=f"share of epsilon = {epsilon:g}, in per cent"), "{:.3g} %"
     bars = drawn.barh(range(len(parts)), [unit * spent for _, spent in parts], color=PRIVATE, height=0.6)
-    drawn.set_yticks(range(len(parts)), [name for name, _ in parts])
+    drawn.set_yticks(range(len(parts)), [name if len(name) < 41 else name[:40] + "…" for name, _ in parts])
     drawn.bar_label(bars, fmt=form, padding=4, fontsize=9)
-    drawn.invert_yaxis()
-    drawn.set_xlim(0, 1.12 * unit * epsilon)
+    drawn.set(xlim=(0, 1.12 * unit * epsilon), ylim=(len(parts) - 0.5, -0.5))
     drawn.set_title(title, loc="left", fontsize=11)
     return drawn
 
@@ -134,7 +135,7 @@ def gaussians(
     shared = all(len(group.get_siblings(drawn)) > 1 for group in (drawn.get_shared_x_axes(), drawn.get_shared_y_axes()))
     drawn.set_aspect("equal", adjustable="box" if shared else "datalim")  # limits that are shared cannot be moved
     if drawn.get_legend_handles_labels()[0]:
-        drawn.legend(frameon=False)
+        drawn.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn
 
 
@@ -152,16 +153,15 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
         drawn.plot([worst.epsilon], [worst.delta], "o", color=PLAIN, label="claimed")
         drawn.axvline(worst.epsilon, color=FAINT, linewidth=0.8, linestyle=":")
         drawn.axhline(worst.delta, color=FAINT, linewidth=0.8, linestyle=":")
-        drawn.set(xlabel="epsilon", ylabel="delta")
+        drawn.set(xlabel="epsilon", ylabel="delta", ylim=(1e-6 * worst.delta, 1))
         drawn.legend(frameon=False)
     else:
         names = [attack.part for attack in audit.attacks]
         drawn.barh(names, [attack.ratio for attack in audit.attacks], color=PRIVATE)
         drawn.axvline(1.0, color=PLAIN, linestyle="--")
-        drawn.invert_yaxis()
-        drawn.set(xlabel="found / claimed")
+        drawn.set(xlabel="found / claimed", ylim=(len(names) - 0.5, -0.5))
     verdict = "no claim was broken" if audit.holds else "BROKEN"
-    drawn.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9)
+    drawn.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", loc="left", fontsize=9)
     return drawn
 
 
@@ -209,7 +209,9 @@ def shapes(model: Any, *, across: int = 4) -> Figure:
             some = range(0, len(values), -(-len(values) // 20))
             axes.vlines(range(len(values)), low, high, color=PRIVATE, alpha=0.35, linewidth=4)
             axes.plot(range(len(values)), values, "o", color=PRIVATE, markersize=3)
-            axes.set_xticks(some, nodes[some], rotation=60, ha="right", fontsize=6)
+            tilted = {"rotation": 60, "ha": "right", "fontsize": 6} if len(nodes) > 4 else {"fontsize": 8}
+            axes.set_xticks(some, nodes[some], **tilted)
+            axes.set_xlim(-0.5, len(values) - 0.5)
         axes.axhline(0.0, color=FAINT, linewidth=0.8)
-        axes.set_xlabel(str(name))
+        axes.set_xlabel(fill(str(name), 32))
     return figure

@@ -223,7 +223,7 @@ def test_a_reference_level_has_no_feature_and_leaves_coefficients_determined():
     encoded = less.encode(TABLE, labelled=False)[0]
     np.testing.assert_array_equal(encoded, WARDS.encode(TABLE, labelled=False)[0][:, 1:])
     model = make_pipeline(dp.SchemaEncoder(less), dp.LinearRegression(epsilon=100.0, fit_intercept=True, seed=0))
-    assert model.fit(TABLE, Y)[-1].coefficients_.names == ("x0", "intercept")
+    assert model.fit(TABLE, Y)[-1].coefficients_.names == ("ward = b", "intercept")
     refused = dp.Budget(dp.Privacy(1.0))
     with pytest.raises(dp.TemplateError, match="undetermined"):
         make_pipeline(dp.SchemaEncoder(WARDS), clone(LINE).set_params(budget=refused)).fit(TABLE, Y)

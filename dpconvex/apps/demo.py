@@ -82,7 +82,6 @@ def picture(epsilons: Sequence[float], errors: Array, promise: str) -> Any:
     plain = float(errors[-1].mean())
     axes = error_bands(epsilons, errors[:-1], label=f"private: median and quartiles of {errors.shape[1]} draws")
     axes.axhline(plain, color=COLOUR, linestyle="--", label=f"without privacy: {100 * plain:.1f} %")
-    axes.set_ylim(0, None)
     axes.legend(frameon=False)
     axes.set_title(f"Breast Cancer Wisconsin: large-margin Gaussians, random splits\n{promise}", loc="left", fontsize=9)
     return axes.figure

@@ -169,7 +169,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             why = f"a pure guarantee of epsilon = {self.epsilon:g} leaves no standard errors here"
             raise NotConverged(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
         (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
-        features = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
+        numbered = [f"x{k}" for k in range(self.n_features_in_)]
+        features = getattr(self, "feature_names_in_", getattr(self.schema_, "feature_names", numbered))
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
         return replace(
             found,
@@ -217,10 +218,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             alike += [] if schema.unit else ["intercept"] * self.fit_intercept + ["constant"] * bool(schema.constant)
             if len(alike) > 1:
                 why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
-                remedy = (
-                    "Leave a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
-                )
-                raise TemplateError(f"LinearRegression: {why}. {remedy}.")
+                remedy = "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
+                raise TemplateError(f"LinearRegression: {why}. Leave {remedy}.")
         instead = self._ridge(self.n_features_in_, self.size or max(counted(data), 1))
         if instead is not None:
             warn_of_more(self)
