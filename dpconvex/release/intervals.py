@@ -28,7 +28,7 @@ from dpconvex.release.verify import Method, analyse, form_of
 from dpconvex.release.whitening import typical_length
 
 WEIGHT = 1.5  # Of the sum of gradients, beside both second moments
-CLEAR = 1.0  # The Hessian's least eigenvalue is above that of noise, times this
+CLEAR = 2.0  # The Hessian's least eigenvalue is above that of noise, times this: nearly separated labels need it
 FIRST = 0.3  # Share of the first of two steps, which brings the second near enough
 
 
