@@ -1,6 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
 
-Also ``python -m benchmarks ablation``, ``additive``, ``features``, ``intervals``, ``mutants``, ``mutations`` and ``unit``.
+Also ``python -m benchmarks ablation``, ``additive``, ``features``, ``intervals``, ``mutants``, ``mutations``,
+``predictions`` and ``unit``.
 """
 
 from __future__ import annotations
@@ -123,7 +124,16 @@ def ratios(rows: list[Row], output: Path) -> None:
 
 def main() -> None:
     """Run, print and draw."""
-    if sys.argv[1:2] in (["ablation"], ["additive"], ["features"], ["intervals"], ["mutants"], ["mutations"], ["unit"]):
+    if sys.argv[1:2] in (
+        ["ablation"],
+        ["additive"],
+        ["features"],
+        ["intervals"],
+        ["mutants"],
+        ["mutations"],
+        ["predictions"],
+        ["unit"],
+    ):
         import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
