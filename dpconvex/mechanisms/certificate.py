@@ -276,10 +276,7 @@ class Certificate(CertificateText):
         return cast(Certificate, built(cls, data, {Event: event_of}))
 
     def to_json(self) -> str:
-        """Return everything as JSON, without what is infinite or missing, and with the proof: `dpconvex check` replays the file.
-
-        Its schema is `checker/certificate.schema.json` (docs/interop.md).  Without a proof that can be written it is an error.
-        """
+        """Return what is neither infinite nor missing as JSON, with the proof: `dpconvex check` replays it (docs/interop.md)."""
         if self.proof is None:
             raise DPConvexError(f"to_json: {self._written[1]}.")
         whole = {"format": FORMAT, "certificate": finite(self.to_dict()), "proof": json.loads(self.proof)}
