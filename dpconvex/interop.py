@@ -77,7 +77,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
         raise TemplateError(
             f"charge: {entry!r} counts records, and nobody cuts them to {total.most} of a {total.unit}."
         )
-    measured = hasattr(spend, "input_metric")
+    measured = hasattr(spend, "output_measure")
     known = from_opendp(spend, total, delta) if measured else from_dp_event(spend, total, delta, apart)
     known = known if measured or total.most == 1 else known.of_group(total.most)
     parts: list[Any] = list(known.leaves())
