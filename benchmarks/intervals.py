@@ -1,6 +1,6 @@
 """How often intervals cover what is true: ``python -m benchmarks intervals [--runs 1000]``; docs/intervals.md prints its table.
 
-Fits have the default mechanism, and half of (epsilon, 1e-6); the intervals have the other half.  Widths are compared with those
+Fits are by objective perturbation, with half of (epsilon, 1e-6); the intervals have the other half.  Widths are compared with those
 of the sandwich without privacy, and with the spread of private fits to ten parts of the data.
 """
 
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in range(given.runs):
             data, true = drawn(kind, design, size, rng)
             try:
-                fit = dp.solve(learner, data, half, seed=seed)
+                fit = dp.solve(learner, data, half, dp.ObjectivePerturbation("gaussian"), seed=seed)
                 found = dp.intervals(learner, fit, data, half, seed=seed)
             except dp.NotConverged:
                 continue

@@ -1,4 +1,4 @@
-"""How well probabilities and intervals of predictions hold, the table of docs/predictions.md: ``python -m benchmarks predictions``."""
+"""How well probabilities and intervals of predictions hold (docs/predictions.md): ``python -m benchmarks predictions``."""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ PAGES = {
     "further": ("Further", ("",)),
 }
 # Modules whose names are listed in them, and classes that others inherit from, with the pages that show them.
-MODULES = {"plots": ("Pictures and data sets", ("plots", "datasets"))}
+MODULES = {
+    "interop": ("Other libraries", ("interop",)),
+    "plots": ("Pictures and data sets", ("plots", "datasets")),
+}
 SHARED = {"estimators": ("What all estimators share", "estimators.base.Private")}
 HEAD = "# {title}\n\n<!-- Written by docs/build_api.py from dpconvex/__init__.pyi. -->\n"
 

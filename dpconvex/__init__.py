@@ -28,7 +28,7 @@ if find_spec("matplotlib") is None:
 
 
 def __getattr__(name: str) -> object:
-    if name in ("datasets", "plots"):  # modules that are there, and not listed
+    if name in ("datasets", "interop", "plots"):  # modules that are there, and not listed
         return import_module(f"{__name__}.{name}")
     if name not in _names:
         from dpconvex.core.deprecated import NAMES

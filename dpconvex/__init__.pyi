@@ -1,6 +1,6 @@
 """The public names, each with the module that defines it."""
 
-from . import datasets as datasets, errors as errors, plots as plots
+from . import datasets as datasets, errors as errors, interop as interop, plots as plots
 from .auditing.audit import audit as audit
 from .auditing.falsify import Falsification as Falsification, falsify as falsify
 from .auditing.report import Audit as Audit

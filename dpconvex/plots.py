@@ -20,7 +20,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["audit_curve", "error_bands", "gaussians", "shapes", "spending"]
+__all__ = ["audit_curve", "error_bands", "gaussians", "risk", "shapes", "spending"]
 PRIVATE, PLAIN, FAINT = "#1f5fa8", "#b3541e", "#7a7a7a"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
@@ -99,6 +99,18 @@ def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
     drawn.bar_label(bars, fmt=form, padding=4, fontsize=9)
     drawn.set(xlim=(0, 1.12 * unit * epsilon), ylim=(len(parts) - 0.5, -0.5))
     drawn.set_title(title, loc="left", fontsize=11)
+    return drawn
+
+
+def risk(certificates: Any, *, axes: Axes | None = None) -> Axes:
+    """Draw the least errors of who says whether a record is there, from a `dpconvex.Certificate`, or several by name."""
+    named = certificates if isinstance(certificates, Mapping) else {str(certificates.privacy): certificates}
+    drawn, rates = dressed(axes, 5.5, aspect="equal"), np.linspace(0.0, 1.0, 201)
+    drawn.set(xlabel="false positive rate", ylabel="false negative rate, at least", xlim=(0, 1), ylim=(0, 1))
+    drawn.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8, linestyle=":", label="guessing")
+    for number, (name, certificate) in enumerate(named.items()):
+        drawn.plot(rates, certificate.risk(rates), color=CLASSES[number % len(CLASSES)], linewidth=1.8, label=name)
+    drawn.legend(frameon=False, loc="upper right")
     return drawn
 
 

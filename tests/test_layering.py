@@ -23,6 +23,7 @@ WINGS = [
         "evaluation",
         "solvers",
         "release",
+        "interop",
         "learners",
         "features",
         "estimators",
@@ -189,6 +190,11 @@ def test_public_names_exist_are_documented_and_those_of_the_stub_and_no_module_h
         assert getattr(dpconvex, name).__doc__ or name == "__version__", name
     assert not hasattr(dpconvex, "__wrapped__")
     assert dir(dpconvex) == sorted(dpconvex.__all__)
-    assert {name for name in dpconvex.__all__ if is_module(f"dpconvex.{name}")} == {"datasets", "errors", "plots"}
+    assert {name for name in dpconvex.__all__ if is_module(f"dpconvex.{name}")} == {
+        "datasets",
+        "errors",
+        "interop",
+        "plots",
+    }
     kinds = {name for name, kind in vars(dpconvex.errors).items() if isinstance(kind, type)}
     assert {name for name, module in names.items() if module == "errors"} == kinds

@@ -9,6 +9,8 @@ from typing import Any
 from dpconvex.checker import Report, check
 from dpconvex.checker.reading import HEXADECIMAL, MOST_BYTES, Rejected, distinct, number, parsed, part, require
 
+FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
+
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
@@ -18,7 +20,8 @@ def replayed(path: str) -> Report:
     with open(path, "rb") as stream:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)
-            return check(stream.read(MOST_BYTES + 1))
+            proof = stream.read(2 * MOST_BYTES + 1)
+            return check(opened(proof)[1] if FORMAT.encode() in proof[:100] else proof)
         try:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -34,6 +37,18 @@ def replayed(path: str) -> Report:
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
     return check(proof)
+
+
+def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a certificate that was written as JSON, and the proof in it, which claims the same."""
+    try:
+        whole = json.loads(text.decode("utf-8"), object_pairs_hook=distinct)
+        proof = json.dumps(part(whole, "proof", dict), separators=(",", ":")).encode()
+        require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is no {FORMAT!r}")
+        compare(proof, part(whole, "certificate", dict))
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        raise Rejected(f"no JSON of a certificate: {error}") from None
+    return whole["certificate"], proof
 
 
 def compare(proof: bytes, certificate: dict[str, Any]) -> None:

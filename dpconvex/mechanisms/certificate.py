@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Approximate, Event, event_of
 from dpconvex.accounting.totals import best_total
+from dpconvex.checker.files import FORMAT, compare, opened
+from dpconvex.checker.reading import Rejected
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import built, check_whole, is_real
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.core.plain_data import built, check_whole
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
+QUICK = 3000  # Proofs of so many bytes are replayed where they are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,23 +238,25 @@ class Certificate(CertificateText):
             raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
         return self.privacy.part(found, wanted)
 
-    def risk(self, false_positives: float) -> float:
+    def risk(self, false_positives: ArrayLike) -> Any:
         """Return how often, at least, an attacker misses that somebody's record is there, who is wrong so often where it is not.
 
         Any test of which of two neighbours a release is of errs at rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and
         ``b >= exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
         composition theorem for differential privacy", 2015, theorem 2.1); the event of a release says many.  Guessing has 1 - a.
+        Of an array of rates, an array.
         """
-        if not (is_real(false_positives) and 0 <= false_positives <= 1):
-            raise TemplateError(f"risk: the rate of false positives must be from 0 to 1, not {false_positives!r}.")
+        rates = np.asarray(false_positives)
+        if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
+            raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
         known = [] if self.event is None else [self.event]
-        missed = 0.0
+        missed = np.zeros(rates.shape)
         for delta in {self.delta, *np.geomspace(max(self.delta, 1e-12), 0.99, 25).tolist()}:
             epsilon = best_total([self.privacy], known, delta).epsilon
             if delta >= self.delta and math.isfinite(epsilon):
-                line = 1 - delta - math.exp(min(epsilon, 700.0)) * false_positives
-                missed = max(missed, line, math.exp(-epsilon) * (1 - delta - false_positives))
-        return missed
+                line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
+                missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
+        return missed if rates.ndim else float(missed)
 
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
@@ -267,6 +274,34 @@ class Certificate(CertificateText):
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`."""
         return cast(Certificate, built(cls, data, {Event: event_of}))
+
+    def to_json(self) -> str:
+        """Return what is neither infinite nor missing as JSON, with the proof: `dpconvex check` replays it (docs/interop.md)."""
+        if self.proof is None:
+            raise DPConvexError(f"to_json: {self._written[1]}.")
+        whole = {"format": FORMAT, "certificate": finite(self.to_dict()), "proof": json.loads(self.proof)}
+        return json.dumps(whole, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Read what `to_json` wrote, as data: it must say what its proof claims, and `check` replays that."""
+        try:
+            data, proof = opened(text.encode())
+            return cls.from_dict(data).with_proof(proof)
+        except (Rejected, TemplateError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            raise DPConvexError(f"from_json: no certificate that this version wrote ({error}).") from error
+
+    def with_proof(self, proof: bytes) -> Certificate:
+        """Return the same with a proof that claims it, and with what becomes of that: short ones are replayed at once."""
+        compare(proof, self.to_dict())
+        found = replace(self, writer=proof)
+        if len(proof) > QUICK:
+            return found.noted("The proof was not checked when it was read: `dpconvex check` and `check` do that.")
+        try:
+            found.check()
+        except Rejected as error:
+            return found.noted(f"The proof was checked, and does not follow here: {error}.")
+        return found
 
 
 class ObjectiveCertificate(Certificate, perturbed="objective"):
@@ -343,6 +378,12 @@ class StatisticsCertificate(Certificate, perturbed="statistics"):
     @property
     def error(self) -> str:
         return f"noise of length {self.expected_noise:.3g} on {self.noise_dimension} sums over all records"
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items() if item is not None and item != math.inf}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def tail_of(epsilon: float) -> float:

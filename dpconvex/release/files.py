@@ -5,7 +5,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -13,20 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Event, event_of
-from dpconvex.checker.files import compare
-from dpconvex.checker.reading import Rejected
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.places import content_of, distinct, replaceable, write_whole
 
 VERSION = 2
-# The member of the archive that is the proof of the certificate; those of so many bytes are replayed where they are read.
-PROOF, QUICK = "proof.json", 3000
+PROOF = "proof.json"  # the member of the archive that is the proof of the certificate
 
 
 class Released:
@@ -127,8 +123,8 @@ class Released:
             if arrays or not set(fields) <= set(cls.kept):
                 raise ValueError("there are arrays or fields of nothing")
             certificate = getattr(found, "certificate", None)
-            if proof is not None:
-                certificate = with_proof(certificate, proof)
+            if certificate is not None and proof is not None:
+                certificate = certificate.with_proof(proof)
                 object.__setattr__(found, "certificate", certificate)
             if certificate is not None:
                 str(certificate), certificate._repr_html_()
@@ -143,19 +139,6 @@ class Released:
     def _with(self, template: Any) -> Self:
         """Return the same with what it takes from a template, which must fit it."""
         raise TemplateError(f"{type(self).__name__}: it is read without a template.")
-
-
-def with_proof(certificate: Any, proof: bytes) -> Certificate:
-    """Return a certificate with the proof of a file, and with what becomes of it: short ones are replayed at once."""
-    compare(proof, certificate.to_dict())
-    found: Certificate = replace(certificate, writer=proof)
-    if len(proof) > QUICK:
-        return found.noted("The proof was not checked when the file was read: `dpconvex check` and `check` do that.")
-    try:
-        found.check()
-    except Rejected as error:
-        return found.noted(f"The proof was checked, and does not follow here: {error}.")
-    return found
 
 
 def members(content: bytes) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from dpconvex.release.verify import Method, analyse, form_of
 from dpconvex.release.whitening import typical_length
 
 WEIGHT = 1.5  # Of the sum of gradients, beside both second moments
-CLEAR = 2.0  # The Hessian's least eigenvalue is above that of noise, times this: nearly separated labels need it
+CLEAR = 1.0  # The Hessian's least eigenvalue is above that of noise, times this
 FIRST = 0.3  # Share of the first of two steps, which brings the second near enough
 
 
@@ -63,7 +63,7 @@ def intervals(
     """Estimate the parameters that minimise the expected loss, with intervals for sampling and noise; this is paid for.
 
     Two Newton steps from the released fit, of private gradients and Hessians: they take off what regularization and noise did,
-    wherever the fit came from (any mechanism, clipped, whitened).  Intervals are those of the sandwich, and of the noise, whose
+    of any mechanism that ends at the ERM solution, whitened or not.  Intervals are those of the sandwich, and of the noise, whose
     law is known (docs/theory.md, section 22).  They hold for many records, and where the Hessian stands out of its noise;
     else they are refused, after payment, by what was released.
 
@@ -73,7 +73,7 @@ def intervals(
         The learner; its losses have bounded gradients.  Of losses of several scores, such as softmax, intervals are those of a
         model whose probabilities are right (the second moment of gradients stands for the Hessian).
     release : Release
-        A fit of the template, which may come from anywhere else.
+        A fit of the template; one of clipped gradient steps is refused, which may end far from the ERM solution.
     privacy : Privacy
         Of the step, beside that of the fit.
     confidence : float
@@ -148,6 +148,9 @@ def start_of(template: Template, release: Release) -> Array:
         raise TemplateError("intervals: constraints bend the law of the answer; only free parameters have intervals.")
     theta = space.pack(release.parameters)
     whitening, certificate = release.whitening, release.certificate
+    if isinstance(certificate, Certificate) and not certificate.minimises:
+        why = "clipped gradient steps may end far from the ERM solution, where two Newton steps do not lead to it"
+        raise TemplateError(f"intervals: {why}. Fit with mechanism=dp.ObjectivePerturbation('gaussian').")
     if whitening is None or not isinstance(certificate, Certificate) or certificate.whitening is None:
         return theta
     typical = typical_length(whitening.matrix, certificate.whitening.sigma, certificate.size)

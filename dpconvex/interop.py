@@ -1,0 +1,179 @@
+"""Certificates and ledgers for other libraries: OpenDP's `Measurement` and dp-accounting's `DpEvent`."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
+from dpconvex.accounting.totals import Amount, best_total, tails_delta
+from dpconvex.core.plain_data import is_real
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.budget import Budget
+from dpconvex.release.solve import solve
+from dpconvex.release.verify import verify
+
+__all__ = ["charge", "dp_event", "opendp"]
+# Truncation failures are counted for totals of epsilon up to this; the most parts of an event; how far numbers are rounded up.
+WITHIN, MOST, UP = 32.0, 1000, 1 + 1e-15
+
+
+def library() -> Any:
+    try:
+        import dp_accounting.pld
+    except ImportError as missing:
+        raise DPConvexError("events need dp-accounting: pip install 'dpconvex[interop]'.") from missing
+    return dp_accounting
+
+
+def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
+    """Return a `DpEvent` of dp-accounting that is no harder to tell apart than the release (docs/interop.md).
+
+    No `DpEvent` expresses a delta: what the release loses of it beside, at most `beyond`, is yours to add to each delta.
+    Accountants keep their default neighbouring relation, as `REPLACE_ONE` counts the distance between neighbours twice.
+    """
+    da = library()
+    events, lost = [], 0.0
+    for leaf in (certificate.event or Approximate(certificate.epsilon, certificate.delta)).leaves():
+        kind, scale, more = da.NoOpDpEvent, 0.0, getattr(leaf, "delta", 0.0)
+        if isinstance(leaf, Tail):
+            more = tails_delta(leaf.probability, WITHIN)
+        elif isinstance(
+            leaf, Pure | Approximate
+        ):  # its trade-off function passes through the corner of randomised response's
+            kind, scale = da.LaplaceDpEvent, 2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + 1e-14)
+        else:
+            kind, (scale, more) = da.GaussianDpEvent, leaf.level()
+        lost += more
+        events += [kind(math.nextafter(1 / scale, 0.0))] if scale > 0 else []
+    if not lost <= beyond:
+        why = f"beside its event the release loses delta = {lost:.3g}, which no DpEvent expresses"
+        raise NotPrivate(
+            why, "the certificate", f"pass beyond={lost * UP!r}, and add it to every delta of the accountant"
+        )
+    return events[0] if len(events) == 1 else da.ComposedDpEvent(events)
+
+
+def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, apart: float | None = None) -> None:
+    """Enter what another library is about to spend into a ledger; what stands there is never lowered.
+
+    Parameters
+    ----------
+    spend : DpEvent or Measurement
+        Of dp-accounting; or of OpenDP, on data sets: its privacy map is asked for the budget's neighbours.  Both are believed.
+    delta : float, optional
+        At which the epsilon of a spend is entered that is not pure, beside its event.
+    apart : float, optional
+        How many of a `DpEvent`'s lengths of one record neighbours are apart: by default 2 where one is replaced, and else 1.
+        Of what `dp_event` returned, it is 1.
+    """
+    if not isinstance(budget, Budget) or not (delta is None or (is_real(delta) and 0 < delta < 0.5)):
+        raise TemplateError(f"charge: give a Budget, and no delta, or one in (0, 0.5), not {budget!r}, {delta!r}.")
+    total = budget.privacy
+    if total.keep is not None:
+        raise TemplateError(
+            f"charge: {entry!r} counts records, and nobody cuts them to {total.most} of a {total.unit}."
+        )
+    measured = hasattr(spend, "output_measure")
+    known = from_opendp(spend, total, delta) if measured else from_dp_event(spend, total, delta, apart)
+    known = known if measured or total.most == 1 else known.of_group(total.most)
+    parts: list[Any] = list(known.leaves())
+    if isinstance(known, Approximate) or all(isinstance(part, Pure) for part in parts):
+        epsilon = math.fsum(part.epsilon for part in parts) * (UP if len(parts) > 1 else 1)
+        promise = total.part(epsilon, getattr(known, "delta", 0.0))
+    else:  # what is claimed here is of no use to basic composition, as its delta is too large
+        delta = at(delta)
+        promise = total.part(best_total([total.part(1.0, 2 * delta)], [known], delta).epsilon, delta)
+    budget.spend(promise, entry, known)
+
+
+def at(delta: float | None) -> float:
+    if delta is None:
+        raise TemplateError("charge: the spend is not pure: say at which delta= its epsilon is entered.")
+    return delta
+
+
+def from_opendp(measurement: Any, total: Privacy, delta: float | None) -> Event:
+    """Ask a privacy map for one person of the ledger; where records are added and removed, a replaced one counts twice."""
+    import opendp.prelude as odp
+
+    metric, distance, replaced = measurement.input_metric, total.most, total.adjacency == "replace-one"
+    if metric in [odp.symmetric_distance(), odp.insert_delete_distance()]:
+        distance *= 1 + replaced
+    elif not (replaced and metric in [odp.change_one_distance(), odp.hamming_distance()]):
+        raise TemplateError(f"charge: a measurement between {metric} says nothing of {total.adjacency} neighbours.")
+    if measurement.output_measure == odp.zero_concentrated_divergence():
+        measurement = odp.c.make_zCDP_to_approxDP(measurement)
+    found, measure = measurement.map(distance), measurement.output_measure
+    if measure == odp.max_divergence():
+        return Pure(found)
+    if measure == odp.smoothed_max_divergence():
+        return Approximate(found.epsilon(at(delta)), at(delta))
+    if measure != odp.approximate(odp.max_divergence()):
+        raise TemplateError(f"charge: nothing is known here of a measurement's {measure}.")
+    return Approximate(*found)
+
+
+def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float | None) -> Event:
+    """Read an event; of what has no form of ours, such as Poisson samples, take dp-accounting's epsilon."""
+    da, replaced = library(), total.adjacency == "replace-one"
+    if not isinstance(event, da.DpEvent):
+        raise TemplateError(
+            f"charge: expected a DpEvent of dp-accounting, or a Measurement of OpenDP, not {event!r:.60}."
+        )
+    parts = read(da, event, 1.0 + replaced if apart is None else apart)
+    if parts:
+        return parts[0] if len(parts) == 1 else Composition(tuple(parts))
+    relation = da.NeighboringRelation.REPLACE_ONE if replaced else da.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = da.pld.PLDAccountant(relation)
+    if apart is not None or not accountant.supports(event):
+        why = f"not known here, nor to dp-accounting's PLDAccountant for {relation.name} without apart="
+        raise TemplateError(f"charge: what {event!r:.120} costs is {why}.")
+    return Approximate(accountant.compose(event).get_epsilon(at(delta)) * (1 + 1e-9), at(delta))
+
+
+def read(da: Any, event: Any, distance: float) -> list[Event]:
+    """Return what an event is composed of; nothing where a part of it has no form of ours."""
+    match event:
+        case da.GaussianDpEvent(noise_multiplier=noise) if noise > 0:
+            return [Gaussian(math.nextafter(distance / noise, math.inf))]
+        case da.LaplaceDpEvent(noise_multiplier=noise) if noise > 0:
+            return [Pure(math.nextafter(distance / noise, math.inf))]
+        case da.ComposedDpEvent(events=events):
+            parts = [read(da, part, distance) for part in events if not isinstance(part, da.NoOpDpEvent)]
+            return [leaf for part in parts for leaf in part] if all(parts) else []
+        case da.SelfComposedDpEvent(event=part, count=count) if count > 0:
+            leaves = read(da, part, distance)
+            if len(leaves) == 1 and isinstance(leaves[0], Gaussian):
+                return [Gaussian(leaves[0].mu * math.sqrt(count) * UP)]
+            return leaves * count if len(leaves) * count <= MOST else []
+    return []
+
+
+def opendp(template: Template, privacy: Privacy, size: int, *, clip: bool = False, **options: Any) -> Any:
+    """Return an OpenDP `Measurement` from data, a mapping of arrays, to the `Release` that `dp.solve` makes of them.
+
+    Its input metric counts the guarantee's neighbours: symmetric distance for add-remove, change-one distance for replace-one.
+    Its privacy map is the certificate's, of groups too.  OpenDP checks neither function nor map: it asks that you trust them,
+    by ``enable_features("contrib", "honest-but-curious")``.  Options, such as mechanism, are those of `verify`.
+    """
+    import opendp.prelude as odp
+
+    check_privacy("opendp", privacy)  # of records, not of units: data do not say whose they are
+    certificate, fields = verify(template, privacy, size, **options), {*template.record.fields}
+
+    def cost(distance: int) -> float | tuple[float, float]:
+        found = certificate.for_group(distance) if distance else Amount(0.0, 0.0)
+        return found.epsilon if privacy.pure else (found.epsilon, found.delta)
+
+    return odp.m.make_user_measurement(
+        odp.user_domain(str(template.record), lambda data: isinstance(data, Mapping) and {*data} == fields),
+        odp.change_one_distance() if privacy.adjacency == "replace-one" else odp.symmetric_distance(),
+        odp.max_divergence() if privacy.pure else odp.approximate(odp.max_divergence()),
+        partial(solve, template, privacy=privacy, size=size, clip=clip, **options),
+        cost,
+        TO="ExtrinsicObject",
+    )
