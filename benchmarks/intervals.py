@@ -1,6 +1,6 @@
 """How often intervals cover what is true: ``python -m benchmarks intervals [--runs 1000]``; docs/intervals.md prints its table.
 
-Fits are by objective perturbation, with half of (epsilon, 1e-6); the intervals have the other half.  Widths are compared with those
+Fits are by objective perturbation, with half of (epsilon, 1e-6); intervals have the other half.  Widths are compared with those
 of the sandwich without privacy, and with the spread of private fits to ten parts of the data.
 """
 

@@ -97,9 +97,12 @@ def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(
 def test_what_has_no_intervals_is_refused():
     data, _ = drawn("logistic_regression", 300, RNG)
     learner = dp.load("logistic_regression", features=3)
-    fit = dp.solve(learner, data, HALF)
+    fit = dp.solve(learner, data, HALF, dp.ObjectivePerturbation("gaussian"))
     with pytest.raises(dp.NotConverged, match="least curvature"):
         dp.intervals(learner, fit, data, HALF)
+    clipped = dp.solve(learner, data, HALF, dp.NoisyGradientDescent(clip=0.1))
+    with pytest.raises(dp.TemplateError, match="far from the ERM solution"):
+        dp.intervals(learner, clipped, data, HALF)
     for asked, said in ((1.5, "confidence"), ("x", "confidence")):
         with pytest.raises(dp.TemplateError, match=said):
             dp.intervals(learner, fit, data, HALF, asked)
