@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, product
 from typing import Any, ClassVar, cast
@@ -76,10 +76,9 @@ class Approximate(Event):
 
     def grown(self, people: int) -> float:
         """Return delta for so many people, one after the other: multiplied by exp(epsilon) once more for each."""
-        grown = (
-            math.fsum(math.exp(min(k * self.epsilon, LARGEST_LOSS)) for k in range(people)) * self.delta * (1 + SLACK)
-        )
-        return min(grown, 1 - 1e-15)
+        each = max(self.epsilon, SMALLEST)
+        more = math.expm1(people * each) / math.expm1(each) if people * each < 700 else 1e300
+        return min(more * self.delta * (1 + SLACK), 1 - 1e-15)
 
     def __str__(self) -> str:
         return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
@@ -237,8 +236,14 @@ class Perturbation(Event):
                 raise TemplateError(f"an event of objective perturbation: {why}")
 
     def of_group(self, people: int) -> Event:
-        """Differences add up: their sum is the mean of multiples, whose vertices are counted for each of the people."""
-        return Perturbation(self.sigma, tuple(hull.of_group(people) for hull in self.kinds))
+        """Differences add up: their sum is the mean of multiples, each with its own vertices.
+
+        People may be of different kinds, so dimension, length and curvature are the largest of any.
+        """
+        largest = {
+            n: max(getattr(h, n) for h in self.kinds) for n in ("dimension", "length", "curvature") if self.kinds
+        }
+        return Perturbation(self.sigma, tuple(replace(hull, **largest).of_group(people) for hull in self.kinds))
 
     def delta(self, epsilon: float) -> float:
         return max((hull.delta(epsilon)[0] for hull in self.kinds), default=0.0)

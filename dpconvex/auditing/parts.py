@@ -205,7 +205,7 @@ def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
 
 def attack_cover(cover: IntegerNoise) -> Attack:
     """Attack integer noise by its law: answers on the grid that are as far apart as they may be, along one coordinate."""
-    part, shift = "cover of the computed answer", math.floor(cover.sensitivity) / cover.scale
+    part, shift = "residual noise", math.floor(cover.sensitivity) / cover.scale
     if cover.noise == LAPLACE:
         return Attack(part, cover.epsilon, 0.0, shift, 0.0, "ratio of discrete Laplace probabilities")
     how = "Gaussian profile, on a grid that is fine beside the noise"

@@ -6,8 +6,10 @@ Identifiers are looked at before anything is paid: under replace-one, the number
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
+from datetime import date
 from types import MappingProxyType
 from typing import Any, Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +20,16 @@ from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record, in_one_place
 from dpconvex.language.tables import is_missing
 from dpconvex.language.template import Template
 from dpconvex.language.validation import label_entries
 
+IDENTIFIERS = (int, float, str, bytes, date)
 WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
+WEIGHTED = WeakSet[Template]()
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +51,9 @@ class People:
         entries = label_entries("unit", given)
         if any(map(is_missing, entries)):
             raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
+        others = {type(entry).__name__ for entry in entries if not isinstance(entry, IDENTIFIERS)}
+        if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
+            raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
         known: dict[Any, int] = {}
         of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
         keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
@@ -71,14 +79,14 @@ class People:
             raise DomainError("there are other records than identifiers; nothing is released. Data must not change.")
         return batch if self.kept.all() else batch.chosen(self.kept)
 
-    def check_together(self, batch: Batch) -> None:
+    def check_together(self, data: Any) -> None:
         """Refuse partitions that a person's records are spread over, where their sums are clipped."""
-        if not isinstance(batch, PartitionedBatch):
+        if not isinstance(data, Partitions | PartitionedBatch):
             return
-        where = np.repeat(np.arange(len(batch.sizes)), batch.sizes)
+        where = np.repeat(np.arange(len(data.sizes)), data.sizes)[self.kept]
         if len(np.unique(np.stack([self.of, where]), axis=1)[0]) > len(np.unique(self.of)):
             why = "the records of a unit lie in several partitions, and the sum of their gradients is clipped"
-            raise DomainError(f"unit: {why}; nothing is released. Make partitions by unit, or take another mechanism.")
+            raise DomainError(f"unit: {why}; nothing was spent. Make partitions by unit, or take another mechanism.")
 
     def with_weights(self, data: Any) -> Any:
         """Return data with a weight for each record: one over the number of its person's records, rounded down."""
@@ -90,15 +98,18 @@ class People:
 
 def for_promise(template: Template, privacy: Privacy) -> Template:
     """Return the template that is fitted: with weights, if the guarantee has them."""
-    plain = privacy.keep != "weights" or WEIGHT in template.record.fields
-    return template if plain else weighted(template)
+    return template if privacy.keep != "weights" or template in WEIGHTED else weighted(template)
 
 
 @once
 def weighted(template: Template) -> Template:
     """Return the template of weighted records: their loss times a weight between 0 and 1."""
+    if WEIGHT in template.record.fields:
+        raise TemplateError(f'keep="weights" adds a field named {WEIGHT!r}; give yours another name.')
     extra = Record(**{WEIGHT: Box(0.0, 1.0)})
     record, weight = copy(template.record), field_of(extra.parameters[WEIGHT])
     more = {name: {**getattr(record, name), **getattr(extra, name)} for name in ("fields", "continuous", "parameters")}
     record.__dict__.update({name: MappingProxyType(values) for name, values in more.items()})
-    return template.with_parts(record=record, losses=tuple(weight * loss for loss in template.losses))
+    made = template.with_parts(record=record, losses=tuple(weight * loss for loss in template.losses))
+    WEIGHTED.add(made)
+    return made

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.accounting.events import Approximate, Event, event_of
+from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
 from dpconvex.accounting.totals import best_total
 from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
@@ -222,10 +222,10 @@ class Certificate(CertificateText):
         return " and ".join(said)
 
     def for_group(self, people: int, delta: float | None = None) -> Privacy:
-        """Return what the guarantee means for so many people (records, or units) together, at its delta or a larger one.
+        """Return what the guarantee means for so many people (records, or units) together, at its delta or another one.
 
-        Exact where noise is Gaussian or pure; for Gaussian noise on the objective a bound; and where nothing but the guarantee is
-        known, one person after the other.
+        Exact for Gaussian noise on gradients and answers and for pure guarantees, but for failures of truncation; for Gaussian
+        noise on the objective a bound; and where nothing but the guarantee is known, one person after the other.
         """
         check_whole("for_group", people=people)
         if people == 1 and delta is None:
@@ -236,7 +236,7 @@ class Certificate(CertificateText):
         if not math.isfinite(found):
             why = f"no epsilon of {people} people holds at so small a delta"
             raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
-        return self.privacy.part(found, wanted)
+        return self.privacy.part(max(found, SMALLEST), wanted)
 
     def risk(self, false_positives: ArrayLike) -> Any:
         """Return how often, at least, an attacker misses that somebody's record is there, who is wrong so often where it is not.

@@ -158,9 +158,11 @@ class Budget:
         if privacy.unit != self.privacy.unit:
             both = f"{label!r} protects a {privacy.unit or 'record'}, and the budget counts for a {self.privacy.unit or 'record'}"
             raise TemplateError(f"Budget: {both}. Use one unit throughout.")
-        if privacy.most < self.privacy.most and privacy.keep in (None, "weights"):
-            both = f"{label!r} is about at most {privacy.most} records of a {privacy.unit}, the budget about {self.privacy.most}"
-            raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or which records to keep.")
+        cuts = self.privacy.keep in ("first", "random")  # so people have any number
+        if privacy.keep in (None, "weights") and (privacy.most < self.privacy.most or cuts):
+            number = "any number" if cuts else f"at most {self.privacy.most}"
+            both = f"{label!r} is about at most {privacy.most} records of a {privacy.unit}, the budget about {number}"
+            raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or keep='first'.")
         item = Entry(
             label, self.privacy.part(privacy.epsilon, privacy.delta), event, **origin(), dataset=str(self.dataset)
         )

@@ -28,6 +28,7 @@ from dpconvex.release.verify import Method, analyse, form_of
 from dpconvex.release.whitening import typical_length
 
 WEIGHT = 1.5  # Of the sum of gradients, beside both second moments
+FARTHEST = 1e100  # Scores of fits beyond this may overflow
 CLEAR = 1.0  # The Hessian's least eigenvalue is above that of noise, times this
 FIRST = 0.3  # Share of the first of two steps, which brings the second near enough
 
@@ -146,7 +147,14 @@ def start_of(template: Template, release: Release) -> Array:
     space, form = Space(template.variables), form_of(template)
     if not form.feasible.is_space:
         raise TemplateError("intervals: constraints bend the law of the answer; only free parameters have intervals.")
+    shapes = {name: np.shape(value) for name, value in release.parameters.items()}
+    if shapes != {variable.name: variable.shape for variable in template.variables}:
+        raise TemplateError(
+            "intervals: the release has other parameters than the template, of which it should be a fit."
+        )
     theta = space.pack(release.parameters)
+    if not (np.abs(theta) < FARTHEST).all():
+        raise TemplateError(f"intervals: parameters of the release are beyond {FARTHEST:g}.")
     whitening, certificate = release.whitening, release.certificate
     if isinstance(certificate, Certificate) and not certificate.minimises:
         why = "clipped gradient steps may end far from the ERM solution, where two Newton steps do not lead to it"

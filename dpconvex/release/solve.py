@@ -194,6 +194,8 @@ class Fit:
         self.record.check_form(self.data, empty=self.protected)
         for fit in fits:
             confirm(fit.certificate)
+            if self.people is not None and isinstance(fit.certificate, DescentCertificate):
+                self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
 
@@ -302,8 +304,6 @@ def covered(
             raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
         values = perturb(noisy, cover, source.seeded)
         return Statistics(values, moments, fields_of(template), template=template, **proof)
-    if people is not None and isinstance(certificate, DescentCertificate):
-        people.check_together(batch)
     whose = None if people is None else people.of
     engine = DataEngine(analysis, batch, certificate.size, backend, whose)
     noisy = mechanism.run(analysis, certificate, engine, source.rng)

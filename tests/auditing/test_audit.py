@@ -72,7 +72,7 @@ class Case:
     share: float | None = None
 
 
-COVER = "cover of the computed answer"
+COVER = "residual noise"
 CASES = {
     "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, smaller(noise_laws.GammaLaw, "calibrate")),
     "Gaussian noise on the objective": Case(

@@ -1,5 +1,7 @@
 """Intervals around a fit: they cover, are paid for before data are looked at, and one record moves what they take as proved."""
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -103,6 +105,11 @@ def test_what_has_no_intervals_is_refused():
     clipped = dp.solve(learner, data, HALF, dp.NoisyGradientDescent(clip=0.1))
     with pytest.raises(dp.TemplateError, match="far from the ERM solution"):
         dp.intervals(learner, clipped, data, HALF)
+    for theta, said in (([1.7e308] * 3, "beyond"), ([0.0] * 2, "other parameters")):
+        other, budget = replace(fit, parameters={"w": np.array(theta)}), dp.Budget(HALF)
+        with pytest.raises(dp.TemplateError, match=said):
+            dp.intervals(learner, other, data, HALF, budget=budget)
+        assert budget.entries == ()
     for asked, said in ((1.5, "confidence"), ("x", "confidence")):
         with pytest.raises(dp.TemplateError, match=said):
             dp.intervals(learner, fit, data, HALF, asked)

@@ -1,8 +1,10 @@
 """Promises about people with several records: exact laws on the line, sums that are clipped, and every door for data."""
 
+import decimal
 import json
 from dataclasses import dataclass
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.integrate import trapezoid
@@ -10,6 +12,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import dpconvex as dp
+from dpconvex.accounting.events import Hull, Perturbation
 from dpconvex.checker import check
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
@@ -230,6 +233,9 @@ DATA = {"x": X, "y": Y}
         lambda p: dp.LogisticRegression(unit="patient", most=2, radius=1.0).fit(X, Y),
         lambda p: dp.solve(LINE, DATA, p, unit=IDS[:-1]),
         lambda p: dp.solve(LINE, DATA, p, unit=[None, *IDS[1:]]),
+        lambda p: dp.solve(LINE, DATA, p, unit=[decimal.Decimal("NaN") for _ in IDS]),
+        lambda p: dp.solve(LINE, DATA, p, unit=np.array([complex("nan")] * len(IDS))),
+        lambda p: dp.solve(LINE, DATA, p, unit=np.array([(1, np.nan)] * len(IDS), dtype="i8,f8")),
     ],
 )
 def test_every_door_honours_a_unit_or_refuses_it(door):
@@ -270,14 +276,28 @@ def test_records_are_cut_or_weighted_by_rules_that_depend_on_nobody_else(keep, s
     assert release.certificate.check().unreplayed == ()
 
 
+def test_a_field_of_the_users_own_is_not_taken_for_the_weights():
+    theta = cp.Variable(1, name="t")
+    record = dp.Record(x=dp.Ball(1, radius=1.0), weight_of_a_record=dp.Box(0.0, 1.0))
+    own = dp.Template(
+        record=record,
+        loss=lambda x, weight_of_a_record: cp.logistic(-(x @ theta)),
+        regularizer=cp.sum_squares(theta) / 2,
+    )
+    with pytest.raises(TemplateError, match="give yours another name"):
+        dp.verify(own, visits(keep="weights", most=10), 500)
+
+
 def test_records_of_a_person_in_several_partitions_are_added_up_but_not_clipped_apart():
     cut = [slice(0, 21), slice(21, 60)]  # through a person
     parts = dp.Partitions([{"x": X[s], "y": Y[s]} for s in cut])
     steps = dp.NoisyGradientDescent(clip=0.3)
     whole = [dp.solve(LINE, data, visits(), unit=IDS, size=60, seed=1)["w"] for data in (DATA, parts)]
     assert whole[0] == pytest.approx(whole[1], rel=1e-6)
+    budget = dp.Budget(visits(1e-6))
     with pytest.raises(DomainError, match="several partitions"):
-        dp.solve(LINE, parts, visits(1e-6), steps, unit=IDS, size=60)
+        dp.solve(LINE, parts, visits(1e-6), steps, unit=IDS, size=60, budget=budget)
+    assert budget.entries == ()
     by_person = dp.Partitions([{"x": X[s], "y": Y[s]} for s in (slice(0, 20), slice(20, 60))])
     fits = [dp.solve(LINE, d, visits(1e-6), steps, unit=IDS, size=60, seed=1)["w"] for d in (DATA, by_person)]
     assert fits[0] == pytest.approx(fits[1], rel=1e-6)
@@ -300,6 +320,10 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
     model.save(tmp_path / "model.npz", schema)
     assert dp.Release.load(tmp_path / "model.npz").spent == promise
     assert dp.Budget.open(ledger).spent.epsilon == 2.0
+    cutting = dp.Budget(dp.Privacy(5.0, unit="patient", most=2, keep="first"))
+    with pytest.raises(TemplateError, match="about any number"):
+        cutting.spend(promise, "who has more records is refused")
+    cutting.spend(dp.Privacy(2.0, unit="patient", most=2, keep="random"), "who has more records is cut")
     with pytest.raises(TemplateError, match="budget counts for a patient"):
         budget.spend(dp.Privacy(1.0), "a record")
     with pytest.raises(TemplateError, match="protects single records"):
@@ -346,6 +370,11 @@ def test_groups_cost_what_the_noise_says():
     with pytest.raises(NotPrivate, match="so small a delta"):
         plain.for_group(2)
     assert plain.for_group(2, 4e-6).epsilon == pytest.approx(2.0)
+    assert 0 < gaussian.for_group(5, 0.7).epsilon < 1e-9  # at so large a delta nothing is left to say
+    sharp, long = Hull(1, 0.1, 1.0, (0.1,), (1.0,)), Hull(1, 2.0, 0.0, (2.0,), (1.0,))
+    mixed = Perturbation(1.0, (sharp, long)).of_group(2)  # of one person of each kind, say
+    assert {(hull.curvature, hull.length, hull.dimension) for hull in mixed.kinds} == {(2.0, 4.0, 2)}
+    assert mixed.delta(2.5) >= max(Perturbation(1.0, (hull,)).of_group(2).delta(2.5) for hull in (sharp, long))
     perturbed = dp.verify(
         LINE, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, dp.ObjectivePerturbation("gaussian", added=50)
     )
