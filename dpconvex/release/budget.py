@@ -213,11 +213,11 @@ class Budget:
     def _repr_html_(self) -> str:
         found = self.entries
         spent, left = self._rule.spent(found), self._rule.left(found)
-        rows = [(item.named, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
+        rows = [(item.named, text(item.privacy.epsilon), text(item.privacy.delta), "" if item.event is None else str(item.event)) for item in found]
         rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
-        table = aligned(["release", "epsilon", "delta", "known as"], rows, numbers=(1, 2))
+        table = aligned(["release", "epsilon", "delta", "accounted as"], rows, numbers=(1, 2))
         return f"{head}<p>{bar(part)} {100 * part:.0f} % spent</p>{table}"
 
     def __str__(self) -> str:
@@ -227,7 +227,7 @@ class Budget:
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
             *(f"  as non-adaptive composition: {item}" for item in self.totals()[:1]),
-            *(f"  - {item.named}: {item.privacy}; {item.known}" for item in found),
+            *(f"  - {item.named}: {item.privacy}{f'; {item.event}' if item.event else ''}" for item in found),
         ]
         return "\n".join(lines)
 

@@ -104,7 +104,7 @@ class Release(Released, Mapping[str, Array]):
 
     def _repr_html_(self) -> str:
         rows = [(name, " x ".join(map(str, value.shape)) or "a number") for name, value in self.items()]
-        proof = "" if self.certificate is None else details("certificate", self.certificate._repr_html_())
+        proof = "" if self.certificate is None else details("its guarantee", self.certificate._repr_html_())
         head = paragraph("Release", f", {self.status}", not self.private)
         return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
 
