@@ -213,7 +213,7 @@ class Budget:
     def _repr_html_(self) -> str:
         found = self.entries
         spent, left = self._rule.spent(found), self._rule.left(found)
-        rows = [(item.named, text(item.privacy.epsilon), text(item.privacy.delta), "" if item.event is None else str(item.event)) for item in found]
+        rows = [(e.named, text(e.privacy.epsilon), text(e.privacy.delta), str(e.event or "")) for e in found]
         rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
