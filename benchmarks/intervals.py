@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in range(given.runs):
             data, true = drawn(kind, design, size, rng)
             try:
-                fit = dp.solve(learner, data, half, dp.ObjectivePerturbation("gaussian"), seed=seed)
+                fit = dp.solve(learner, data, half, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=seed)
                 found = dp.intervals(learner, fit, data, half, seed=seed)
             except dp.NotConverged:
                 continue

@@ -34,17 +34,24 @@ def drawn(kind, size, rng):
     return {"x": x, "y": np.clip(x @ W / 6 + 0.1 * rng.normal(size=size), -1, 1)}, W / 6
 
 
-@pytest.mark.parametrize("whitening", [False, None])
+OBJECTIVE = dp.ObjectivePerturbation("gaussian")
+
+
+def fitted(learner, data, privacy=HALF, mechanism=OBJECTIVE, **options):
+    return dp.solve(learner, data, privacy, mechanism, whitening=False, **options)
+
+
+@pytest.mark.parametrize("pure", [False, True])
 @pytest.mark.parametrize(
     "kind", ["logistic_regression", "softmax_regression", "huber_regression", "quantile_regression"]
 )
-def test_intervals_cover_what_is_true(kind, whitening):
+def test_intervals_cover_what_is_true(kind, pure):
     rng, covered = np.random.default_rng(1), []
     learner = dp.load(kind, features=3, **({"classes": 3} if kind == "softmax_regression" else {}))
-    privacy = dp.Privacy(6.0, 1e-6) if kind == "softmax_regression" else HALF
+    privacy, law = (dp.Privacy(6.0), "gamma") if pure else (HALF, "gaussian")
     for seed in range(25):
         data, true = drawn(kind, 20_000, rng)
-        fit = dp.solve(learner, data, HALF, seed=seed, whitening=whitening)
+        fit = fitted(learner, data, privacy, dp.ObjectivePerturbation(law), seed=seed)
         found = dp.intervals(learner, fit, data, privacy, seed=seed + 100)
         covered.append((found.lower <= true) & (true <= found.upper))
         assert (found.noise_errors < found.standard_errors).all()
@@ -54,7 +61,7 @@ def test_intervals_cover_what_is_true(kind, whitening):
 def test_intervals_are_paid_for_before_records_are_looked_at():
     data, _ = drawn("logistic_regression", 20_000, RNG)
     learner, budget = dp.load("logistic_regression", features=3), dp.Budget(dp.Privacy(4.0, 1e-5))
-    fit = dp.solve(learner, data, HALF, budget=budget)
+    fit = fitted(learner, data, budget=budget)
     found = dp.intervals(learner, fit, data, HALF, budget=budget)
     assert [entry.label for entry in budget.entries] == ["solve", "intervals"]
     assert budget.spent.epsilon == pytest.approx(3.0)
@@ -76,9 +83,9 @@ def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(
     analysis, leaves = analyse(learner), leaves_of(learner, analyse(learner).form.space)
     basis = analysis.form.basis.toarray()
     bent = float(np.sqrt(analysis.hessian_bound)) if leaves.forms == 1 else 0.0
-    step = module.newton_template(basis.shape[1], float(analysis.gradient_bound), bent)
+    step = module.squares_template(basis.shape[1], float(analysis.gradient_bound), bent)
     privacy = dp.Privacy(1.0, 1e-6, adjacency)
-    proof = dp.verify(step, privacy, 100, dp.SufficientStatistics("gaussian", module.WEIGHT))
+    proof = dp.verify(step, privacy, 100, dp.SufficientStatistics("gaussian"))
     assert proof.check().unreplayed == ()
     batch = learner.record.sample(400, RNG)
     longest = 0.0
@@ -90,7 +97,7 @@ def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(
         squares = np.einsum("ni,nj->nij", slope, slope).reshape(400, -1) * ((bent / analysis.gradient_bound) ** 2 or 1)
         squares = np.hstack([squares, *([np.einsum("ni,nj->nij", bend, bend).reshape(400, -1)] if bent else [])])
         unit = np.sqrt(2) * bent**2 if bent else analysis.gradient_bound**2
-        whole = np.hstack([squares / unit, module.WEIGHT * slope / analysis.gradient_bound])
+        whole = squares / unit
         pairs = whole[RNG.permutation(400)] - whole if adjacency == "replace-one" else whole
         longest = max(longest, np.linalg.norm(pairs, axis=1).max())
     assert longest <= proof.sensitivity * (1 + 1e-6)
@@ -99,12 +106,20 @@ def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(
 def test_what_has_no_intervals_is_refused():
     data, _ = drawn("logistic_regression", 300, RNG)
     learner = dp.load("logistic_regression", features=3)
-    fit = dp.solve(learner, data, HALF, dp.ObjectivePerturbation("gaussian"))
+    fit = fitted(learner, data)
     with pytest.raises(dp.NotConverged, match="least curvature"):
         dp.intervals(learner, fit, data, HALF)
-    clipped = dp.solve(learner, data, HALF, dp.NoisyGradientDescent(clip=0.1))
-    with pytest.raises(dp.TemplateError, match="far from the ERM solution"):
-        dp.intervals(learner, clipped, data, HALF)
+    others = dp.NoisyGradientDescent(clip=0.1), dp.OutputPerturbation("gaussian")
+    whitened = dp.solve(learner, data, HALF, OBJECTIVE, whitening=True)
+    for other in (whitened, *(fitted(learner, data, HALF, mechanism) for mechanism in others)):
+        with pytest.raises(dp.TemplateError, match="a fit by noise on the objective"):
+            dp.intervals(learner, other, data, HALF)
+    w = cp.Variable(3, name="w")
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    regularizer = cp.sum_squares(w) / 2 + cp.norm1(w)
+    lasso = dp.Template(record=record, loss=lambda x, y: cp.logistic(-y * (x @ w)), regularizer=regularizer)
+    with pytest.raises(dp.TemplateError, match="regularizer has kinks"):
+        dp.intervals(lasso, fit, data, HALF)
     for theta, said in (([1.7e308] * 3, "beyond"), ([0.0] * 2, "other parameters")):
         other, budget = replace(fit, parameters={"w": np.array(theta)}), dp.Budget(HALF)
         with pytest.raises(dp.TemplateError, match=said):
