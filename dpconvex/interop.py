@@ -101,6 +101,9 @@ def from_opendp(measurement: Any, total: Privacy, delta: float | None) -> Event:
     import opendp.prelude as odp
 
     metric, distance, replaced = measurement.input_metric, total.most, total.adjacency == "replace-one"
+    if not replaced and "size=" in str(measurement.input_domain):
+        why = "a measurement on data of one size says nothing of records that come and go"
+        raise TemplateError(f"charge: {why}. Leave size= out of its domain, or count in replace-one.")
     if metric in [odp.symmetric_distance(), odp.insert_delete_distance()]:
         distance *= 1 + replaced
     elif not (replaced and metric in [odp.change_one_distance(), odp.hamming_distance()]):

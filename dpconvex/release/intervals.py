@@ -28,6 +28,7 @@ from dpconvex.release.statistics import Coefficients, Statistics, names
 from dpconvex.release.verify import Method, analyse, form_of
 
 FARTHEST = 1e100  # Scores of fits beyond this may overflow
+FAR = 0.25
 
 
 @lru_cache(maxsize=64)
@@ -190,6 +191,11 @@ def newton_step(
     for away in [step, *(axes * np.sqrt(np.maximum(roots, 0.0))).T]:
         moved = noisy.gradient_map(np.append(away, np.zeros(len(q) - dim))).toarray()[:dim] * moments.deviation
         of_fit = of_fit + moved @ moved.T
+    # The square of the step is of the order of what is left out: it must be small beside the errors, in units of the Hessian.
+    far = float(step @ hessian @ step / size) / np.sqrt(np.sum(inverse * (of_fit + spread)) / size)
+    if far > FAR:
+        why = "regularization, or noise, holds the fit too far from what minimises the expected loss"
+        raise NotConverged(f"intervals: {why}. Fit with less of it (regularization=, size=); the fit stands.")
     back = basis @ inverse
     of_noise, of_records = (np.einsum("ij,jk,ik->i", back, part, back) for part in (of_fit, spread))
     return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0)

@@ -313,3 +313,16 @@ def test_risk_is_drawn(certificates):
     assert missed == pytest.approx(np.maximum(1 - math.e * rates, (1 - rates) / math.e), abs=0.01)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["guessing", "pure", "statistics"]
     assert len(plots.risk(certificates["Gamma noise"], axes=axes).lines) == 5
+
+
+def test_a_measurement_on_data_of_one_size_is_no_spend_where_records_come_and_go():
+    odp = pytest.importorskip("opendp.prelude")
+    odp.enable_features("contrib", "honest-but-curious")
+    domain = odp.vector_domain(odp.atom_domain(bounds=(0.0, 1.0), nan=False), size=100)
+    mean = (domain, odp.symmetric_distance()) >> odp.t.then_sum() >> odp.m.then_laplace(0.1)
+    assert mean.map(1) < 1e-9 < 9 < mean.map(2)
+    with pytest.raises(TemplateError, match="data of one size"):
+        dp.interop.charge(dp.Budget(dp.Privacy(1.0, adjacency="add-remove")), mean, "sum")
+    replaced = dp.Budget(dp.Privacy(20.0))
+    dp.interop.charge(replaced, mean, "sum")
+    assert replaced.spent.epsilon >= 10

@@ -104,11 +104,17 @@ def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(
 
 
 def test_what_has_no_intervals_is_refused():
-    data, _ = drawn("logistic_regression", 300, RNG)
+    data, _ = drawn("logistic_regression", 60, RNG)
     learner = dp.load("logistic_regression", features=3)
     fit = fitted(learner, data)
     with pytest.raises(dp.NotConverged, match="least curvature"):
         dp.intervals(learner, fit, data, HALF)
+    data_of_many = drawn("logistic_regression", 20_000, RNG)[0]
+    strong = dp.load(
+        "logistic_regression", features=3, regularization=0.1
+    )  # shrinks slopes by more than errors explain
+    with pytest.raises(dp.NotConverged, match="holds the fit too far"):
+        dp.intervals(strong, fitted(strong, data_of_many), data_of_many, HALF)
     others = dp.NoisyGradientDescent(clip=0.1), dp.OutputPerturbation("gaussian")
     whitened = dp.solve(learner, data, HALF, OBJECTIVE, whitening=True)
     for other in (whitened, *(fitted(learner, data, HALF, mechanism) for mechanism in others)):
