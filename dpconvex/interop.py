@@ -72,8 +72,8 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
     """
     if not isinstance(budget, Budget) or not (delta is None or (is_real(delta) and 0 < delta < 0.5)):
         raise TemplateError(f"charge: give a Budget, and no delta, or one in (0, 0.5), not {budget!r}, {delta!r}.")
-    if not (apart is None or (is_real(apart) and apart > 0)):
-        raise TemplateError(f"charge: apart must be a positive number, not {apart!r}.")
+    if not isinstance(apart, int | float | None):
+        raise TemplateError(f"charge: apart must be a number, not {apart!r}.")
     total = budget.privacy
     if total.keep is not None:
         raise TemplateError(

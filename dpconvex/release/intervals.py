@@ -122,6 +122,7 @@ def intervals(
     curved = certificate.size * public.regularizer_hessian(theta).toarray() + certificate.added * np.eye(len(theta))
     around = basis.T @ slope, basis.T @ curved @ basis, deviation
     step, of_noise, of_records = newton_step(moments, basis, (steep / bent) ** 2 if bent else 0.0, *around)
+    of_noise += residual_variance(release)
     estimates, errors = theta + basis @ step, np.sqrt(of_noise + of_records)
     reach = errors * float(norm.isf((1 - confidence) / 2))
     return Coefficients(
@@ -163,6 +164,12 @@ def noise_of(release: Release) -> float:
         options = "mechanism=dp.ObjectivePerturbation('gaussian'), whitening=False"
         raise TemplateError(f"intervals: {why}. Fit with {options}.")
     return found.noise_scale * (1.0 if found.is_gaussian else float(np.sqrt(found.noise_dimension + 1)))
+
+
+def residual_variance(release: Release) -> float:
+    """Return the variance of the residual noise on each parameter of the release."""
+    cover = getattr(release.certificate, "cover", None)
+    return 0.0 if cover is None else (cover.step * cover.scale) ** 2 * (1.0 if cover.is_gaussian else 2.0)
 
 
 def newton_step(
