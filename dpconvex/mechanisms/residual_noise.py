@@ -20,7 +20,14 @@ from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, OutputCertificate, StatisticsCertificate, tail_of
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
-from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
+from dpconvex.mechanisms.rounding import (
+    answer_radius,
+    bend_of,
+    kinks_of,
+    largest_count,
+    largest_eigenvalue,
+    largest_floor,
+)
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
 
 # The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
@@ -29,7 +36,9 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 COUNTED, MARGINS = 0.25, 1.1
 # Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer.
 RELATIVE_SIZE = 0.01
-ABOVE_FLOOR = 10.0  # The tolerance is this many times the floor that rounding sets, so that every fit can be certified
+# The tolerance is so many times the floor that rounding sets, so that every fit can be certified: where K is all of space and
+# nothing has kinks a gradient alone must get there; steps with a projection, and multipliers, need more room.
+FREE_ROOM, ROOM_OF_STEPS = 3.0, 10.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below, and of what is computed again for another distance.
@@ -153,7 +162,7 @@ def hidden(
     if bare.minimises:
         drawn = 0.0 if isinstance(bare, OutputCertificate) else cap
         check_smoothness(analysis, bare, drawn, records)
-        least = ABOVE_FLOOR * largest_floor(analysis, bare, drawn, records)
+        least = room_above(analysis) * largest_floor(analysis, bare, drawn, records)
         unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
         usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / unit
         tolerance = asked if asked is not None else max(least, usual)
@@ -168,6 +177,11 @@ def hidden(
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)
     noise = replace(noise, records=records, counting=counting)
     return bare, noise, (bare.derivation, *residual_steps(noise))
+
+
+def room_above(analysis: Analysis) -> float:
+    free = analysis.form.feasible.is_space and not kinks_of(analysis.form)
+    return FREE_ROOM if free else ROOM_OF_STEPS
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:

@@ -16,7 +16,7 @@ import dpconvex as dp
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.certificate import TAIL
 from dpconvex.mechanisms.grid import IntegerNoise, perturb
-from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, calibrate_residual_noise, for_count, margin, noise_cap
+from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, for_count, margin, noise_cap, room_above
 from dpconvex.mechanisms.rounding import answer_radius, largest_floor
 from dpconvex.noise.profiles import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
@@ -188,7 +188,7 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
         certificate = dp.verify(template, promise, size, GAMMA)
         cap = certificate.cover.noise_cap
         lowest, radius = largest_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
-        assert certificate.tolerance >= ABOVE_FLOOR * lowest * (1 - 1e-12)
+        assert certificate.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
         for data in ({"x": x, "y": labels}, corner):
             for seed in range(3):
                 dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=seed)
@@ -308,7 +308,7 @@ def test_a_certificate_for_more_records():
     more = for_count(GAMMA, analysis, certificate, 1e6)
     assert (more.noise_scale, more.privacy) == (certificate.noise_scale, certificate.privacy)
     lowest = largest_floor(analysis, more, noise_cap(GAMMA, more), 1e6)
-    assert more.tolerance >= ABOVE_FLOOR * lowest * (1 - 1e-12)
+    assert more.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
     assert more.cover.distance > more.tolerance > certificate.tolerance
     assert (more.cover.epsilon, more.cover.counting) == (before.epsilon, before.counting)
     assert more.cover.size > before.size
