@@ -139,7 +139,7 @@ class Tail(Event):
         return Tail(min(people * self.probability, 1 - 1e-16))
 
     def __str__(self) -> str:
-        return f"truncation failure, added to delta: {self.probability:.2g}"
+        return f"truncation failure of probability {self.probability:.2g}"
 
 
 @dataclass(frozen=True)

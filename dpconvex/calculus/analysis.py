@@ -200,10 +200,10 @@ class Analysis:
             paired = self.sensitivity(adjacency) >= self.gradient_bound  # no row that stands alone moves more
             if person.weight < person.rows or not paired or apart <= each:
                 return apart, "gradients of a person's rows add up, and their curvature inside of one determinant"
-            return each, "joint supremum of gradient and curvature, for each of a person's rows"
+            return each, "gradient and curvature maximised jointly, for each of a person's rows"
         apart = beta * self.sensitivity(adjacency) + self.log_det(mu)[0]
         if all(loss.joint is None for loss in self.losses):
-            return apart, "suprema of gradient and curvature apart"
+            return apart, "gradient and curvature maximised separately"
         other = beta * self.gradient_bound if adjacency == "replace-one" else 0.0
         joint, curved = 0.0, self.log_dets(mu)
         # The largest counts: what is no larger than a bound found before needs no sharper one.
@@ -214,8 +214,8 @@ class Analysis:
                 together = min(together, loss.joint.loss(beta, mu))
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
-            return apart, "suprema of gradient and curvature apart"
-        return joint, "joint supremum of gradient and curvature"
+            return apart, "gradient and curvature maximised separately"
+        return joint, "gradient and curvature maximised jointly"
 
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:

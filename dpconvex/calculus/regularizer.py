@@ -46,7 +46,7 @@ def curvature_of(regularizer: Expression, expander: Expander, feasible: Feasible
         "strong convexity of the regularizer",
         str(regularizer),
         {"modulus": smallest_eigenvalue(total)},
-        "moduli add; affine terms and norms add 0",
+        "smallest eigenvalue of the sum of Hessians; affine terms and norms add 0",
         tuple(steps),
     )
 

@@ -253,7 +253,7 @@ def taken_as_public(originals: Mapping[str, Any], record: Record) -> str:
             sides = [np.asarray(side) for side in variable.attributes.get("bounds") or () if len(np.unique(side)) > 1]
             places.setdefault(f"the bounds of {variable.name()}", dict.fromkeys(str(list(s.shape)) for s in sides))
     said = "; ".join(f"{', '.join(shapes)} in {place}" for place, shapes in places.items() if shapes)
-    arrays = f"arrays of shape {said}" if said else "no arrays"
+    arrays = f"arrays of shape {said}" if said else "it contains no arrays"
     return f"Taken as public: domains and all numbers that the template declares; {arrays}."
 
 

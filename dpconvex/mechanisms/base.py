@@ -86,10 +86,13 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
 
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
-    bound, largest = {"G": analysis.gradient_bound}, "largest sum of a vertex from each gradient set"
+    bound, largest = (
+        {"G": analysis.gradient_bound},
+        "largest norm of a sum of vertices, one from each term's set of gradients",
+    )
     why = "one gradient appears or disappears: G"
     if privacy.adjacency == "replace-one":
-        why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
+        why = "largest distance between the gradients of two records, over all pairs of labels; at most 2 G"
     why += of_unit(privacy)
     gradient = Derivation("gradient bound", "", bound, largest, (analysis.steepest.derivation,))
     return gradient, Derivation(
@@ -109,7 +112,7 @@ def of_unit(privacy: Privacy) -> str:
 def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
     form = analysis.form
     dimensions = {"dimension": float(form.noise_dimension), "of": float(form.space.dim)}
-    span = "span of the coefficients of A_z over all records and labels"
+    span = "span of the rows of A_z over all records z, where losses are functions of A_z theta + c_z"
     feasible = Derivation("feasible set", form.feasible.describe().replace("\n", "; "), {}, "closed and convex")
     return analysis.regularizer[1], Derivation("sensitive subspace", "", dimensions, span), feasible
 

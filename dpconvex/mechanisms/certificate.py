@@ -128,8 +128,8 @@ class Certificate(CertificateText):
     foreseen: ClassVar[float] = 1.0
     # How the noise is drawn, and what is subject to that.
     drawn: ClassVar[str] = (
-        "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which the "
-        "residual noise hides."
+        "A draw of the mechanism's noise in floating point is as near to an exact draw as docs/release.md bounds; residual "
+        "noise hides the difference."
     )
     provided: ClassVar[tuple[str, ...]] = ()
 
@@ -195,11 +195,15 @@ class Certificate(CertificateText):
     @property
     def error(self) -> str:
         """How far the answer is from that without privacy, in a sentence."""
-        risk = "" if self.predicted_risk is None else f"predicted excess risk {self.predicted_risk / self.size:.3g}; "
+        risk = (
+            ""
+            if self.predicted_risk is None
+            else f"excess empirical risk {self.predicted_risk / self.size:.3g} (predicted); "
+        )
         residual = 0.0 if self.cover is None else self.cover.size
         most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
-        said = f"{most:.3g} on average" if most < widest else f"{widest:.3g}, the diameter of the constraints"
-        return f"{risk}noise moves the parameters by at most {said}"
+        said = f"{most:.3g}" if most < widest else f"{widest:.3g}, the diameter of the constraints"
+        return f"{risk}expected Euclidean distance that noise moves the parameters: at most {said}"
 
     @property
     def is_drowned(self) -> bool:
@@ -218,7 +222,7 @@ class Certificate(CertificateText):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
-            said.append(f"but for a truncation failure of probability 2^{power}{times}")
+            said.append(f"except with probability at most 2^{power}{times} (a truncation failure)")
         return " and ".join(said)
 
     def for_group(self, people: int, delta: float | None = None) -> Privacy:
@@ -329,10 +333,10 @@ class DescentCertificate(Certificate, perturbed="gradients"):
 
     minimises = False
     drawn = (
-        "The noise of every step is taken to be ideal, although it is drawn and added in floating point; residual noise hides "
-        "the digits of the answer."
+        "The noise of every step is taken to be exactly Gaussian, although it is drawn and added in floating point; residual "
+        "noise hides the last digits of the answer."
     )
-    provided = ("provided that floating-point Gaussian noise is ideal",)
+    provided = ("assuming that Gaussian noise in floating point is exactly Gaussian",)
 
     @property
     def steps(self) -> int:

@@ -46,8 +46,8 @@ def guarantee(privacy: Privacy, exceptions: str = "") -> str:
 def odds(privacy: Privacy) -> str:
     """Say what a guarantee means to one person; the factor is rounded up.
 
-    >>> odds(Privacy(1.0, 1e-6, "add-remove"))
-    'any conclusion about one person becomes at most 2.72 times as likely as without their record, plus a probability of 1e-06'
+    >>> odds(Privacy(1.0, adjacency="add-remove"))
+    'any conclusion about one person is at most 2.72 times as likely as it would be without their record'
     """
     factor = math.exp(min(privacy.epsilon, 700.0))
     unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
@@ -56,9 +56,7 @@ def odds(privacy: Privacy) -> str:
     other = "with other records" if many else "with another record"
     other = f"{other} in place of theirs" if privacy.adjacency == "replace-one" else f"without their record{'s' * many}"
     more = "" if privacy.pure else f", plus a probability of {text(privacy.delta)}"
-    return (
-        f"any conclusion about one {privacy.unit or 'person'} becomes at most {times} times as likely as {other}{more}"
-    )
+    return f"any conclusion about one {privacy.unit or 'person'} is at most {times} times as likely as it would be {other}{more}"
 
 
 def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
@@ -182,8 +180,10 @@ class CertificateText(Printed):
         return Comparison(self, other)
 
     def lines(self: Any) -> Iterator[tuple[str, str]]:
-        protected = f"(add-remove adjacency); n is protected, and noise is calibrated for a nominal n = {self.size}"
-        unit = f"(substitution adjacency) of n = {self.size}, which is public"
+        protected = (
+            f"(add-remove adjacency); the number of records is protected, and noise is calibrated for n = {self.size}"
+        )
+        unit = f"(substitution adjacency); the number of records, n = {self.size}, is public"
         yield "certificate", self.described
         yield "guarantee", guarantee(self.privacy, self.exceptions)
         whose = self.privacy.whose
@@ -195,11 +195,13 @@ class CertificateText(Printed):
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
         a_person = (
-            "one record a person" if self.privacy.unit is None else f"{self.privacy.whose}, by the identifiers given"
+            "each person has one record"
+            if self.privacy.unit is None
+            else f"{self.privacy.whose}, by the identifiers given"
         )
-        yield "assumed", f"{a_person}; nobody learns how long a fit takes, or that it failed{runs}{own}"
+        yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", self.error
-        yield "proof", self.replayed or "explain() prints it, and check() replays it without the toolkit"
+        yield "proof", self.replayed or "explain() prints it; check() replays it with an independent program"
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"
@@ -210,26 +212,31 @@ class CertificateText(Printed):
         else:
             yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
             yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
-            added = f", of which {number(self.added)} were added" if self.added else ""
-            yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
+            added = f", plus {number(self.added)} that the mechanism adds" if self.added else ""
+            own = number((self.strong_convexity - self.added) / self.size)
+            if self.strong_convexity:
+                made = f"{self.size} x {own} of the regularizer{added}"
+                yield "strong convexity mu", number(self.strong_convexity), made
             if self.curved:
-                yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
+                yield "largest Hessian eigenvalue", number(self.hessian_bound), "of one record's loss"
             yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
         name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
-        mean = f"mean norm of b: {number(self.expected_noise)}{ON.get(self.perturbed, '')}"
+        mean = f"mean Euclidean norm of the noise b: {number(self.expected_noise)}{ON.get(self.perturbed, '')}"
         yield name, number(self.noise_scale), mean
         if self.predicted_risk is not None:
-            said = "sum of losses, from public numbers; a prediction"
+            said = f"sum over the records, {number(self.predicted_risk / self.size)} each; a prediction from public numbers"
             yield "predicted excess risk", number(self.predicted_risk), said
         for setting, value in self.settings.items():
             if setting != "whitened_field":  # named below
-                both = "of both gradients together, which this noise is charged for"
-                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else "chosen publicly"
+                both = "nuclear norm of the difference of two gradients: what this noise is charged for"
+                own = "of the noise's law" if self.noise == "matrix" else "a setting"
+                public = f"{own}, from public numbers"
+                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else public
         if self.cover is not None:
-            what = "statistics to the exact ones" if statistics else "answer to the exact minimiser"
-            gap = f"from the computed {what}, at most"
+            what = "statistics from the exact ones" if statistics else "answer from the exact minimiser"
+            gap = f"largest distance of the computed {what}"
             if not self.minimises and not statistics:
-                gap = "what rounding moves the answer of these steps by, at most; not a distance to a minimiser"
+                gap = "bound on what rounding does to the answer of these steps; not a distance to a minimiser"
             yield "tolerance tau", number(self.cover.distance), gap
         for part in (self.cover, self.clustering, self.whitening):
             yield from () if part is None else part.rows()
@@ -259,4 +266,4 @@ class CertificateText(Printed):
             yield self.clustering.epsilon, "the component labels: noisy k-means"
         if self.whitening is not None:
             together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
-            yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
+            yield self.whitening.epsilon, f"private preconditioning: a noisy second moment{together}"

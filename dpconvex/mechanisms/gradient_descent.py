@@ -286,9 +286,13 @@ def derive(
     if "sampling" in values:
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     if clip == math.inf:
-        name, source, steps = "noisy descent", SOURCE, base.record_steps(analysis, privacy)
+        name, source, steps = "DP-GD", SOURCE, base.record_steps(analysis, privacy)
     else:
-        name, source, why = "noisy descent, clipped", CLIPPED_SOURCE, f"clipped gradients: {WHY[privacy.adjacency]}"
+        name, source, why = (
+            "DP-GD with per-example clipping",
+            CLIPPED_SOURCE,
+            f"clipped gradients: {WHY[privacy.adjacency]}",
+        )
         whose = "every record's gradient" if privacy.unit is None else f"the sum of every {privacy.unit}'s gradients"
         clips = Derivation("gradient bound", "", {"clip": clip}, f"{whose} is scaled down to the clip")
         steps = clips, Derivation("sensitivity", "", {"G_adj": sensitivity}, why)

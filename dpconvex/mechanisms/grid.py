@@ -49,7 +49,7 @@ class IntegerNoise:
         return self.noise == GAUSSIAN
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        said = f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}"
+        said = f"root mean square norm; {self.noise} on a grid of step 2^{round(math.log2(self.step))}"
         yield "residual noise", f"{self.size:.6g}", said
 
     @property
@@ -95,8 +95,8 @@ class WhiteningNoise:
         on = f"on {self.features} x {self.features} moments of {self.field!r}"
         yield "whitening deviation sigma", f"{self.sigma:.6g}", on
         if self.composed:
-            of = f"{100 * self.share:.3g} % of the square of {self.composed:.6g} for both stages"
-            yield "whitening level", f"{self.level:.6g}", of
+            of = f"{100 * self.share:.3g} % of the square of the mu of both stages, {self.composed:.6g}"
+            yield "whitening mu (GDP)", f"{self.level:.6g}", of
 
 
 def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:

@@ -19,12 +19,14 @@ from dpconvex.mechanisms.matrix_noise import MatrixLaw
 from dpconvex.mechanisms.noise_laws import Calibration, GammaLaw, GaussianLaw, Law
 
 LAWS: dict[str, type[Law]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
-SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
+SOURCE = (
+    "after Chaudhuri, Monteleoni & Sarwate 2011, theorem 9, and Kifer, Smith & Thakurta 2012; docs/theory.md, section 7"
+)
 # So many times the largest curvature, over epsilon, makes curvature free; it is worth a remark from this share of epsilon on.
 FREE, REMARKABLE = 1e6, 0.25
 ASSUMPTIONS = (
-    "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
-    "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
+    "The computed answer lies within the tolerance of the exact minimiser.  Every fit checks that, by a bound on the rounding of "
+    "its gradient; what is assumed is the bound for the gradient of a single record (docs/release.md).",
     base.DRAWN,
     base.UNSEEN,
 )
@@ -149,10 +151,10 @@ def advise(share: float, mu: float, sensitivity: float) -> str:
     if share < REMARKABLE:
         cheapest = "is free" if share < 1e-9 else f"costs {100 * share:.0f} %"
         return (
-            f"{100 * (1 - share):.0f} % of epsilon pays for the noise, curvature {cheapest}: a smaller bound on the records, "
-            f"more records or a larger epsilon is what lowers the noise (it grows with G_adj = {sensitivity:.4g})."
+            f"Of the mechanism's epsilon {100 * (1 - share):.0f} % pays for the noise, and curvature {cheapest}. A smaller bound "
+            f"on records, more records or a larger epsilon lowers its effect (it is proportional to G_adj = {sensitivity:.4g})."
         )
     return (
-        f"{100 * share:.0f} % of epsilon pays for curvature: a strong convexity above {mu:.4g} lowers the noise scale, by up to "
-        f"{100 * share:.0f} %."
+        f"Of the mechanism's epsilon {100 * share:.0f} % pays for curvature: a strong convexity above {mu:.4g} lowers the noise "
+        f"scale, by up to {100 * share:.0f} %."
     )

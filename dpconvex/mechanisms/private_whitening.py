@@ -138,7 +138,7 @@ class Stages:
         fit, noise = self.fit if fit is None else fit, self.noise
         values = {"sensitivity": noise.sensitivity, "sigma": noise.sigma, "level": noise.level}
         why = "the Frobenius norm of x x' is the square of that of x; exact profile of the Gaussian mechanism"
-        how = "levels of Gaussian mechanisms add up in squares" if noise.composed else "both parts add up"
+        how = "squares of mu (GDP) add up" if noise.composed else "both parts add up"
         steps = (Derivation("whitening", "", values, why), fit.derivation)
         first = Gaussian(noise.level * SLACK), Tail(GRID_LOSS)
         return replace(
@@ -146,7 +146,9 @@ class Stages:
             privacy=self.privacy,
             whitening=noise,
             event=None if fit.event is None else Composition((*first, fit.event)),
-            derivation=Derivation("whitening, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", steps),
+            derivation=Derivation(
+                "private preconditioning, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", steps
+            ),
             assumptions=(*fit.assumptions, ASSUMED),
         )
 

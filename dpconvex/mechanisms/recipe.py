@@ -118,10 +118,10 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
-    bound, first = (ENOUGH, "after whitening, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
+    bound, first = (ENOUGH, "on preconditioned features, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
     return (
-        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (records, level of the guarantee, parameters), and below "
-        f"{bound:g}, {first}clipped steps learn more than exact minimisers do; `whitening=False` asks for one that ends near one."
+        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (n records, mu of GDP, p parameters). Below {bound:g}, "
+        f"{first}clipped steps are more accurate than exact minimisers; `whitening=False` asks for a minimiser."
     )
 
 
@@ -242,7 +242,7 @@ class Automatic(ForUnits):
             if foreseen(certificate) < CLEARLY * foreseen(best):
                 best = certificate
         compared = "; ".join(f"{c.mechanism} {foreseen(c):.4g}" for c in sorted(certificates, key=foreseen))
-        said = f"Compared by the excess risk that is foreseen, where a clear gain decides: {compared}."
+        said = f"Mechanisms compared by predicted excess risk (a clear gain replaces the usual one): {compared}."
         return replace(best, advice=(*best.advice, said))
 
     def others(self, analysis: Analysis, certificate: Certificate) -> list[Candidate]:

@@ -52,7 +52,9 @@ SMOOTHER = (
     "smooth it (cp.huber), bound the variables so that its curvature is bounded, write nonsmooth terms as norms or largest "
     "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent"
 )
-SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
+SOURCE = (
+    "adaptive composition of the exact answer and the noisy difference of the computed one from it; docs/release.md"
+)
 COVER_SOURCE = {
     LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
     GAUSSIAN: "exact profile of the Gaussian mechanism, of which it is an image; docs/theory.md, section 8",
@@ -302,10 +304,10 @@ def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | N
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
-    counted = "is added to delta, within the guarantee" if noise.delta > 2 * tail else "comes on top of the guarantee"
+    counted = "is part of delta" if noise.delta > 2 * tail else "comes on top of the guarantee"
     said = (
-        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: the probability that it exceeds that (a truncation "
-        f"failure) is below 2^-100, which {counted}.",
+        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}, except with probability below 2^-100 (a truncation "
+        f"failure), which {counted}.",
         certificate.drawn,
         f"The residual noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     )
