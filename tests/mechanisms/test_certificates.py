@@ -69,7 +69,7 @@ def test_the_proof_has_every_constant_and_where_it_is_from(certificate):
         r"epsilon = 1, delta = 0 \(pure DP\), except",
         r"gradient bound G +1\.41421 ",
         r"sensitivity G_adj +2\.82843 ",
-        r"strong convexity mu .* 583 x 0\.\d+ of the regularizer",
+        r"strong convexity mu .* 583 x \S+ of the regularizer",
         r"largest Hessian eigenvalue +2 ",
         r"sensitive subspace +55 dimensions",
         r"noise scale 1/beta .* mean Euclidean norm of the noise b: ",
