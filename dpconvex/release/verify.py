@@ -230,6 +230,21 @@ def certified(
     first: PrivateWhitening | None,
     cover: ResidualNoise,
 ) -> Proved:
+    """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
+    ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
+    found = ask(template, privacy, size, mechanism, first, cover)
+    certificate = found.certificate
+    return replace(found, certificate=replace(certificate, settings=dict(certificate.settings)))
+
+
+def proved(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism,
+    first: PrivateWhitening | None,
+    cover: ResidualNoise,
+) -> Proved:
     if privacy.unit is not None and not getattr(mechanism, "units", False):
         raise not_for_units(f"the mechanism {type(mechanism).__name__}", privacy)
     try:
@@ -237,7 +252,7 @@ def certified(
     except NotPrivate:
         if isinstance(mechanism, Automatic) and first is None:
             with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
-                return certified(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
+                return proved(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
         raise
     feasible = analysis.form.feasible
     if feasible.obstacle is not None:
@@ -249,6 +264,9 @@ def certified(
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
+
+
+remembered = once(proved)
 
 
 def check_records_matter(template: Template) -> None:

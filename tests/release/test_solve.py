@@ -1,5 +1,7 @@
 """Fits, private and not: what they return, what they refuse, and in which order they pay, read and compute."""
 
+from dataclasses import dataclass
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -190,3 +192,31 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
 def test_without_a_least_value_it_says_so(case, reason):
     with pytest.raises((dp.NotConverged, dp.TemplateError), match=reason):
         dp.solve_without_privacy(template_of(f"without {case}", cp.Variable(3, name="w")), DATA)
+
+
+def test_what_is_proved_once_is_nobody_elses_to_change_and_users_mechanisms_are_asked_again():
+    learner, privacy = dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6)
+    first = dp.verify(learner, privacy, 200)
+    before = dict(first.settings)
+    first.check()
+    first.settings["clip"] = 1e6
+    again = dp.verify(learner, privacy, 200)
+    assert again.settings == before
+    assert not again.replayed
+
+    @dataclass
+    class Doubtful:
+        asked: int = 0
+        __hash__ = object.__hash__
+
+        def certify(self, analysis, privacy, size):
+            self.asked += 1
+            return dp.ObjectivePerturbation().certify(analysis, privacy, size)
+
+        def run(self, analysis, certificate, engine, rng):
+            return dp.ObjectivePerturbation().run(analysis, certificate, engine, rng)
+
+    mine = Doubtful()
+    for count in (1, 2):
+        dp.verify(learner, dp.Privacy(1.0), 200, mine)
+        assert mine.asked == count
