@@ -13,13 +13,14 @@ from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Ta
 from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, text
-from dpconvex.noise.loss_distributions import composed_delta, on_grid
+from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound
 # Grid steps in the loss that is looked for, the largest grid of one event, and the most events that differ.
 STEPS, LARGEST_GRID, MOST = 4000, 2**17, 50
+POINTS = 50  # Epsilons of a profile
 # Fraction of a ledger's delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
 TAIL = 2.0**-100  # Probability of a truncation failure of the noise in a fit, once at least
@@ -50,13 +51,11 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
     if not (promises and delta > 0):
         return found
     # With half of delta for truncation failures, no total is larger than this: so that part is computed for no larger epsilon.
-    with np.errstate(over="ignore"):
-        divergences, level = whole.renyi(ORDERS), whole.level()
-    reach = min(renyi_epsilon(*divergences, delta / 2), gaussian_epsilon(*level, delta / 2))
+    reach = min(both_epsilons(whole, delta / 2))
     left = delta - tails_delta(sum(count * p for p, count in tails(whole)), reach)
     if left >= delta / 2:
-        found.append(Total(renyi_epsilon(*divergences, left), delta, "Rényi"))
-        found.append(Total(gaussian_epsilon(*level, left), delta, "Gaussian"))
+        by_renyi, by_gauss = both_epsilons(whole, left)
+        found += [Total(by_renyi, delta, "Rényi"), Total(by_gauss, delta, "Gaussian")]
         numeric = convolved_epsilon(whole.counted, left, min(item.epsilon for item in found))
         if numeric is not None:
             found.append(Total(numeric, delta, "convolution"))
@@ -74,6 +73,12 @@ def tails_delta(probability: float, epsilon: float) -> float:
 def tails(event: Event) -> Iterator[tuple[float, int]]:
     counted = event.counted if isinstance(event, Composition) else {event: 1}
     return ((leaf.probability, count) for leaf, count in counted.items() if isinstance(leaf, Tail))
+
+
+def both_epsilons(whole: Composition, delta: float) -> tuple[float, float]:
+    """Return the epsilons of a composition by Rényi divergences, and by its Gaussian shift."""
+    with np.errstate(over="ignore"):
+        return renyi_epsilon(*whole.renyi(ORDERS), delta), gaussian_epsilon(*whole.level(), delta)
 
 
 def gaussian_epsilon(mu: float, lost: float, delta: float) -> float:
@@ -95,16 +100,36 @@ def converted(order: float, delta: float) -> float:
 
 def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -> float | None:
     """Return the epsilon of the sum of all privacy losses, or None; `reach` is a known bound on it, which sets the grid."""
+    parts = losses_of(leaves, reach)
+    if parts is None or any(item.lost >= delta for item, _ in parts):
+        return None
+    return smallest_scale(lambda epsilon: composed_delta(parts, epsilon), delta, reach, reach=0.0)
+
+
+def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
+    """Return the privacy losses of all events on one grid, which is for sums up to `reach`; None if it is too large."""
     counted = [(known(leaf), count) for leaf, count in leaves.items() if not isinstance(leaf, Tail)]
     if not (0 < len(counted) <= MOST and 0 < reach < LARGEST_LOSS):
         return None
     step, parts = reach / STEPS, []
     for profile, count in counted:
         losses, masses = profile.masses
-        if profile.lost >= delta or not len(losses) or np.abs(losses).max() > LARGEST_GRID * step:
+        if not len(losses) or np.abs(losses).max() > LARGEST_GRID * step:
             return None
         parts.append((on_grid(losses, masses, step, profile.lost), count))
-    return smallest_scale(lambda epsilon: composed_delta(parts, epsilon), delta, reach, reach=0.0)
+    return parts
+
+
+def profile_of(event: Event) -> list[tuple[float, float]]:
+    """Return pairs of an epsilon and a delta that hold for an event: by its PLD, or by RDP and GDP where it has no grid."""
+    whole, deltas = Composition((event,)), np.geomspace(1e-12, 0.99, 25).tolist()
+    reach = min(both_epsilons(whole, deltas[0]))
+    parts, beyond = losses_of(whole.counted, reach), sum(count * p for p, count in tails(whole))
+    if parts is None:
+        pairs = [(min(both_epsilons(whole, delta)), delta) for delta in deltas]
+    else:
+        pairs = [(epsilon, composed_delta(parts, epsilon)) for epsilon in np.linspace(0.0, reach, POINTS).tolist()]
+    return [(epsilon, delta + tails_delta(beyond, epsilon)) for epsilon, delta in pairs if epsilon < math.inf]
 
 
 class Amount(NamedTuple):

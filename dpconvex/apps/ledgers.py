@@ -18,5 +18,7 @@ def budget(chosen: argparse.Namespace) -> None:
         for e in entries
     ]
     data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
-    data["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
-    told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {len(entries)} spends.")
+    if chosen.json:  # which takes seconds
+        data["non_adaptive"] = [vars(item) for item in ledger.totals()]
+    counted = f"{len(entries)} spend{'s' * (len(entries) != 1)}"
+    told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {counted}.")

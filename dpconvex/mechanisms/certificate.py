@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
-from dpconvex.accounting.totals import best_total
+from dpconvex.accounting.totals import best_total, profile_of
 from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
 from dpconvex.core.derivation import Derivation
@@ -253,13 +253,10 @@ class Certificate(CertificateText):
         rates = np.asarray(false_positives)
         if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
             raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
-        known = [] if self.event is None else [self.event]
         missed = np.zeros(rates.shape)
-        for delta in {self.delta, *np.geomspace(max(self.delta, 1e-12), 0.99, 25).tolist()}:
-            epsilon = best_total([self.privacy], known, delta).epsilon
-            if delta >= self.delta and math.isfinite(epsilon):
-                line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
-                missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
+        for epsilon, delta in [(self.epsilon, self.delta), *([] if self.event is None else profile_of(self.event))]:
+            line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
+            missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
         return missed if rates.ndim else float(missed)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -226,7 +226,6 @@ class Budget:
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
             f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(self._rule.left(found))}",
-            *(f"  as non-adaptive composition: {item}" for item in self.totals()[:1]),
             *(f"  - {item.named}: {item.privacy}{f'; {item.event}' if item.event else ''}" for item in found),
         ]
         return "\n".join(lines)

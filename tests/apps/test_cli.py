@@ -149,9 +149,9 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
     assert "gaussian accounting (GDP privacy filter: squares of mu add up)" in run("budget show budget.jsonl").out
     told = run("budget show budget.jsonl --json").json
     assert (told["accounting"], told["spends"][0]["epsilon"]) == ("gaussian", 0.7)
-    assert {"rule", "epsilon", "delta"} <= set(told["fixed_beforehand"][0])
+    assert {"rule", "epsilon", "delta"} <= set(told["non_adaptive"][0])
     assert 0 < told["spent"]["epsilon"] < 1
-    assert run("budget verify budget.jsonl").out == "budget.jsonl: sound; 1 spends.\n"
+    assert run("budget verify budget.jsonl").out == "budget.jsonl: sound; 1 spend.\n"
     assert "to be made" in run(f"{fit} --epsilon 0.1 --accounting renyi").err
     run("budget show nothing.jsonl", ends=2)
     assert len(dp.Budget.open("budget.jsonl").entries) == 1
