@@ -10,9 +10,19 @@ import warnings
 import weakref
 from traceback import walk_stack
 
+# What messages quote of values that somebody passed must not show records.
+ARRAY = re.compile(r"\barray\(\[(?:[^()]|\([^()]*\))*\)")
+
+
+def short(array: re.Match[str]) -> str:
+    return array[0] if len(array[0]) < 40 else "an array"
+
 
 class DPConvexError(Exception):
     """Base class of every error that the toolkit raises on purpose."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(ARRAY.sub(short, part) if isinstance(part, str) else part for part in parts))
 
 
 class TemplateError(DPConvexError, ValueError):
@@ -86,6 +96,16 @@ class NotPrivate(DPConvexError):
 
 class MissingRule(NotPrivate):
     """The calculus has no rule for a subexpression, so nothing is claimed about it."""
+
+
+def shown(value: object) -> str:
+    """Return what an argument is, and no more of it than fits a line: it may be the data, in another's place.
+
+    >>> shown(1.0), shown({"x": [1.0] * 100})
+    ('1.0', 'a dict')
+    """
+    short = isinstance(value, str | int | float | type | None) and len(repr(value)) < 60
+    return repr(value) if short else f"a {type(value).__name__}"
 
 
 def text_of(expression: object) -> str:

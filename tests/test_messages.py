@@ -147,12 +147,12 @@ COPY = (
 SCORE = "a score is computed from data, and is not private: of private data, use dpconvex.evaluate."
 WARNINGS = {
     "a large delta": (
-        lambda: dp.solve(LOGISTIC, DATA, dp.Privacy(1.0, 0.05)),
+        lambda: dp.solve(dp.load("logistic_regression", features=2), DATA, dp.Privacy(1.0, 0.05)),
         "delta = 0.05 is not below 1 / 40, the number of records, which a release of one record, drawn at random, would "
         "keep: take 1e-6, say.",
     ),
     "a huge epsilon": (
-        lambda: dp.sweep(LOGISTIC, DATA, dp.Privacy(1e6)),
+        lambda: dp.sweep(dp.load("logistic_regression", features=2), DATA, dp.Privacy(1e6)),
         "epsilon = 1e+06 protects nobody: odds change by up to exp(1e+06). 1 is strong, and 10 weak.",
     ),
     "few records": (
@@ -162,6 +162,11 @@ WARNINGS = {
     "a second fit": (
         lambda: dp.LogisticRegression().fit(X, Y).fit(X, Y),
         f"this LogisticRegression was fitted before: {ONCE_MORE}, if the data are about them. Count the fits with budget=....",
+    ),
+    "the same template again": (
+        lambda: [dp.solve(learner, DATA, ONE) for learner in [dp.load("logistic_regression", features=2)] * 2],
+        "this template was fitted before: epsilon = 1, replace-one is spent again, if on the same people. Count the fits with "
+        "budget=....",
     ),
     "a score": (lambda: dp.LogisticRegression().fit(X, Y).score(X, Y), SCORE),
     "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X, Y), COPY),

@@ -8,6 +8,7 @@ import argparse
 import csv
 import json
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -247,6 +248,7 @@ def check(chosen: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
+    warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     try:
         with progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext():
             command = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name.replace("-", "_"))

@@ -25,7 +25,7 @@ from dpconvex.estimators.options import explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.schema import Schema, check_unit
+from dpconvex.language.schema import Encoded, Schema, check_encoded, check_unit
 from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load, options as options_of
@@ -152,6 +152,8 @@ class Private(BaseEstimator):
         name, constant = type(self).__name__, self.fit_intercept
         if constant and self.own_constant:
             raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
+        if not isinstance(constant, bool | np.bool_):
+            raise TemplateError(f"{name}: fit_intercept must be True or False, not {constant!r}.")
         sizes = self.radius, self.intercept_scaling
         if not all(is_real(value) and 0 < value < np.inf for value in sizes):
             raise TemplateError(f"{name}: radius and intercept_scaling must be positive and finite, not {sizes!r}.")
@@ -191,8 +193,9 @@ class Private(BaseEstimator):
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
+        self.encoder_ = X.schema if isinstance(X, Encoded) else None
         self.schema_ = before if parts is None else parts.schema
-        check_unit(self.schema_, self.unit)
+        check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
         if parts is not None:
             return prepared(parts, self)
@@ -247,10 +250,12 @@ class Private(BaseEstimator):
         TemplateError
             If no schema is known, or it does not make the features and labels of the fit.
         """
-        release, known = self._released(), getattr(self, "schema_", None) if schema is None else schema
+        release, encoder = self._released(), getattr(self, "encoder_", None)
+        known = getattr(self, "schema_", None) or encoder if schema is None else schema
         if not isinstance(known, Schema):
             why = "say what the features were encoded by, save(path, schema)"
             raise TemplateError(f"save: {why}, not {known!r}; a fit alone is saved by release_.save(path).")
+        check_encoded("save", encoder, known)
         names, constant = known.feature_names, self._constant()
         labels = tuple(map(text_of, getattr(self, "classes_", ()))) or None
         bounds = None if labels else tuple(getattr(self, "bounds", known.label_bounds or ()))
@@ -291,6 +296,7 @@ class Private(BaseEstimator):
     def _checked(self, X: ArrayLike) -> Any:
         """Return features that fit those of the fit, with the constant one."""
         self._released()
+        check_encoded("predict", getattr(self, "encoder_", None), getattr(X, "schema", None))
         return self._extended(checked(self, "predict", X, reset=False))
 
     def _weights(self) -> tuple[Array, Array]:

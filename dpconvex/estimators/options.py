@@ -40,7 +40,10 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def warn_of_more(estimator: Any) -> None:
     """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones."""
-    name, spent = type(estimator).__name__, f"each fit spends epsilon = {estimator.epsilon:g} on the same people"
+    name, spent = (
+        type(estimator).__name__,
+        f"each fit spends epsilon = {estimator.privacy().epsilon:g} on the same people",
+    )
     if is_copy(estimator):
         search = f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and scores are not private"
         warn(f"{search}. Count the fits with budget=..., or choose privately with dpconvex.tune.")

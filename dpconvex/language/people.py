@@ -65,7 +65,7 @@ class People:
         if not kept.all() and privacy.keep not in ("first", "random"):
             why = f"a {unit} has more records than the {privacy.most} that were declared"
             raise DomainError(
-                f"unit: {why}; nothing was spent. Declare more, or keep some: Privacy(..., keep='random')."
+                f"unit: {why}; nothing was spent. Declare more, or keep some: Privacy(..., keep='random') (--keep random)."
             )
         return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from dpconvex.core.plain_data import check_whole, is_real
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, shown
 
 ADJACENCIES = ("replace-one", "add-remove")
 # Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
@@ -144,7 +144,8 @@ def check_privacy(owner: str, privacy: object, units: bool = False) -> None:
     """Refuse what is no guarantee, and a guarantee about people with several records where only single ones are protected."""
     if not isinstance(privacy, Privacy):
         example = f"Privacy(epsilon={privacy if is_real(privacy) else 1.0})"
-        raise TemplateError(f"{owner}: privacy must be a Privacy, such as {example}, not {privacy!r:.60}.")
+        where = f"{owner}: " * (owner != "this")
+        raise TemplateError(f"{where}privacy must be a Privacy, such as {example}, not {shown(privacy)}.")
     if privacy.unit is not None and not units:
         raise not_for_units(owner, privacy)
 

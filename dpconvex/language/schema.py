@@ -81,6 +81,9 @@ class Schema:
         unit = [] if self.privacy_unit is None else [self.privacy_unit]
         names = [*self.features, self.label, *unit, *dict.fromkeys(self.ignore or ())]
         for name in names:
+            if not name and name is self.label:
+                how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
+                raise TemplateError(f"say which column is the label: {how}.")
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column, and of the label, must be a text, not {name!r}.")
             if names.count(name) > 1:
@@ -155,11 +158,24 @@ class Schema:
         X = sp.diags_array(1 / lengths) @ X
         if self.constant:
             X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
-        X, y = sp.csr_array(X) if sparse else X, np.zeros(0)
+        X, y = sp.csr_array(X) if sparse else X.view(Encoded), np.zeros(0)
+        if not sparse:
+            X.schema = self
         if labelled:
-            y = self.target.encode(table.where(self.label), columns[self.label], clipped)
+            try:
+                y = self.target.encode(table.where(self.label), columns[self.label], clipped)
+            except DomainError as error:
+                said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
+                raise DomainError(
+                    f"{said}. It is the label: every record has a declared one, or is left out."
+                ) from None
             y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
         return X, y
+
+    @property
+    def encoding(self) -> tuple[Any, ...]:
+        """What decides how features are encoded."""
+        return list(self.features.items()), self.unit, self.constant
 
     def units(self, data: Any) -> Any:
         """Return the column that says whose each record of a table is, for ``unit=`` of a fit."""
@@ -218,6 +234,29 @@ class Schema:
         said = self.to_dict()
         columns = [f"{toml(name)} = {toml(column)}" for name, column in said.pop("features").items()]
         return "\n".join([*(f"{key} = {toml(value)}" for key, value in said.items()), "", "[features]", *columns, ""])
+
+
+class Encoded(np.ndarray[Any, Any]):
+    """Features, and the schema that made them; what is computed from them is a plain array."""
+
+    schema: Schema | None = None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.schema = getattr(source, "schema", None)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        plain, out = [np.asarray(one) for one in inputs], options.pop("out", ())
+        return getattr(ufunc, method)(*plain, **options, **({"out": tuple(map(np.asarray, out))} if out else {}))
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+
+def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
+    """Refuse features that were made by another schema than is known, such as one with its levels in another order."""
+    if known is not None and isinstance(made, Schema) and known.encoding != made.encoding:
+        why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
+        raise TemplateError(f"{caller}: {why}. Encode tables with the schema of the fit.")
 
 
 def check_unit(schema: Any, unit: str | None) -> None:

@@ -35,7 +35,8 @@ class Column:
             try:
                 self._features(str, objects([self.missing]), False)
             except DomainError as error:
-                raise TemplateError(f"missing is a value, a declared level or 'indicator': {error}") from error
+                said = str(error).partition(": ")[2]
+                raise TemplateError(f"missing is a value, a declared level or 'indicator': {said}") from error
 
     def names(self, name: str) -> list[str]:
         """Name the features that a column becomes."""
@@ -63,7 +64,10 @@ class Column:
         plain, (lower, upper) = self.reads is number and values.dtype.kind in "iuf", self.ends
         numbers = np.array(values if plain else [self.reads(value) for value in values.tolist()], float)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
-            raise DomainError(f"{where(index)}: {values.tolist()[index]!r} {self.unknown}.")
+            value = values.tolist()[index]
+            raise DomainError(
+                f"{where(index)}: {(text_of(value) if isinstance(value, bool) else value)!r} {self.unknown}."
+            )
         outside = np.flatnonzero((numbers < lower) | (numbers > upper))
         if len(outside) and not clip:
             said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
@@ -127,7 +131,7 @@ class Levels(Column):
 
     def __post_init__(self, **synonyms: float) -> None:
         levels = self.__dict__["levels"] = levels_of(self.levels)
-        said = f"was not declared; declared are {shorten(', '.join(levels))}. Declare all that may occur"
+        said = f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur"
         self.__dict__["unknown"] = f"{said}; a Categorical may say other=True"
         self.__dict__["places"] = {level: float(place) for place, level in enumerate(levels)} | synonyms
         self.__dict__["ends"] = (0.0, len(levels) - 1.0 + self.other)

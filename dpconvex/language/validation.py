@@ -76,7 +76,9 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     elif len(column) and isinstance(kind, np.dtype):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         if (kind.kind in "US" and not texts) or (kind.kind in "iufc" and not numbers) or kind.kind in "V":
-            raise DomainError(f"field {name!r}: {kind} entries are none of the declared values {list(declared)!r}.")
+            what = "texts" if kind.kind in "US" else "numbers" if kind.kind in "iufc" else f"{kind} entries"
+            remedy = "Declare the values as they stand in the data (classes=[...] of an estimator)"
+            raise DomainError(f"field {name!r} has {what}, and declared are {list(declared)!r}. {remedy}.")
     return len(column)
 
 
@@ -112,7 +114,7 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
     for place, entry in enumerate(array.ravel().tolist()):
         if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | Decimal | np.bool_)):
             row, kind = place // max(int(np.prod(wanted)), 1), type(entry).__name__
-            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, a {kind}).")
+            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds a {kind}).")
     try:
         return np.array(array, dtype=float)  # None becomes NaN
     except (TypeError, ValueError, OverflowError) as error:

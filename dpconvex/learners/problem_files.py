@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -100,7 +101,9 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         return file
     known = shipped()
     if text not in known:
-        raise TemplateError(f"load: no problem {text!r} (of a file, give its path, ending in .py): {', '.join(known)}.")
+        near = [f"did you mean {name!r}?" for name in get_close_matches(text, known, n=1)]
+        said = near[0] if near else f"there are {', '.join(known)}."
+        raise TemplateError(f"load: no problem {text!r} (of a file, give its path, ending in .py): {said}")
     return known[text]
 
 

@@ -15,7 +15,7 @@ from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, tot
 from dpconvex.core.markup import aligned, bar, paragraph
 from dpconvex.core.plain_data import built, is_real
 from dpconvex.core.runtime import this_process
-from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
 from dpconvex.release.places import replaceable
@@ -73,7 +73,7 @@ class Budget:
             total = f"Budget(Privacy(epsilon={given if is_real(given) else 1.0})"
             file = isinstance(given, str | os.PathLike) and repr(os.fspath(given))
             further = f", {file}), or open one that is there: Budget.open({file})" if file else ")"
-            raise TemplateError(f"Budget: the total must be a Privacy, not {given!r}. Write {total}{further}.")
+            raise TemplateError(f"Budget: the total must be a Privacy, not {shown(given)}. Write {total}{further}.")
         self.privacy, self.dataset = privacy, dataset
         self._asked = accounting
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
@@ -266,7 +266,7 @@ def origin() -> dict[str, str]:
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
     if budget is not None:
         if not isinstance(budget, Budget):
-            raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
+            raise TemplateError(f"the budget must be a Budget, or None, not {shown(budget)}.")
         budget.spend(privacy, label, event)
 
 

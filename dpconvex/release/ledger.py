@@ -44,7 +44,11 @@ def locked(path: Path) -> Iterator[int]:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
-            remedy = "; restore it, or state a total to make a new one" if isinstance(error, FileNotFoundError) else ""
+            remedy = (
+                "; restore it, or state a total (--budget 3) to make a new one"
+                if isinstance(error, FileNotFoundError)
+                else ""
+            )
             raise DPConvexError(f"{path}: the ledger cannot be opened ({error.strerror}){remedy}.") from error
         try:
             try:

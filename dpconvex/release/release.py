@@ -16,7 +16,7 @@ from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.schema import Schema
+from dpconvex.language.schema import Schema, check_encoded
 from dpconvex.language.template import Predict, Template
 from dpconvex.language.validation import finite_numbers, has_masked
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
@@ -91,6 +91,8 @@ class Release(Released, Mapping[str, Array]):
     __eq__ = object.__eq__
 
     def __getitem__(self, name: str) -> Array:
+        if name not in self.parameters:
+            raise KeyError(f"{name!r}: the released parameters are {', '.join(map(repr, self.parameters))}")
         return self.parameters[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -125,6 +127,7 @@ class Release(Released, Mapping[str, Array]):
     def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
         if function is None:
             raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
+        check_encoded(name, self.schema, getattr(x, "schema", None))
         features = finite_numbers("x", x)
         if self.whitening is not None:
             features = self.whitening(features)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,6 +39,7 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
+FITTED: WeakSet[Template] = WeakSet()  # without a budget
 
 
 @public
@@ -172,7 +174,8 @@ class Fit:
         check_privacy("this", self.privacy, self.method.units)
         self.templates = [for_promise(template, self.privacy) for template in self.templates]
         self.data, self.source = settled(self.data), NoiseSource(self.seed)
-        check_unit(getattr(self.data, "schema", None), self.privacy.unit)
+        for part in (self.data, *(self.data.values() if isinstance(self.data, Mapping) else ())):
+            check_unit(getattr(part, "schema", None), self.privacy.unit)
         if self.privacy.unit is not None:
             self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
@@ -198,6 +201,11 @@ class Fit:
                 self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
+        if self.budget is None and self.seed is None:
+            if self.templates[0] in FITTED:
+                again = f"this template was fitted before: {self.privacy} is spent again, if on the same people"
+                warn(f"{again}. Count the fits with budget=....")
+            FITTED.add(self.templates[0])
 
     def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
         """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
@@ -223,7 +231,11 @@ class Fit:
         return found
 
     def run(self, fit: Proved, data: Any, source: NoiseSource) -> Release:
-        return run(fit, data, self.backend, source, self.clip, self.people)
+        try:
+            return run(fit, data, self.backend, source, self.clip, self.people)
+        except DomainError as error:
+            paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
+            raise DomainError(f"{error}{paid}") from error
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:

@@ -12,7 +12,7 @@ from dpconvex.checker.reading import Rejected
 from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import Stage, once
-from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError, shown
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.people import for_promise
 from dpconvex.language.privacy import Privacy, check_privacy, computable, not_for_units
@@ -154,13 +154,15 @@ class Method:
 
     def _proved(self, template: Template, privacy: Privacy, size: int) -> Proved:
         if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
-            raise TemplateError(f"verify: size must be a positive integer, not {size!r}, of at most 2^53.")
+            raise TemplateError(f"verify: size must be a positive integer, not {shown(size)}, of at most 2^53.")
         check_records_matter(template)
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
-            raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {given!r}.")
+            raise TemplateError(
+                f"verify: mechanism must be an object such as ObjectivePerturbation(), not {shown(given)}."
+            )
         if self.cover is not None and not isinstance(self.cover, ResidualNoise):
-            raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {self.cover!r}.")
+            raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {shown(self.cover)}.")
         found, way = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
         if privacy.most > 1:

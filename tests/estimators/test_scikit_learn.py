@@ -238,8 +238,12 @@ def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, cap
     else:
         np.testing.assert_allclose(np.array(printed, dtype=float), np.clip(predicted, 0, 1000))
     assert main(["evaluate", *files, "--epsilon", "5"]) == 0
-    alone = estimator.fit(schema.encode(TABLE, labelled=False)[0], target)  # without a pipeline
+    features = schema.encode(TABLE, labelled=False)[0]
+    alone = estimator.fit(
+        np.array(features), target
+    )  # without a pipeline, and without the schema that comes with features
     with pytest.raises(dp.TemplateError, match=r"save\(path, schema\)"):
         alone.save(tmp_path / "alone.npz")
-    alone.save(tmp_path / "alone.npz", schema)
-    assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema
+    for fitted, given in ((alone, schema), (estimator.fit(features, target), None)):
+        fitted.save(tmp_path / "alone.npz", given)
+        assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema

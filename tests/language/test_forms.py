@@ -29,7 +29,7 @@ FORMS = {
     "wide chunks": (lambda: {"x": dp.ChunkedColumn([X[:6], X[6:, :1]]), "y": Y}, r"chunk 1: expected .*, got \(6, 1\)"),
     "labels in two axes": (lambda: {"x": X, "y": Y[:, None]}, r"one value per record, got an array of shape \(12, 1\)"),
     "labels in lists": (lambda: {"x": X, "y": [[1]] * N}, r"one value per record, but row 0 is \[1\]"),
-    "labels of another type": (lambda: {"x": X, "y": Y.astype(str)}, "none of the declared values"),
+    "labels of another type": (lambda: {"x": X, "y": Y.astype(str)}, "declared are"),
     "labels in an iterator": (lambda: {"x": X, "y": iter(Y.tolist())}, "expected one value per record"),
     "sparse labels": (lambda: {"x": X, "y": sp.csr_array(Y[:, None])}, "expected one value per record"),
     "a partition with another width": (

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+import dpconvex as dp
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.schema import Schema, draft
 from dpconvex.language.schema_columns import Boolean, Categorical, Date, Numeric, Ordered
@@ -25,7 +26,10 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
         ("age,hours,sick\n1,2,no\n1,2\n", r"line 3: 2 cells, but the header has 3"),
         ("age,hours,sick\n1,2,no\n1,two,no\n", r"line 3, column 'hours': 'two' is not a finite number"),
         ("age,hours,sick\n101,2,no\n", r"line 2, column 'age': 101 is outside .* 0 to 100; .* clip=True"),
-        ("age,hours,sick\n1,2,maybe\n", r"line 2, column 'sick': 'maybe' was not declared; declared are no"),
+        (
+            "age,hours,sick\n1,2,maybe\n",
+            r"line 2, column 'sick': 'maybe' was not declared; declared are 'no', 'yes'\. Declare all .* It is the label",
+        ),
         ('age,hours,sick\n1,2,"no\n', r"not valid CSV"),
         (b"age,hours,sick\n1,2,\xff\n", r"not a text file in UTF-8"),
     ],
@@ -153,7 +157,7 @@ def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns, uni
         ({"member": ["no", "perhaps", "no", "no"]}, r"row 1, column 'member': 'perhaps' was not declared"),
         ({"member": [None, "no", "no", "no"]}, r"row 0, column 'member': the value is missing \(None\)"),
         ({"since": ["2020-01-01", "soon", "2020-01-01", "2020-01-01"]}, "row 1, column 'since': 'soon' is not a date"),
-        ({"age": [1, True, 3, 4]}, "row 1, column 'age': True is not a finite number"),
+        ({"age": [1, True, 3, 4]}, "row 1, column 'age': 'true' is not a finite number"),
         ({"sick": [0, None, 1, 0]}, "row 1, column 'sick': the value is missing"),
         ({"sick": [0, 1]}, "different lengths"),
         ({"extra": [1, 2, 3, 4]}, r"not declared are \['extra'\]; declare them"),
@@ -198,3 +202,35 @@ def test_a_constant_is_a_last_feature_and_makes_records_longer():
     np.testing.assert_array_equal(schema.encode(rows, sparse=True)[0].toarray(), X)
     assert schema.record.validate({"x": X, "y": y}).size == 2
     assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema != plain
+
+
+def test_features_know_the_schema_that_made_them():
+    first, other = (
+        dp.Schema({"ward": dp.Categorical(list(w)), "age": (0, 9)}, "l", ["no", "yes"]) for w in ("ab", "ba")
+    )
+    table = {"ward": ["a", "b"] * 100, "age": list(range(10)) * 20, "l": ["no", "yes"] * 100}
+    (X, y), swapped = first.encode(table), other.encode(table)[0]
+    assert X[:5].schema is first
+    assert repr(X) == repr(np.asarray(X))
+    for computed in (X * 2, X @ np.eye(3), np.hstack([X, X])):
+        assert getattr(computed, "schema", None) is None
+    model = dp.LogisticRegression(epsilon=1.0, classes=first.labels).fit(X, y)
+    for refused in (lambda: model.save("never.npz", other), lambda: model.predict(swapped)):
+        with pytest.raises(dp.TemplateError, match="encoded by another schema"):
+            refused()
+    theirs = dp.Schema({"age": (0, 9)}, "l", ["no", "yes"], privacy_unit="who")
+    with pytest.raises(dp.TemplateError, match="the schema says whose records are whose"):
+        dp.LogisticRegression(classes=["no", "yes"]).fit(*theirs.encode(table | {"who": list(range(200))}))
+
+
+def test_a_saved_model_reads_tables_of_its_own_schema(tmp_path):
+    schema = dp.Schema({"age": (0, 9), "rank": (0, 1)}, "l", ["no", "yes"])
+    table = {"age": list(range(10)) * 20, "rank": [0, 1] * 100, "l": ["no", "yes"] * 100}
+    X, y = schema.encode(table)
+    dp.LogisticRegression(epsilon=1.0, classes=schema.labels).fit(X, y).save(tmp_path / "model.npz")
+    release = dp.Release.load(tmp_path / "model.npz", template=dp.load)
+    assert release.schema == schema
+    assert release.predict(release.schema.encode(table, labelled=False)[0]).shape == (200,)
+    turned = dp.Schema({"rank": (0, 1), "age": (0, 9)}, "l", ["no", "yes"]).encode(table)[0]
+    with pytest.raises(dp.TemplateError, match="encoded by another schema"):
+        release.predict(turned)
