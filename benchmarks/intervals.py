@@ -1,6 +1,7 @@
 """How often intervals cover what is true: ``python -m benchmarks intervals [--runs 1000]``; docs/intervals.md prints its table.
 
-Fits are by objective perturbation, with half of (epsilon, 1e-6); intervals have the other half.  Widths are compared with those
+Fits are by objective perturbation, with half of (epsilon, 1e-6); intervals have the other half.  A quarter of the runs is for 100,000
+records, and a setting ends where the first fifty are refused.  Widths are compared with those
 of the sandwich without privacy, and with the spread of private fits to ten parts of the data.
 """
 
@@ -21,6 +22,7 @@ import dpconvex as dp
 __all__ = ["main"]
 
 Array = NDArray[np.float64]
+MANY, FIRST = 100_000, 50
 SLOPES, DELTA, PARTS = np.array([2.0, -3.0, 1.0, 0.5]), 1e-6, 10
 KINDS = ("logistic_regression", "softmax_regression", "huber_regression", "quantile_regression")
 DESIGNS = {"round": (1.0, 1.0), "steep": (0.1, 1.0), "near-separable": (1.0, 3.0)}
@@ -73,20 +75,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         learner = dp.load(kind, features=4, **({"classes": 3} if kind == "softmax_regression" else {}))
         half, rng = dp.Privacy(epsilon / 2, DELTA / 2), np.random.default_rng(0)
         covered, widths, plain = [], [], []
-        parts = float("nan")
-        for seed in range(given.runs):
+        parts, runs = float("nan"), given.runs if size < MANY else -(-given.runs // 4)
+        for seed in range(runs):
             data, true = drawn(kind, design, size, rng)
             try:
-                fit = dp.solve(learner, data, half, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=seed)
-                found = dp.intervals(learner, fit, data, half, seed=seed)
+                fit = dp.solve(
+                    learner, data, half, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=2 * seed
+                )
+                found = dp.intervals(learner, fit, data, half, seed=2 * seed + 1)
             except dp.NotConverged:
+                if seed >= FIRST and not covered:
+                    break
                 continue
             covered.append(np.mean((found.lower <= true) & (true <= found.upper)))
             widths.append(np.mean(found.upper - found.lower) / 2)
             plain.append(1.96 * np.sqrt(np.mean(found.standard_errors**2 - found.noise_errors**2)))
             if len(covered) == 1:
                 parts = apart(learner, data, dp.Privacy(epsilon, DELTA), seed)
-        refused = 1 - len(covered) / given.runs
+        refused = 1 - len(covered) / runs
         numbers = (np.mean(covered), np.mean(widths), np.mean(plain)) if refused < 0.9 else (np.nan,) * 3
         share, *lengths = numbers
         cells = [

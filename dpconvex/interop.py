@@ -7,7 +7,7 @@ from typing import Any
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.accounting.totals import Amount, best_total, tails_delta
-from dpconvex.core.plain_data import is_real
+from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
@@ -72,8 +72,8 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
     """
     if not isinstance(budget, Budget) or not (delta is None or (is_real(delta) and 0 < delta < 0.5)):
         raise TemplateError(f"charge: give a Budget, and no delta, or one in (0, 0.5), not {budget!r}, {delta!r}.")
-    if not isinstance(apart, int | float | None):
-        raise TemplateError(f"charge: apart must be a number, not {apart!r}.")
+    if not (apart is None or (is_real(apart) and 1 <= apart < math.inf)):
+        raise TemplateError(f"charge: apart is a number of lengths of one record, 1 at least, not {apart!r}.")
     total = budget.privacy
     if total.keep is not None:
         raise TemplateError(
@@ -150,7 +150,9 @@ def read(da: Any, event: Any, distance: float) -> list[Event]:
         case da.ComposedDpEvent(events=events):
             parts = [read(da, part, distance) for part in events if not isinstance(part, da.NoOpDpEvent)]
             return [leaf for part in parts for leaf in part] if all(parts) else []
-        case da.SelfComposedDpEvent(event=part, count=count) if count > 0:
+        case da.SelfComposedDpEvent(count=count) if not is_whole(count, 1):
+            raise TemplateError(f"charge: an event is composed a whole number of times, not {count!r}.")
+        case da.SelfComposedDpEvent(event=part, count=count):
             leaves = read(da, part, distance)
             if len(leaves) == 1 and isinstance(leaves[0], Gaussian):
                 return [Gaussian(leaves[0].mu * math.sqrt(count) * UP)]

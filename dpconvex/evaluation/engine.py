@@ -242,7 +242,8 @@ class Engine:
 
         No bit of one record depends on others.
         """
-        coefficients, found = self._coefficients(theta), []
+        coefficients = self._coefficients(theta)
+        found = [np.zeros((0, len(theta) * (1 + (self.form.forms == 1))))]
         for start in range(0, self.batch.size, FEWEST):
             some = np.arange(start, min(start + FEWEST, self.batch.size))
             block, plan, _ = self._rows(filled(some))

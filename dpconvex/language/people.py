@@ -6,7 +6,7 @@ Identifiers are looked at before anything is paid: under replace-one, the number
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any, Self
 from weakref import WeakSet
@@ -27,7 +27,8 @@ from dpconvex.language.tables import is_missing
 from dpconvex.language.template import Template
 from dpconvex.language.validation import label_entries
 
-IDENTIFIERS = (int, float, str, bytes, date)
+IDENTIFIERS = {int: "numbers", float: "numbers", bool: "numbers", str: "texts", bytes: "bytes"}
+IDENTIFIERS |= {date: "dates", datetime: "times"}
 WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
 WEIGHTED = WeakSet[Template]()
 
@@ -51,9 +52,13 @@ class People:
         entries = label_entries("unit", given)
         if any(map(is_missing, entries)):
             raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
-        others = {type(entry).__name__ for entry in entries if not isinstance(entry, IDENTIFIERS)}
+        others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
         if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
             raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
+        kinds = {IDENTIFIERS[type(entry)] + " with a time zone" * aware(entry) for entry in entries}
+        if len(kinds) > 1:  # 7 and "7" would be two people
+            both = " and ".join(sorted(kinds))
+            raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
         known: dict[Any, int] = {}
         of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
         keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
@@ -94,6 +99,10 @@ class People:
         counts = np.bincount(self.of)
         each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
         return {**{name: data[name] for name in data.keys()}, WEIGHT: each[self.of]}  # noqa: SIM118
+
+
+def aware(entry: Any) -> bool:
+    return getattr(entry, "tzinfo", None) is not None
 
 
 def for_promise(template: Template, privacy: Privacy) -> Template:

@@ -24,6 +24,7 @@ from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
+MOST_PEOPLE = 10**6  # of a group
 QUICK = 3000  # Proofs of so many bytes are replayed where they are read
 
 
@@ -232,6 +233,8 @@ class Certificate(CertificateText):
         noise on the objective a bound; and where nothing but the guarantee is known, one person after the other.
         """
         check_whole("for_group", people=people)
+        if people > MOST_PEOPLE:
+            raise TemplateError(f"for_group: nobody is protected among so many; ask for at most {MOST_PEOPLE} people.")
         if people == 1 and delta is None:
             return self.privacy
         wanted, plain = self.delta if delta is None else delta, Approximate(self.epsilon, self.delta)

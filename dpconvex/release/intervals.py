@@ -8,10 +8,11 @@ import numpy as np
 from scipy.stats import norm
 
 from dpconvex.core.arrays import Array
+from dpconvex.core.evaluate import evaluations
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import form_of as leaves_of
@@ -28,7 +29,7 @@ from dpconvex.release.statistics import Coefficients, Statistics, names
 from dpconvex.release.verify import Method, analyse, form_of
 
 FARTHEST = 1e100  # Scores of fits beyond this may overflow
-FAR = 0.25
+FAR = 0.15  # What the step may do to the curvature, times its length in standard errors
 
 
 @lru_cache(maxsize=64)
@@ -105,25 +106,36 @@ def intervals(
     steep, bent = analysis.gradient_bound, np.sqrt(analysis.hessian_bound) if leaves.forms == 1 else 0.0
     if analysis.kink is not None or not np.isfinite(bent):
         raise NotPrivate("the loss has kinks, and no Hessian", template.losses[0], "smooth it")
+    certificate = objective_of(release)
+    if certificate.gradient_bound != steep or not (abs(basis).sum(axis=1) > 0).all():
+        raise TemplateError("intervals: the release is of another template, or no record enters one of the parameters.")
+    if not (bent or is_likelihood(template, analysis.form.space)):
+        why = "the loss has several scores, and is no logarithm of probabilities: exp(-loss) does not add up to 1 over labels"
+        raise TemplateError(f"intervals: {why}, so that the second moment of gradients says nothing of its Hessian.")
     tuple(names(analysis.form.space))  # refuses what has none
-    deviation = noise_of(release)
     method = Method(SufficientStatistics("gamma" if privacy.pure else "gaussian"))
     squares = squares_template(basis.shape[1], float(steep), float(bent))
     fit = Fit(data, privacy, [squares], method, None, size, clip, budget, entry, seed, record=template.record)
     in_one_place("intervals", fit.data, "pass arrays")
+    if not fit.protected and fit.size != certificate.size:
+        raise DomainError(f"intervals: the fit was of {certificate.size} records, and here are {fit.size}.")
     stage = fit.proved_and_paid()
     batch = template.record.validate(fit.data, clip=clip, empty=fit.protected)
     slopes, bends = np.split(Engine(leaves, batch).each_gradient(theta), [len(theta)], axis=1)
     mapped = {"slope": slopes @ basis} | ({"bend": bends @ basis} if bent else {})
     moments: Any = released(stage, mapped, None, fit.source, True)
-    certificate, public = release.certificate, BatchedLoss(template, analysis.form.space, batch)
-    assert isinstance(certificate, ObjectiveCertificate)
+    public = BatchedLoss(template, analysis.form.space, batch)
     slope = certificate.size * public.regularizer_value_and_gradient(theta)[1] + certificate.added * theta
     curved = certificate.size * public.regularizer_hessian(theta).toarray() + certificate.added * np.eye(len(theta))
-    around = basis.T @ slope, basis.T @ curved @ basis, deviation
-    step, of_noise, of_records = newton_step(moments, basis, (steep / bent) ** 2 if bent else 0.0, *around)
-    of_noise += residual_variance(release)
+    around = basis.T @ slope, basis.T @ curved @ basis, deviation_of(certificate)
+    step, of_noise, of_records, turn = newton_step(moments, basis, (steep / bent) ** 2 if bent else 0.0, *around)
+    of_noise += residual_variance(certificate)
     estimates, errors = theta + basis @ step, np.sqrt(of_noise + of_records)
+    # What is left out is of the order of the change of curvature along the step (docs/theory.md, section 22).
+    length = np.sqrt(np.mean((basis @ step / errors) ** 2))
+    if 2 * analysis.hessian_bound / steep * turn * max(length, 1.0) > FAR:
+        why = "regularization, or noise, holds the fit too far from what minimises the expected loss"
+        raise NotConverged(f"intervals: {why}. Fit with less of it (regularization=, size=); the fit stands.")
     reach = errors * float(norm.isf((1 - confidence) / 2))
     return Coefficients(
         names=tuple(names(analysis.form.space)),
@@ -135,6 +147,7 @@ def intervals(
         confidence=float(confidence),
         residual_deviation=None,
         spent=privacy if seed is None else None,
+        not_private_because=release.not_private_because or ("" if seed is None else "drawn with a seed"),
     )
 
 
@@ -156,27 +169,51 @@ def start_of(template: Template, release: Release) -> Array:
     return theta
 
 
-def noise_of(release: Release) -> float:
-    """Return the standard deviation of each coordinate of the noise on the objective that was minimised."""
+def objective_of(release: Release) -> ObjectiveCertificate:
+    """Return the certificate of a fit whose noise on the objective has a known law, about single records."""
     found = release.certificate
     if not isinstance(found, ObjectiveCertificate) or found.whitening is not None or found.noise == "matrix":
         why = "they need a fit by noise on the objective, whose law says how far the gradient is from zero"
         options = "mechanism=dp.ObjectivePerturbation('gaussian'), whitening=False"
         raise TemplateError(f"intervals: {why}. Fit with {options}.")
-    return found.noise_scale * (1.0 if found.is_gaussian else float(np.sqrt(found.noise_dimension + 1)))
+    if found.privacy.unit is not None:
+        raise TemplateError(
+            f"intervals: the fit is about people with several records ({found.privacy}), and there are none for these."
+        )
+    return found
 
 
-def residual_variance(release: Release) -> float:
+def deviation_of(certificate: ObjectiveCertificate) -> float:
+    """Return the standard deviation of each coordinate of the noise on the objective that was minimised."""
+    return certificate.noise_scale * (
+        1.0 if certificate.is_gaussian else float(np.sqrt(certificate.noise_dimension + 1))
+    )
+
+
+def residual_variance(certificate: ObjectiveCertificate) -> float:
     """Return the variance of the residual noise on each parameter of the release."""
-    cover = getattr(release.certificate, "cover", None)
+    cover = certificate.cover
     return 0.0 if cover is None else (cover.step * cover.scale) ** 2 * (1.0 if cover.is_gaussian else 2.0)
+
+
+def is_likelihood(template: Template, space: Space) -> bool:
+    """Say whether the losses of all labels are minus the logarithms of probabilities, as at public points."""
+    rng = np.random.default_rng(0)
+    for scale in (0.3, 1.0, 3.0):
+        batch, theta = template.record.sample(1, rng), scale * rng.normal(size=space.dim)
+        known = {f: np.asarray(batch.fields[f.name][0]) for loss in template.losses for f in loss.fields}
+        values = evaluations(template.losses, known | space.leaves(theta))
+        if not abs(sum(np.exp(-values[loss][0]).sum() for loss in template.losses) - 1) < 1e-9:
+            return False
+    return True
 
 
 def newton_step(
     moments: Statistics, basis: Array, scale: float, slope: Array, curved: Array, deviation: float
-) -> tuple[Array, Array, Array]:
-    """Return a step, in the basis, and the variances of its end's coordinates, by noise and by records.
+) -> tuple[Array, Array, Array, float]:
+    """Return a step, in the basis, the variances of its end's coordinates, by noise and by records, and how far it moves scores.
 
+    The last is a root mean square over records, each weighted by its curvature, for records of length 1.
     `scale` is that of the second moment of gradients, 0 if it is the Hessian; `slope` and `curved` are those of what is public.
     """
     noisy, dim = moments.quadratic(), basis.shape[1]
@@ -198,11 +235,7 @@ def newton_step(
     for away in [step, *(axes * np.sqrt(np.maximum(roots, 0.0))).T]:
         moved = noisy.gradient_map(np.append(away, np.zeros(len(q) - dim))).toarray()[:dim] * moments.deviation
         of_fit = of_fit + moved @ moved.T
-    # The square of the step is of the order of what is left out: it must be small beside the errors, in units of the Hessian.
-    far = float(step @ hessian @ step / size) / np.sqrt(np.sum(inverse * (of_fit + spread)) / size)
-    if far > FAR:
-        why = "regularization, or noise, holds the fit too far from what minimises the expected loss"
-        raise NotConverged(f"intervals: {why}. Fit with less of it (regularization=, size=); the fit stands.")
     back = basis @ inverse
     of_noise, of_records = (np.einsum("ij,jk,ik->i", back, part, back) for part in (of_fit, spread))
-    return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0)
+    turn = float(np.sqrt(max(step @ hessian @ step, 0.0) / np.trace(hessian)))
+    return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0), turn

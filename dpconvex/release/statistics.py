@@ -164,6 +164,8 @@ class Coefficients:
         Estimated standard deviation of the residuals; None of other losses than squares.
     spent : Privacy or None
         What `intervals` paid; None with a seed, and where all of it is post-processing.
+    not_private_because : str
+        Why they are not private, such as a seed of the fit; empty if they are.
     """
 
     names: tuple[str, ...]
@@ -175,6 +177,7 @@ class Coefficients:
     confidence: float
     residual_deviation: float | None
     spent: Privacy | None = None
+    not_private_because: str = ""
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
@@ -187,6 +190,7 @@ class Coefficients:
         foot = f"{100 * self.confidence:g} % intervals"
         foot += "" if self.residual_deviation is None else f"; residual deviation {self.residual_deviation:.4g}"
         foot += "" if self.spent is None else f"; spent: {self.spent}"
+        foot += f"; NOT PRIVATE: {self.not_private_because}" if self.not_private_because else ""
         return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), foot])
 
 

@@ -191,7 +191,12 @@ def test_people_of_a_ledger_have_so_many_records():
     [
         (lambda da: da.GaussianDpEvent(4.0), {}, "say at which delta="),
         (lambda da: da.GaussianDpEvent(4.0), {"delta": 0.6}, "one in .0, 0.5., not"),
-        (lambda da: da.GaussianDpEvent(4.0), {"delta": 1e-6, "apart": -1}, "mu is no amount"),
+        (lambda da: da.GaussianDpEvent(4.0), {"delta": 1e-6, "apart": -1}, "1 at least, not -1"),
+        (lambda da: da.GaussianDpEvent(4.0), {"delta": 1e-6, "apart": 0.25}, "1 at least, not 0.25"),
+        (lambda da: da.LaplaceDpEvent(0.1), {"apart": 0}, "1 at least, not 0"),
+        (lambda da: da.LaplaceDpEvent(0.1), {"apart": True}, "1 at least, not True"),
+        (lambda da: da.SelfComposedDpEvent(da.GaussianDpEvent(2.0), 0.5), {"delta": 1e-6}, "whole number of times"),
+        (lambda da: da.SelfComposedDpEvent(da.LaplaceDpEvent(2.0), 0.5), {"delta": 1e-6}, "whole number of times"),
         (lambda da: da.GaussianDpEvent(0.0), {"delta": 1e-6}, "epsilon"),
         (lambda da: da.GaussianDpEvent(-1.0), {"delta": 1e-6}, "standard_deviation|sigma|Standard"),
         (lambda da: da.LaplaceDpEvent(math.nan), {"delta": 1e-6}, "NaN"),

@@ -146,3 +146,88 @@ def test_what_has_no_intervals_is_refused():
     kinked = dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), cp.sum_squares(w))
     with pytest.raises(dp.NotPrivate, match="kinks"):
         dp.intervals(kinked, dp.Release({"w": np.zeros(3)}, spent=HALF), data, HALF)
+
+
+def scores(loss, labels=3, features=2):
+    W = cp.Variable((features, labels), name="W")
+    record = dp.Record(x=dp.Ball(features), y=dp.Choice(range(labels)))
+    return dp.Template(record, lambda x, y: loss(x @ W, y), 5e-7 * cp.sum_squares(W))
+
+
+def test_several_scores_need_probabilities():
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-0.7, 0.7, (20_000, 2))
+    data = {"x": x, "y": (x @ [[1.0, -1, 0], [-1, 0, 1]] + rng.gumbel(size=(len(x), 3))).argmax(axis=1)}
+    right = scores(lambda s, y: cp.log_sum_exp(s) - s[y])
+    assert np.isfinite(dp.intervals(right, fitted(right, data), data, HALF, seed=1).standard_errors).all()
+    tripled = scores(lambda s, y: 3 * (cp.log_sum_exp(s) - s[y]))  # covered .5 of what it said
+    apart = scores(lambda s, y: sum(cp.logistic(s[c] if c != y else -s[c]) for c in range(3)) / 3)
+    for wrong in (tripled, apart):
+        fit, budget = fitted(wrong, data), dp.Budget(HALF)
+        with pytest.raises(dp.TemplateError, match="is no logarithm of probabilities"):
+            dp.intervals(wrong, fit, data, HALF, budget=budget)
+        assert not budget.entries
+
+
+def test_units_of_the_loss_do_not_matter_to_what_is_refused():
+    rng, w = np.random.default_rng(5), cp.Variable(2, name="w")
+    x = rng.uniform(-0.7, 0.7, (50_000, 2))
+    data = {"x": x, "y": np.where(rng.random(len(x)) < expit(x @ [4.0, -1.0]), 1, -1)}
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    for unit in (1.0, 0.05, 0.01):  # regularized as much, intervals of small losses covered .7 of what they said
+        near, far = (
+            dp.Template(record, lambda x, y: unit * cp.logistic(-y * (x @ w)), unit * size / 2 * cp.sum_squares(w))  # noqa: B023
+            for size in (1e-4, 3e-3)
+        )
+        eight = dp.Privacy(4.0, 5e-7)
+        assert dp.intervals(near, fitted(near, data, eight), data, eight, seed=1).noise_errors.max() < 1
+        with pytest.raises(dp.NotConverged, match="holds the fit too far"):
+            dp.intervals(far, fitted(far, data, eight), data, eight, seed=1)
+
+
+def test_a_rare_label_does_not_hide_that_regularization_bends():
+    rng = np.random.default_rng(7)
+    x = np.column_stack([np.full(20_000, 0.8), rng.uniform(-0.6, 0.6, 20_000)])
+    data, eight = {"x": x, "y": np.where(rng.random(len(x)) < expit(x @ [-5, 1.5]), 1, -1)}, dp.Privacy(4.0, 5e-7)
+    for size, refused in ((1e-6, False), (8e-4, True)):
+        learner = dp.load("logistic_regression", features=2, regularization=size)
+        fit = fitted(learner, data, eight)
+        if refused:
+            with pytest.raises(dp.NotConverged, match="holds the fit too far"):
+                dp.intervals(learner, fit, data, eight, seed=1)
+        else:
+            assert dp.intervals(learner, fit, data, eight, seed=1).lower[0] < -5
+
+
+def test_fits_of_others_are_refused_before_payment_and_seeds_are_told():
+    data, _ = drawn("logistic_regression", 6000, RNG)
+    learner, budget = dp.load("logistic_regression", features=3), dp.Budget(HALF)
+    fit = fitted(learner, data)
+    cut = dp.Privacy(1.5, 5e-7, unit="patient", most=1, keep="first")
+    people = dp.solve(learner, data, cut, OBJECTIVE, unit=np.arange(6000) // 3)
+    fewer = {name: column[:5000] for name, column in data.items()}
+    w = cp.Variable(3, name="w")
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    unseen = dp.Template(record, lambda x, y: cp.logistic(-y * (x[:2] @ w[:2])), 1e-5 * cp.sum_squares(w))
+    for template, release, records, said in (
+        (learner, people, data, "people with several records"),
+        (learner, fit, fewer, "the fit was of 6000 records"),
+        (dp.load("logistic_regression", features=3, radius=0.5), fit, data, "another template"),
+        (unseen, fitted(unseen, data), data, "no record enters one of the parameters"),
+    ):
+        with pytest.raises(dp.DPConvexError, match=said):
+            dp.intervals(template, release, records, HALF, budget=budget)
+    assert not budget.entries
+    eight = dp.Privacy(8.0, 5e-7)
+    seeded = dp.solve(learner, data, eight, OBJECTIVE, whitening=False, seed=3)
+    assert "NOT PRIVATE: the noise was drawn with the seed 3" in repr(dp.intervals(learner, seeded, data, eight))
+    assert "NOT PRIVATE" in repr(dp.intervals(learner, seeded, data, eight, seed=4))
+
+
+def test_no_records_are_answered_as_few_are():
+    learner, privacy = dp.load("logistic_regression", features=3), dp.Privacy(2.0, 1e-6, "add-remove")
+    for size in (0, 1):
+        data = {"x": np.full((size, 3), 0.1), "y": np.ones(size, int)}
+        fit = dp.solve(learner, data, privacy, OBJECTIVE, size=3000, whitening=False)
+        with pytest.raises(dp.NotConverged, match="intervals: "):
+            dp.intervals(learner, fit, data, privacy, size=3000)
