@@ -1,8 +1,8 @@
 """How often intervals cover what is true: ``python -m benchmarks intervals [--runs 1000]``; docs/intervals.md prints its table.
 
-Fits are by objective perturbation, with half of (epsilon, 1e-6); intervals have the other half.  A quarter of the runs is for 100,000
-records, and a setting ends where the first fifty are refused.  Widths are compared with those
-of the sandwich without privacy, and with the spread of private fits to ten parts of the data.
+Fits are by objective perturbation, with half of (epsilon, 1e-6); intervals have the other half.  Of 100,000 records there is a
+quarter of the runs, and a setting ends where the first fifty are refused.  Widths are compared with those of the sandwich
+without privacy, and with the spread of private fits to ten parts of the data.
 """
 
 from __future__ import annotations
