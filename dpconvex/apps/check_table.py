@@ -22,7 +22,7 @@ def check_table(chosen: argparse.Namespace) -> int:
     columns = table.columns([*declared], schema.known, schema.absent)
     rows = table.lines or range(len(columns[schema.label]))
     found: list[dict[str, Any]] = [
-        {"column": name, "fault": fault, "rows": [rows[place] for place in places]}
+        {"column": name, "fault": fault, "rows": [rows[k] for k in places], "values": listed(columns[name], places)}
         for name, column in declared.items()
         for fault, places in faults(column, columns[name], schema.clip).items()
     ]
@@ -31,11 +31,20 @@ def check_table(chosen: argparse.Namespace) -> int:
         f"{chosen.data}: {len(rows)} records, {len({r for item in found for r in item['rows']})} break a declaration."
     ]
     for item in found:
-        some = ", ".join(map(str, item["rows"][:SHOWN])) + ", ..." * (len(item["rows"]) > SHOWN)
-        lines.append(f"  column {item['column']!r}, {unit}s {some}: {item['fault']}")
+        some, which = (
+            ", ".join(map(str, item[k][:SHOWN])) + ", ..." * (len(item[k]) > SHOWN) for k in ("rows", "values")
+        )
+        lines.append(f"  column {item['column']!r}, {unit}s {some}: {which} {item['fault']}")
     lines += ["This names rows and values: it is for the owner of the data, and not fit for release."] * bool(found)
     told(chosen, {"unit": unit, "records": len(rows), "faults": found}, "\n".join(lines))
     return MISTAKEN if found else 0
+
+
+def listed(values: Values, places: list[int]) -> list[str]:
+    """Return the different values at some places, as they are written."""
+    return list(
+        dict.fromkeys(repr(value) if isinstance(value, str) else str(value) for value in values[places].tolist())
+    )
 
 
 def faults(column: Column, values: Values, clip: bool) -> dict[str, list[int]]:
@@ -58,5 +67,6 @@ def fault(column: Column, value: Any, clip: bool) -> str:
     try:
         column.encode(lambda index: "", objects([value]), clip)
     except DomainError as error:
-        return str(error).removeprefix(": ")
+        said = str(error).removeprefix(": ")
+        return next((said.removeprefix(v).lstrip() for v in (repr(value), str(value)) if said.startswith(v)), said)
     return ""

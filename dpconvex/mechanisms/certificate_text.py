@@ -201,7 +201,10 @@ class CertificateText(Printed):
         )
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", self.error
-        yield "proof", self.replayed or "explain() prints it; check() replays it with an independent program"
+        yield (
+            "proof",
+            self.replayed or "explain() prints it; check() replays it independently, or says what it cannot replay",
+        )
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"
