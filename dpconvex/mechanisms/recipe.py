@@ -262,7 +262,7 @@ class Automatic(ForUnits):
 def has_sides(analysis: Analysis) -> bool:
     """Say whether gradients may be matrices of several rows and columns: those along one row, for all labels, are none."""
     symmetric = any(block.symmetric for block in analysis.form.space.blocks.values())
-    return symmetric or int(np.linalg.matrix_rank(np.concatenate(analysis.gram.rows))) > 1
+    return symmetric or analysis.gram.row_rank(np.concatenate(analysis.gram.rows)) > 1
 
 
 def foreseen(certificate: Certificate) -> float:
