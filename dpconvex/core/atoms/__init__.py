@@ -3,11 +3,11 @@
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.atoms import matrices, norms
 from dpconvex.core.atoms.arithmetic import ADD, DIVIDE, MULTIPLY, NEGATE
-from dpconvex.core.atoms.exponentials import EXP, LOG, LOGISTIC, REL_ENTR, XEXP
+from dpconvex.core.atoms.exponentials import EXP, LOG, LOGISTIC, REL_ENTR
 from dpconvex.core.atoms.extremes import MAXIMUM
 from dpconvex.core.atoms.powers import ABS, DECLARED, HUBER, POWER
 
 __all__ = ["ATOMS", "ENTRYWISE", "matrices", "norms"]
 
 # Atoms that are applied entry by entry.
-ENTRYWISE = (LOGISTIC, HUBER, ABS, EXP, XEXP, LOG, MAXIMUM, POWER, REL_ENTR, DECLARED, MULTIPLY, DIVIDE, ADD, NEGATE)
+ENTRYWISE = (LOGISTIC, HUBER, ABS, EXP, LOG, MAXIMUM, POWER, REL_ENTR, DECLARED, MULTIPLY, DIVIDE, ADD, NEGATE)
