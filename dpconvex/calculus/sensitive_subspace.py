@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 
-LARGE = 64  # Differences of more coordinates than this get a basis of few entries
 ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
 
 
@@ -39,49 +38,19 @@ def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
         index, starts = rows[k], columns.indptr[ends[k] : ends[k + 1] + 1]
         data, places = (part[starts[0] : starts[-1]] for part in (columns.data, columns.indices))
         lengths = np.diff(starts)
-        pairs = bool((lengths == 2).all() and not np.add.reduceat(data, starts[:-1] - starts[0]).any())
-        if pairs and len(index) > LARGE:
-            key: Hashable = len(index)
-            if key not in known:
-                known[key] = sp.coo_array(differences(len(index)))
-        else:
-            block = np.zeros((len(index), len(lengths)))
-            block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
-            # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
-            block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
-            block = block / np.linalg.norm(block, axis=0)
-            key = (block.shape, block.tobytes())
-            if key not in known:
-                known[key] = sp.coo_array(settled(span(block)))
+        block = np.zeros((len(index), len(lengths)))
+        block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
+        # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
+        block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
+        block = block / np.linalg.norm(block, axis=0)
+        key = (block.shape, block.tobytes())
+        if key not in known:
+            known[key] = sp.coo_array(settled(span(block)))
         part = known[key]
         parts.append((part.data, index[part.coords[0]], part.coords[1] + width))
         width += part.shape[1]
     data, row, column = (np.concatenate(one) for one in zip(*parts, strict=True))
     return sp.csc_array((data, (row, column)), shape=(dim, width))
-
-
-def differences(count: int) -> sp.csc_array:
-    """Return an orthonormal basis of all vectors whose entries add up to 0, shape (count, count - 1): Haar's, of few entries.
-
-    >>> basis = differences(5)
-    >>> bool(np.allclose((basis.T @ basis).toarray(), np.eye(4))), bool(np.allclose(basis.sum(axis=0), 0))
-    (True, True)
-    """
-    rows, columns, data = [], [], []
-    waiting, column = [(0, count)], 0
-    while waiting:
-        first, last = waiting.pop()
-        middle = (first + last) // 2
-        left, right = middle - first, last - middle
-        if left and right:
-            rows.append(np.arange(first, last))
-            columns.append(np.full(last - first, column))
-            size = np.sqrt(left * right / (left + right))
-            data.append(np.repeat([size / left, -size / right], [left, right]))
-            waiting += [(first, middle), (middle, last)]
-            column += 1
-    places = np.concatenate(rows), np.concatenate(columns)
-    return sp.csc_array((np.concatenate(data), places), shape=(count, count - 1))
 
 
 class Projection:
