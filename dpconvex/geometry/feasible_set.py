@@ -15,7 +15,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.geometry.blocks import SEMIDEFINITE
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
-from dpconvex.geometry.convex_sets import UNIT, AxisHull, Piece, Spectral
+from dpconvex.geometry.convex_sets import UNIT, AxisHull, Piece
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
@@ -127,15 +127,8 @@ class FeasibleSet:
         if not self.has_projection:
             near = self.region.conic.minimise(np.eye(len(y)), -y)
             return self.region.bring_in(y if near is None else near).astype(float)
-        matrices: dict[tuple[object, ...], list[Spectral]] = {}  # of one shape: one call of the eigensolver serves all
         for piece in self.pieces:
-            if isinstance(piece, Spectral):
-                matrices.setdefault((piece.shift.shape, piece.symmetric), []).append(piece)
-            else:
-                y[piece.coordinates] = piece.project(y[piece.coordinates])
-        for group in matrices.values():
-            coordinates = np.stack([piece.coordinates for piece in group])
-            y[coordinates] = Spectral.project_all(group, y[coordinates])
+            y[piece.coordinates] = piece.project(y[piece.coordinates])
         return y
 
     def error(self, norm: float) -> float:

@@ -24,7 +24,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
-from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
+from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrix
 from dpconvex.geometry.domains import POLYHEDRAL, has_kinks
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
@@ -70,7 +70,7 @@ class Nuclear:
     is_symmetric: bool
 
     def value(self, theta: Array) -> float:
-        matrix = as_matrices(theta[self.support][None], self.shift.shape, self.is_symmetric)[0] - self.shift
+        matrix = as_matrix(theta[self.support], self.shift.shape, self.is_symmetric) - self.shift
         return self.weight * float(np.linalg.norm(matrix, "nuc"))
 
     def _ball(self, step: float) -> Spectral:
