@@ -186,16 +186,8 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
 def fits(term: Term, feasible: FeasibleSet) -> bool:
     """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
-    if isinstance(term, Groups):
-        return not near or (term.singles and all(isinstance(piece, Interval) for piece in near))
-    # Bounds on eigenvalues can be clipped to afterwards.
-    return not near or (
-        isinstance(near[0], Spectral)
-        and isinstance(near[0].inner, Interval)
-        and term.is_symmetric
-        and set(near[0].coordinates) == set(term.support)
-        and not term.shift.any()
-    )
+    singles = isinstance(term, Groups) and term.singles
+    return not near or (singles and all(isinstance(piece, Interval) for piece in near))
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
