@@ -119,7 +119,6 @@ EXAMPLES: dict[str, tuple[str, Callable[[cp.Variable], Any]]] = {
     "logistic": ("logistic(w[0])", lambda w: cp.logistic(w[0])),
     "exp": ("exp(w[0])", lambda w: cp.exp(w[0])),
     "log": ("-log(w[0])", lambda w: -cp.log(w[0])),
-    "xexp": ("xexp(w[0])", lambda w: cp.xexp(w[0])),
     "log_sum_exp": ("log_sum_exp(w)", cp.log_sum_exp),
     "rel_entr": ("rel_entr(w[0], w[1])", lambda w: cp.rel_entr(w[0], w[1])),
     "huber": ("huber(w[0], 1)", lambda w: cp.huber(w[0], 1)),

@@ -116,11 +116,10 @@ class Statistics(Search):
         return one, float(self.measure(one, False)["difference"][0])
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
-        labels = np.array(self.form.labels)
         first, second = (
             np.zeros((len(some), 1))
             if side.losses is None
-            else record_moments(self.moments, Batch(side.fields, labels[side.group]))
+            else record_moments(self.moments, Batch(side.fields, side.group))
             for side in some.sides
         )
         return {"difference": np.linalg.norm(first - second, axis=1)}

@@ -42,7 +42,7 @@ class Losses:
     """The losses of all examined labels, and the entries of their affine leaves, each in slots."""
 
     def __init__(self, form: LossForm) -> None:
-        self.dim, self.count = form.space.dim, len(form.labels)
+        self.dim, self.count = form.space.dim, len(form.losses)
         self.width = max(1, *(sum(leaf.size for leaf in leaves) for leaves in form.leaves))
         self.lift, rows = entries_matrix(form.space), entry_rows(form.space)
         self.lowered = [lowered(loss, rows) for loss in form.losses]
@@ -318,7 +318,7 @@ class Search:
         """Return the first of the records by its fields' names."""
         if records.losses is None:
             return None
-        chosen = self.form.template.record.combinations[self.form.labels[int(records.group[0])]]
+        chosen = self.form.template.record.combinations[int(records.group[0])]
         return {**chosen, **{name: value[0] for name, value in records.fields.items()}}
 
 

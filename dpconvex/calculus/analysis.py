@@ -62,7 +62,7 @@ class Analysis:
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
         loss = self.form.losses[k]
-        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.combinations[k].items())
+        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
         entries, step = walker.walk(loss)
         (scalar,) = entries
         if scalar.sign < 0 and not scalar.is_affine:

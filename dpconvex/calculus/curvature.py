@@ -149,7 +149,6 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
 
 
 STRETCHES = 400  # Stretches of the angle between the entries of a norm and those that do not move
-ROUNDS, TINY = 2, 1e-12  # Rounds of touching again, and the least square of a mean there, of that of the longest point
 # Where tangents touch: at a length of gradients, an eigenvalue of a covariance and a square, both over mu.
 Touch = tuple[float, float, float]
 
@@ -170,11 +169,6 @@ class MeanJoint:
     def loss(self, beta: float, mu: float) -> float:
         return self.touching(beta, mu)[0]
 
-    def touch(self, mu: float, square: float, variance: float) -> Touch:
-        """Touch at a mean of that square, and at a covariance of that trace that is alike in all directions."""
-        piece = self.mean.piece
-        return math.sqrt(square), piece.spread * variance / (self.rank * mu), piece.outer * square / mu
-
     def left(self, beta: float, mu: float, touch: Touch) -> Piece:
         """Return what the tangents leave."""
         piece, (m, t, u) = self.mean.piece, touch
@@ -187,12 +181,14 @@ class MeanJoint:
         return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest), touch
 
     def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
-        """Return a sharp bound, and where its tangents touch: where points of one length are worst, then where the rest is."""
+        """Return a sharp bound, and where its tangents touch: where points of one length are worst."""
         if self.mean.slopes is not None:
             return self.logistic(beta, mu, self.mean.slopes)
 
         def even(variance: float) -> Touch:
-            return self.touch(mu, self.longest**2 - variance, variance)
+            """Touch at a covariance of that trace that is alike in all directions, and at a mean of what that leaves."""
+            piece, square = self.mean.piece, self.longest**2 - variance
+            return math.sqrt(square), piece.spread * variance / (self.rank * mu), piece.outer * square / mu
 
         def slope(variance: float) -> float:
             left = self.left(beta, mu, even(variance))
@@ -203,13 +199,7 @@ class MeanJoint:
             return self.bound(beta, mu, even(0.0))
         if slope(most) < 0:
             return self.bound(beta, mu, even(brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)))
-        best, rows = self.bound(beta, mu, even(most)), self.mean.piece.terms[0].rows
-        for _ in range(ROUNDS):
-            weights = widest(self.left(beta, mu, best[1]), rows, self.gram)[1]
-            *squares, square = self.gram.squared_norms(np.vstack([rows, weights @ rows]))
-            again = self.touch(mu, max(square, TINY * self.longest**2), max(weights @ squares - square, 0.0))
-            best = min(best, self.bound(beta, mu, again))
-        return best
+        return self.bound(beta, mu, even(most))
 
     def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
         """Touch at the slope s where the concave ``a s + log(1 + q s (1 - s))`` is largest."""

@@ -2,14 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.label_symmetry import Exchange, exchange_of
-from dpconvex.calculus.sensitive_subspace import Part, Projection, is_invariant, joined, sensitive_parts
+from dpconvex.calculus.sensitive_subspace import Projection, sensitive_basis
 from dpconvex.core.atoms.arithmetic import ADD, MATMUL
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.core.atoms.extremes import MAX
@@ -29,8 +28,6 @@ from dpconvex.language.template import Template
 LEAST, MOST = 1e-75, 1e75
 # Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
 WIDEST = STEEPEST = 1e100
-# So few labels are examined one by one, without a search for what is alike.
-FEW = 12
 ESTIMATED = "write the loss in the CVXPY variables that the learner estimates"
 REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
@@ -38,12 +35,9 @@ REMEDY = "measure it in other units: multiply the field, the parameter or the lo
 class LossForm:
     """A template, split.
 
-    `feasible` is the set K, where the template's `constraints` hold and its regularizer is defined; `labels` are the
-    combinations of discrete fields whose losses are examined: all, or those that stand for all (`exchange`, see
-    `label_symmetry`), and `leaves` for each of these the affine leaves of its loss.
+    `feasible` is the set K, where the template's `constraints` hold and its regularizer is defined; `losses` are those of all
+    combinations of discrete fields, and `leaves` for each of these the affine leaves of its loss.
     """
-
-    exchange: Exchange | None = None
 
     def __init__(self, template: Template, convex: bool = True) -> None:
         self.template = template
@@ -57,40 +51,23 @@ class LossForm:
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = FeasibleSet(self.space, self.constraints)
-        many = len(template.losses) > FEW and self.feasible.is_space
-        exchange = exchange_of(template.losses, self.space) if many else None
-        if exchange is not None:
-            self._examine(exchange.representatives)
-            if is_invariant(self._parts, exchange.orders):
-                self.exchange = exchange
-        if self.exchange is None:
-            self._examine(tuple(range(len(template.losses))))
-        if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
-            why = "the loss does not change with any variable: what multiplies them is zero"
-            raise NotPrivate(why, template.losses[0], ESTIMATED)
-
-    def _examine(self, labels: tuple[int, ...]) -> None:
-        """Let the losses of some labels stand for all."""
-        self.__dict__.pop("_parts", None)
-        self.labels = labels
-        self.losses: tuple[Expression, ...] = tuple(self.template.losses[k] for k in labels)
-        self.combinations: tuple[dict[str, Hashable], ...] = tuple(self.template.record.combinations[k] for k in labels)
+        self.losses: tuple[Expression, ...] = template.losses
         self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
         for group in self.leaves:
             for leaf in group:
                 self.expander.expand(leaf)
+        if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
+            why = "the loss does not change with any variable: what multiplies them is zero"
+            raise NotPrivate(why, template.losses[0], ESTIMATED)
 
     def polynomial(self, leaf: Expression) -> Polynomial:
         return self.expander.expand(leaf)
 
     @cached_property
-    def _parts(self) -> list[Part]:
-        return sensitive_parts([self.polynomial(leaf) for group in self.leaves for leaf in group], self.space.dim)
-
-    @cached_property
     def basis(self) -> sp.csc_array:
         """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
-        return joined(self._parts, self.space.dim)
+        leaves = [self.polynomial(leaf) for group in self.leaves for leaf in group]
+        return sensitive_basis(leaves, self.space.dim)
 
     @property
     def noise_dimension(self) -> int:

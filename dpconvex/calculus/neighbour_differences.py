@@ -83,21 +83,9 @@ def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Diffe
     tables = [
         None if item.vertices is None else (weight * item.vertices[0], terms * item.vertices[1]) for item in items
     ]
-    if analysis.form.noise_dimension == 1:
-        tables = list(ends(items[: len(firsts)], person, length, 2 if adjacency == "replace-one" else 1))
+    if analysis.form.noise_dimension == 1:  # an interval, with two ends
+        tables = [(np.array([length]), np.array([2.0]))]
     return tuple(Difference(dimension, length, table, None, None, firsts) for table in tables)
-
-
-def ends(items: list[Difference], person: Person, most: float, sides: int) -> Iterator[tuple[Array, Array]]:
-    """Yield the two ends of intervals of differences on the line; of slopes of one sign, some go up and the others down."""
-    terms, longest = sides * person.rows, max(item.length for item in items)
-    signed = all(item.slopes is not None and min(item.slopes.high, -item.slopes.low) <= 0 for item in items)
-    if not signed or person.weight < person.rows or terms > MOST_BEHIND:
-        yield np.array([most]), np.array([2.0])
-        return
-    for up in range(-(-terms // 2), terms + 1):
-        numbers = np.array([up, terms - up][: 2 if up < terms else 1], dtype=float)
-        yield np.minimum(numbers * longest, most), np.ones(len(numbers))
 
 
 def alone(analysis: Analysis, number: int) -> Difference:

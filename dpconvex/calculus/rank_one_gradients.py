@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.sensitive_subspace import distinct_columns, joined, parts_of
+from dpconvex.calculus.sensitive_subspace import basis_of, distinct_columns
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
@@ -64,15 +64,13 @@ def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
         return ()
     leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
-    # Of interchangeable labels, others have the same features and other weights, if classes are what is exchanged.
-    count = None if form.exchange is None else form.exchange.count
-    found = structures(leaves, form.space, count) if leaves else ()
+    found = structures(leaves, form.space) if leaves else ()
     return tuple(structure for structure in found if structure.covers(form.basis))
 
 
-def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None = None) -> Iterator[RankOne]:
-    """Try every layout of the parameters as a table, or the one whose classes are exchanged."""
-    for name, classes, positions in layouts(space, exchanged):
+def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
+    """Try every layout of the parameters as a table."""
+    for name, classes, positions in layouts(space):
         found = factor(leaves, classes, positions)
         if found is None:
             continue
@@ -90,14 +88,9 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
             yield symmetric(f"{name}, a quadratic form of the features", left, side, table, layout, classes)
 
 
-def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Indices, Indices]]:
+def layouts(space: Space) -> Iterator[tuple[str, Indices, Indices]]:
     """Yield layouts: a name, and for each coordinate its class and its position."""
     blocks = list(space.blocks.values())
-    if exchanged is not None:
-        found = aligned(space, exchanged, True)
-        if found is not None:
-            yield f"{exchanged} classes", *found
-        return
     if len({(block.dim, block.symmetric) for block in blocks}) == 1:
         kind = "symmetric matrix" if blocks[0].symmetric else "variable"
         classes = np.repeat(np.arange(len(blocks)), blocks[0].dim)
@@ -157,7 +150,7 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
 def row_space(matrix: Array) -> Array:
     """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything."""
     rows = matrix[matrix.any(axis=1)]
-    basis = joined(parts_of(distinct_columns(sp.csc_array(rows.T), matrix.shape[1]), matrix.shape[1]), matrix.shape[1])
+    basis = basis_of(distinct_columns(sp.csc_array(rows.T), matrix.shape[1]), matrix.shape[1])
     return np.eye(len(basis.indptr) - 1) if np.equal(*basis.shape) else basis.toarray()
 
 

@@ -5,41 +5,24 @@ It is found part by part: two coordinates belong together if a coefficient vecto
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.arrays import Array
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 
-LARGE = 64  # Differences of more coordinates than this get a basis of few entries
 ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """The part of the sensitive subspace on some coordinates that no coefficient vector connects with others."""
-
-    coordinates: Indices
-    basis: Any  # Orthonormal columns, shape (coordinates, p)
-    sums_to_zero: bool  # Whether they span all vectors whose entries add up to 0
-
-    @property
-    def kind(self) -> str | None:
-        """What it is, if that does not depend on the order of the coordinates."""
-        return "sums to zero" if self.sums_to_zero else "whole" if np.equal(*self.basis.shape) else None
+def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
+    """Return an orthonormal basis of a subspace that contains every row of every leaf, for every record, shape (dim, p)."""
+    return basis_of(coefficient_vectors(leaves, dim), dim)
 
 
-def sensitive_parts(leaves: Sequence[Polynomial], dim: int) -> list[Part]:
-    """Return the parts of a subspace that contains every row of every leaf, for every record."""
-    return parts_of(coefficient_vectors(leaves, dim), dim)
-
-
-def parts_of(columns: sp.csc_array, dim: int) -> list[Part]:
-    """Return the parts of a subspace that contains some columns, none of them 0."""
+def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
+    """Return an orthonormal basis of a subspace that contains some columns, none of them 0: each part of it by itself."""
     graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")
     label = sp.csgraph.connected_components(graph, directed=False)[1]
     order = np.argsort(label[dim:], kind="stable")
@@ -48,73 +31,26 @@ def parts_of(columns: sp.csc_array, dim: int) -> list[Part]:
     rows = np.split(owners, np.searchsorted(label[:dim][owners], np.arange(1, label.max() + 1)))
     position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
     position[np.concatenate(rows)] = np.concatenate([np.arange(len(index)) for index in rows])
-    known: dict[Hashable, Any] = {}
-    parts = []
+    known: dict[Hashable, sp.coo_array] = {}
+    width, empty = 0, np.zeros(0, dtype=np.int64)
+    parts = [(np.zeros(0), empty, empty)]
     for k in np.flatnonzero(np.diff(ends)):
         index, starts = rows[k], columns.indptr[ends[k] : ends[k + 1] + 1]
         data, places = (part[starts[0] : starts[-1]] for part in (columns.data, columns.indices))
         lengths = np.diff(starts)
-        pairs = bool((lengths == 2).all() and not np.add.reduceat(data, starts[:-1] - starts[0]).any())
-        if pairs and len(index) > LARGE:
-            key: Hashable = len(index)
-            if key not in known:
-                known[key] = differences(len(index))
-        else:
-            block = np.zeros((len(index), len(lengths)))
-            block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
-            # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
-            block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
-            block = block / np.linalg.norm(block, axis=0)
-            key = (block.shape, block.tobytes())
-            if key not in known:
-                known[key] = settled(span(block))
-        # Differences of two coordinates that connect all of them span all vectors that add up to 0.
-        parts.append(Part(index, known[key], pairs and known[key].shape[1] == len(index) - 1))
-    return parts
-
-
-def joined(parts: Sequence[Part], dim: int) -> sp.csc_array:
-    """Return the orthonormal basis of a space of parts, shape (dim, p)."""
-    tables = [sp.coo_array(part.basis) for part in parts]
-    widths = np.cumsum([0, *(table.shape[1] for table in tables)])
-    empty = np.zeros(0, dtype=np.int64)
-    rows = [part.coordinates[table.coords[0]] for part, table in zip(parts, tables, strict=True)]
-    columns = [table.coords[1] + start for table, start in zip(tables, widths, strict=False)]
-    data = [np.zeros(0), *(table.data for table in tables)]
-    places = np.concatenate([empty, *rows]), np.concatenate([empty, *columns])
-    return sp.csc_array((np.concatenate(data), places), shape=(dim, int(widths[-1])))
-
-
-def differences(count: int) -> sp.csc_array:
-    """Return an orthonormal basis of all vectors whose entries add up to 0, shape (count, count - 1): Haar's, of few entries.
-
-    >>> basis = differences(5)
-    >>> bool(np.allclose((basis.T @ basis).toarray(), np.eye(4))), bool(np.allclose(basis.sum(axis=0), 0))
-    (True, True)
-    """
-    rows, columns, data = [], [], []
-    waiting, column = [(0, count)], 0
-    while waiting:
-        first, last = waiting.pop()
-        middle = (first + last) // 2
-        left, right = middle - first, last - middle
-        if left and right:
-            rows.append(np.arange(first, last))
-            columns.append(np.full(last - first, column))
-            size = np.sqrt(left * right / (left + right))
-            data.append(np.repeat([size / left, -size / right], [left, right]))
-            waiting += [(first, middle), (middle, last)]
-            column += 1
-    places = np.concatenate(rows), np.concatenate(columns)
-    return sp.csc_array((np.concatenate(data), places), shape=(count, count - 1))
-
-
-def is_invariant(parts: Sequence[Part], orders: Sequence[Indices]) -> bool:
-    """Whether permutations of the coordinates are seen to take each part to a part of the same kind."""
-    known = {(part.kind, frozenset(part.coordinates.tolist())) for part in parts}
-    return all(part.kind is not None for part in parts) and all(
-        (part.kind, frozenset(order[part.coordinates].tolist())) in known for part in parts for order in orders
-    )
+        block = np.zeros((len(index), len(lengths)))
+        block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
+        # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
+        block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
+        block = block / np.linalg.norm(block, axis=0)
+        key = (block.shape, block.tobytes())
+        if key not in known:
+            known[key] = sp.coo_array(settled(span(block)))
+        part = known[key]
+        parts.append((part.data, index[part.coords[0]], part.coords[1] + width))
+        width += part.shape[1]
+    data, row, column = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return sp.csc_array((data, (row, column)), shape=(dim, width))
 
 
 class Projection:

@@ -95,9 +95,8 @@ def perturbation_delta(
         pairs = [(one, other) for one in losses for other in [None, *(losses if replaced else [])]]
         if left < 0 or any(loss.vertices is None for loss in losses):
             return ONE
-        if losses[0].most == 1:
-            intervals = ends_on_line(losses, rows, claim, sigma)
-            return max(sum((gaussian_delta(left, end) for end in pair if end), ZERO) for pair in intervals)
+        if losses[0].most == 1:  # an interval, with two ends
+            return 2 * gaussian_delta(left, up(moved(claim, losses, rows, ZERO) / sigma))
         for one, other in pairs:
             spend(1)
             squares = (
@@ -121,18 +120,6 @@ def perturbation_delta(
             delta = next(sums) + moving(front, ends, rows, sigma, mu, epsilon, curved)
         found.append(delta)
     return max(found)
-
-
-def ends_on_line(losses: list[Loss], rows: Rows, claim: Claim, sigma: Fraction) -> list[tuple[Fraction, Fraction]]:
-    """Return ends of intervals of differences on the line: of slopes of one sign, so many go up, and the others down."""
-    (most, weight), longest = person(claim), max(loss.length for loss in losses)
-    farthest = moved(claim, losses, rows, ZERO)
-    terms = most * (2 if claim["privacy"]["adjacency"] == "replace-one" else 1)
-    signed = all(len({u[0][1] > 0 for u in loss.vertices or () if u}) <= 1 for loss in losses)
-    if weight < most or not signed or terms > 64:
-        return [(up(farthest / sigma), up(farthest / sigma))]
-    pairs = [(n * longest, (terms - n) * longest) for n in range(-(-terms // 2), terms + 1)]
-    return [(up(min(a, farthest) / sigma), up(min(b, farthest) / sigma)) for a, b in pairs]
 
 
 def moving(

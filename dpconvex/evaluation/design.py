@@ -14,8 +14,8 @@ from dpconvex.language.columns import dense, flattened
 Block = Mapping[str, Any]
 Product = Callable[[Array, Block, str], Array]
 
-# Where a block keeps its monomials of degree two, and a column cut for exact products; and sparse records their pieces.
-TABLE, CUT, KEPT_BESIDE = " monomials", " cut", "_beside"
+# Where a block keeps its monomials of degree two; and sparse records their pieces.
+TABLE, KEPT_BESIDE = " monomials", "_beside"
 
 
 def product(weights: Array, block: Block, name: str) -> Array:
@@ -30,9 +30,7 @@ def product(weights: Array, block: Block, name: str) -> Array:
 
 def product_apart(weights: Array, block: Block, name: str) -> Array:
     """Return the same, bits of a record not depending on others: libraries add in another order for each shape."""
-    cut, rows = block.get(name + CUT), flattened(block[name])
-    if cut is not None:
-        return np.asarray(cut.product(weights))
+    rows = flattened(block[name])
     if sp.issparse(rows):
         return np.stack([rows @ weight for weight in weights])
     return np.asarray(np.einsum("fj,nj->fn", np.ascontiguousarray(weights), np.ascontiguousarray(rows, dtype=float)))

@@ -14,12 +14,11 @@ from dpconvex.core.evaluate import STEP
 from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise, summed
 from dpconvex.evaluation.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
-from dpconvex.evaluation.design import CUT, TABLE, Product, product, product_apart
-from dpconvex.evaluation.exact_products import CutRows, pays
+from dpconvex.evaluation.design import TABLE, Product, product, product_apart
 from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import chosen as taken, dense, flattened, itself, readers
+from dpconvex.language.columns import chosen as taken, dense, itself, readers
 
 Records = dict[str, Any]
 T = TypeVar("T")
@@ -272,9 +271,7 @@ class Engine:
             every = filled(some)
             block, plan = {name: column[every] for name, column in block.items()}, self._plan(group[every])
         lengths = None if self._norms is None else self._norms.lengths(self.design, block)
-        rows = {name: flattened(block[name]) for name in self.design.columns}
-        wide = [name for name, r in rows.items() if not sp.issparse(r) and pays(self.form.forms, r.shape[1])]
-        return {**block, **{name + CUT: CutRows.of(rows[name]) for name in wide}}, plan, lengths
+        return block, plan, lengths
 
     def hessian(self, theta: Array, every: int) -> Array:
         """Hessian of the sum of the losses, shape (dim, dim), from one in so many records."""

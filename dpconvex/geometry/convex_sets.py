@@ -4,7 +4,6 @@ Each lives on some coordinates of the parameter space, where a symmetric matrix 
 coordinates is Frobenius projection of matrices.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -230,23 +229,17 @@ class Spectral(Piece):
     symmetric: bool
 
     def project(self, x: Array) -> Array:
-        return self.project_all([self], x[None])[0]
-
-    @staticmethod
-    def project_all(pieces: "Sequence[Spectral]", x: Array) -> Array:
-        """Project on many at once, shape (k, m): they have one shape, and all are symmetric or none is."""
-        shift, symmetric = np.stack([piece.shift for piece in pieces]), pieces[0].symmetric
-        matrix = as_matrices(x, shift.shape[1:], symmetric) - shift
-        if symmetric:
+        matrix = as_matrix(x, self.shift.shape, self.symmetric) - self.shift
+        if self.symmetric:
             value, left = np.linalg.eigh(matrix)
-            right = np.swapaxes(left, 1, 2)
+            right = left.T
         else:
             left, value, right = np.linalg.svd(matrix, full_matrices=False)
-        inside = np.stack([piece.inner.project(row) for piece, row in zip(pieces, value, strict=True)])
-        found = shift + (left * inside[:, None, :]) @ right
-        flat = svec(found) if symmetric else np.swapaxes(found, 1, 2).reshape(len(x), -1)
-        # A matrix of the set comes back unchanged.
-        return np.where((inside == value).all(axis=1)[:, None], x, flat)
+        inside = self.inner.project(value)
+        if (inside == value).all():  # a matrix of the set comes back unchanged
+            return x
+        found = self.shift + (left * inside) @ right
+        return svec(found) if self.symmetric else found.reshape(-1, order="F")
 
     def bounds(self) -> tuple[Array, Array]:
         """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
@@ -277,5 +270,5 @@ class Spectral(Piece):
         return 16.0 * side + count, 2 * shift + still + size
 
 
-def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:
-    return smat(x) if symmetric else np.swapaxes(x.reshape(len(x), shape[1], shape[0]), 1, 2)
+def as_matrix(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:
+    return smat(x) if symmetric else x.reshape(shape, order="F")

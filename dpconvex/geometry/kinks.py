@@ -24,7 +24,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.closed_forms import ball, plain_matrix
-from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices
+from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrix
 from dpconvex.geometry.domains import POLYHEDRAL, has_kinks
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
@@ -70,7 +70,7 @@ class Nuclear:
     is_symmetric: bool
 
     def value(self, theta: Array) -> float:
-        matrix = as_matrices(theta[self.support][None], self.shift.shape, self.is_symmetric)[0] - self.shift
+        matrix = as_matrix(theta[self.support], self.shift.shape, self.is_symmetric) - self.shift
         return self.weight * float(np.linalg.norm(matrix, "nuc"))
 
     def _ball(self, step: float) -> Spectral:
@@ -186,16 +186,8 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
 def fits(term: Term, feasible: FeasibleSet) -> bool:
     """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
-    if isinstance(term, Groups):
-        return not near or (term.singles and all(isinstance(piece, Interval) for piece in near))
-    # Bounds on eigenvalues can be clipped to afterwards.
-    return not near or (
-        isinstance(near[0], Spectral)
-        and isinstance(near[0].inner, Interval)
-        and term.is_symmetric
-        and set(near[0].coordinates) == set(term.support)
-        and not term.shift.any()
-    )
+    singles = isinstance(term, Groups) and term.singles
+    return not near or (singles and all(isinstance(piece, Interval) for piece in near))
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:

@@ -49,8 +49,8 @@ class Law:
         self.p = analysis.form.noise_dimension
         self.settings: dict[str, float] = {}
 
-    def square(self, mu: float, near: float = 0.0) -> float:
-        """Predict the mean square of the norm; `near` is that for a mu near this."""
+    def square(self, mu: float) -> float:
+        """Predict the mean square of the norm."""
         raise NotImplementedError
 
     def calibrate(self, mu: float) -> Calibration:
@@ -84,7 +84,7 @@ class GammaLaw(Law):
         """Bound epsilon for an inverse scale; jointly for gradient and curvature, where that is known."""
         return self.analysis.perturbation_cost(beta, mu, self.privacy.adjacency, self.privacy.person)
 
-    def square(self, mu: float, near: float = 0.0) -> float:
+    def square(self, mu: float) -> float:
         """As if gradient and curvature were charged for apart."""
         left = self.privacy.epsilon - self.analysis.log_det(mu, self.privacy.person)[0]
         return self.unit[0] * (self.sensitivity / left) ** 2 if left > 0 else math.inf
@@ -117,8 +117,8 @@ class GaussianLaw(Law):
         check_delta(privacy, "Gaussian noise on the objective", "use noise='gamma'")
         super().__init__(analysis, privacy)
 
-    def square(self, mu: float, near: float = 0.0) -> float:
-        sigma = self._sigma(mu, ROUGH, math.sqrt(near / max(self.p, 1)))
+    def square(self, mu: float) -> float:
+        sigma = self._sigma(mu, ROUGH)
         return math.inf if sigma is None else self.norm.square(self.p, sigma)
 
     def calibrate(self, mu: float) -> Calibration:
@@ -129,16 +129,10 @@ class GaussianLaw(Law):
         norms = self.norm.square(self.p, sigma), self.norm.mean(self.p, sigma)
         return Calibration(sigma, self.sensitivity, jacobian, how, *norms, Perturbation(sigma, hulls))
 
-    def _sigma(self, mu: float, accuracy: float, near: float = 0.0) -> float | None:
+    def _sigma(self, mu: float, accuracy: float) -> float | None:
         delta = self.privacy.delta
-
-        def spent(sigma: float) -> float:
-            return self._worst(mu, sigma)[1]
-
-        if 0 < near < math.inf:
-            return smallest_scale(spent, delta, near, accuracy, stride=0.02)
         start = self.sensitivity * math.sqrt(2 * math.log(2 / delta)) / min(self.privacy.epsilon, 4.0)
-        return smallest_scale(spent, delta, start, accuracy)
+        return smallest_scale(lambda sigma: self._worst(mu, sigma)[1], delta, start, accuracy)
 
     def _worst(self, mu: float, sigma: float) -> tuple[tuple[Hull, ...], float, str, float]:
         """Return differences between neighbours, the largest delta of one, how it was found, and its part for curvature."""

@@ -116,12 +116,8 @@ class ObjectivePerturbation(base.ForUnits):
         def cost(mu: float) -> float:
             return analysis.log_det(max(mu, regular), privacy.person)[0]
 
-        near = 0.0
-
         def risk(mu: float) -> float:
-            nonlocal near
-            near = law.square(max(mu, regular), near)
-            return near / (2 * mu)
+            return law.square(max(mu, regular)) / (2 * mu)
 
         least = 0.0
         if self.reference_norm is None and quadratic.hinged(analysis):

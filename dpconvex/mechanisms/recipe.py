@@ -213,7 +213,7 @@ class Automatic(ForUnits):
         if smooth:
             found.append(ObjectivePerturbation())
             p = analysis.form.noise_dimension
-            if has_sides(analysis) and any(s.square < p * (p + 1) for s in rank_one_structures(analysis)):
+            if any(structure.square < p * (p + 1) for structure in rank_one_structures(analysis)):
                 found.append(ObjectivePerturbation("matrix"))
             if delta:
                 found.append(ObjectivePerturbation("gaussian"))
@@ -258,12 +258,6 @@ class Automatic(ForUnits):
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         return self.chosen(certificate).run(analysis, certificate, engine, rng)
-
-
-def has_sides(analysis: Analysis) -> bool:
-    """Say whether gradients may be matrices of several rows and columns: those along one row, for all labels, are none."""
-    symmetric = any(block.symmetric for block in analysis.form.space.blocks.values())
-    return symmetric or int(np.linalg.matrix_rank(np.concatenate(analysis.gram.rows))) > 1
 
 
 def foreseen(certificate: Certificate) -> float:

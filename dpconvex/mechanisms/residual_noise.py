@@ -97,7 +97,8 @@ class ResidualNoise:
         others = getattr(mechanism, "others", None)
         for other in others(analysis, best) if best.is_drowned and callable(others) else ():
             with suppress(NotPrivate, TemplateError):
-                best = min(best, self._certify(other, analysis, privacy, size), key=all_noise)
+                found = self._certify(other, analysis, privacy, size)
+                best = min(best, found, key=lambda one: one.noise_shift + (one.cover.size if one.cover else 0.0))
         return best
 
     def _certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
@@ -120,10 +121,6 @@ class ResidualNoise:
             event=released_event(bare, noise),
         )
         return replace(whole, advice=(*whole.advice, DROWNED)) if whole.is_drowned else whole
-
-
-def all_noise(certificate: Certificate) -> float:
-    return certificate.noise_shift + (0.0 if certificate.cover is None else certificate.cover.size)
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:

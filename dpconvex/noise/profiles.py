@@ -132,7 +132,6 @@ def smallest_scale(
     start: float,
     accuracy: float = 1e-10,
     reach: float = REACH,
-    stride: float = 0.7,
 ) -> float | None:
     """Return a scale of noise, close to the smallest, whose delta is at most the one asked for, from a start that is near it."""
 
@@ -140,7 +139,7 @@ def smallest_scale(
         found = delta_of(math.exp(log_scale))
         return math.log(max(found, 1e-300) if found <= 1 else 1.0) - math.log(delta)  # what is no number proves nothing
 
-    high = math.log(start)
+    high, stride = math.log(start), 0.7
     while excess(high) > 0:
         high, stride = high + stride, 1.4 * stride
         if high > min(math.log(start) + reach, LARGEST_LOG):

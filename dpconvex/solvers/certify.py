@@ -85,8 +85,6 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         return smooth.descend(composite, best, tolerance, max_steps)
     if best.distance_bound > tolerance:
         best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
-    if best.distance_bound > tolerance and composite.problem.batch.size >= proximal.MANY:
-        best = proximal.by_models(composite, best, tolerance, max_steps)
     return best if best.distance_bound <= tolerance else proximal.descend(composite, best, tolerance, max_steps)
 
 

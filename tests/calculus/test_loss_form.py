@@ -8,10 +8,8 @@ from derivatives import form_of
 from hypothesis import given, strategies as st
 
 import dpconvex as dp
-from dpconvex.calculus import loss_form
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.sensitive_subspace import joined, sensitive_parts
+from dpconvex.calculus.sensitive_subspace import sensitive_basis
 from dpconvex.core.polynomial import Polynomial
 
 RECORD = dp.Record(x=dp.Ball(2), s=dp.Box(0.0, 1.0), y=dp.Choice([-1, 1]))
@@ -51,75 +49,6 @@ def test_a_symbol_of_another_record_is_not_taken_for_a_field_of_the_same_name():
         LossForm(dp.Template(RECORD, lambda x, s, y: cp.logistic(w @ other)))
 
 
-# Labels: two stand for all that are interchangeable, with constants as if all were examined, and none is taken for another.
-
-CLASSES = 36
-
-
-def of_classes(loss, *constraints, **fields):
-    W, b = cp.Variable((3, CLASSES), name="W"), cp.Variable(CLASSES, name="b")
-    record = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(range(CLASSES)), **fields)
-    public = cp.sum_squares(W) + cp.sum_squares(b)
-    return dp.Template(record, lambda **f: loss(W, b, **f), public, [c(W, b) for c in constraints])
-
-
-def softmax(W, b, x, y):
-    scores = x @ W + b
-    return cp.log_sum_exp(scores) - scores[y]
-
-
-def two_kinds(W, b, x, y, group):
-    own, ones = x @ W[:, y], np.ones(CLASSES)
-    if group:
-        return cp.logistic(cp.max(x @ W) - own)
-    return 0.5 * cp.sum(cp.pos(1 + cp.multiply(2.0, x @ W) + cp.multiply(ones, b) - 2 * own - b[y]))
-
-
-LIKE = {
-    "softmax": of_classes(softmax),
-    "two kinds": of_classes(two_kinds, group=dp.Choice([0, 1])),
-    "rows": of_classes(lambda W, b, x, y: cp.log_sum_exp(W.T @ x) - W.T[y] @ x),
-}
-UNLIKE = {
-    "weights of labels": of_classes(lambda W, b, x, y: (1 + y / 10) * softmax(W, b, x, y)),
-    "priors": of_classes(lambda W, b, x, y: softmax(W, b + np.arange(CLASSES), x, y)),
-    "neighbouring columns": of_classes(lambda W, b, x, y: cp.logistic(x @ (W[:, y] - W[:, (y + 1) % CLASSES]))),
-    "the first column": of_classes(lambda W, b, x, y: cp.logistic(x @ (W[:, 0] - W[:, y]))),
-    "half of the columns": of_classes(lambda W, b, x, y: cp.log_sum_exp(x @ W[:, ::2]) - x @ W[:, y]),
-    # Two labels would show two of its entries only.
-    "an entry of one's own": of_classes(lambda W, b, x, y: softmax(W, 0, x, y) + cp.huber(b[y]) / 50),
-    "a bounded column": of_classes(softmax, lambda W, b: b[0] <= 1),
-}
-
-
-def constants(analysis):
-    found = [analysis.gradient_bound, analysis.replacement_bound, analysis.form.noise_dimension]
-    if analysis.kink is None:
-        mu = analysis.strong_convexity(100, 0.0)
-        costs = [analysis.perturbation_cost(0.3, mu, adjacency)[0] for adjacency in ("replace-one", "add-remove")]
-        found += [analysis.hessian_bound, analysis.log_det(mu)[0], *costs]
-    return found
-
-
-@pytest.mark.parametrize("name", LIKE)
-def test_constants_are_those_of_all_labels(name, monkeypatch):
-    short = LossForm(LIKE[name])
-    assert short.exchange is not None
-    assert len(short.losses) <= 4
-    monkeypatch.setattr(loss_form, "FEW", 10**6)
-    whole = LossForm(LIKE[name])
-    assert whole.exchange is None
-    assert constants(Analysis(short)) == pytest.approx(constants(Analysis(whole)), rel=1e-12)
-    assert abs(whole.basis - short.basis @ (short.basis.T @ whole.basis)).max() < 1e-12
-
-
-@pytest.mark.parametrize("name", UNLIKE)
-def test_other_labels_are_examined_one_by_one(name):
-    form = LossForm(UNLIKE[name])
-    assert form.exchange is None
-    assert len(form.losses) == CLASSES
-
-
 # The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known.
 
 
@@ -141,7 +70,7 @@ def test_the_subspace_of_random_leaves(seed):
         coefficient = rng.integers(-2, 3, size=terms) * 10.0 ** rng.integers(-1, 2, size=terms)
         coordinate = rng.integers(-1, dim, size=terms)
         leaves.append(Polynomial((size,), rng.integers(0, size, terms), coordinate, monomial, coefficient).collected())
-    basis = joined(sensitive_parts(leaves, dim), dim).toarray()
+    basis = sensitive_basis(leaves, dim).toarray()
     found = basis.shape[1]
     assert basis.T @ basis == pytest.approx(np.eye(found), abs=1e-12)
     units = []

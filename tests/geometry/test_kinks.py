@@ -29,7 +29,6 @@ MAPPED = {
     "nuclear norm": (matrix(2, 3), cp.normNuc, free),
     "sparse groups": (vector(), lambda v: cp.norm1(v) + 0.5 * cp.norm(v[:3]), free),
     "absolute values in a box": (vector(), cp.norm1, lambda v: [v >= -0.1]),
-    "nuclear norm, PSD": (matrix(3, 3, PSD=True), cp.normNuc, free),
     "nuclear norm, symmetric": (matrix(3, 3, symmetric=True), cp.normNuc, free),
     "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
 }

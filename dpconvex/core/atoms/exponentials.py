@@ -22,16 +22,11 @@ def image(function: Callable[[float], Any], interval: Interval) -> Interval:
     return Interval(float(function(interval.low)), float(function(interval.high))).rounded()
 
 
-def exponent(entry: Scalar, what: str) -> Interval:
-    high = entry.value.high
-    if not high <= LARGEST_EXPONENT:
-        why = f"{what} needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {high:.4g}"
-        raise NotPrivate(why, None, rules.BOUND_IT)
-    return entry.value
-
-
 def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
-    value = image(np.exp, exponent(entry, "exp"))
+    if not entry.value.high <= LARGEST_EXPONENT:
+        why = f"exp needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {entry.value.high:.4g}"
+        raise NotPrivate(why, None, rules.BOUND_IT)
+    value = image(np.exp, entry.value)
     return entry.through(value, value, value.high)
 
 
@@ -71,29 +66,6 @@ LOG: Atom = Atom(
         lambda expression, weights, reach: rules.claimed(weights, rules.at_most(reach.high) ** -2.0),
     ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
-)
-
-
-def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
-    if not entry.value.low >= 0:
-        why = "xexp is defined for arguments that are not negative, and its argument goes down to"
-        raise NotPrivate(f"{why} {entry.value.low:.4g}", None, f"shift the argument, or {rules.NARROWER}")
-    value = exponent(entry, "xexp")
-    slope = image(lambda m: (m + 1) * np.exp(m), value)
-    return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
-
-
-XEXP = Atom(
-    name="xexp",
-    value=lambda xp, expression, a: a * xp.exp(a),
-    pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
-    reads="elementwise.xexp.xexp",
-    domain=always(("not negative",)),
-    sign=always(1),
-    slope=always(1),
-    rule=rules.entrywise(xexp_rule),
-    statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
 )
 
 

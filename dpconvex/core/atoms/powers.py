@@ -103,14 +103,6 @@ def written_power(cp: Any, expression: Expression, args: list[Any]) -> Any:
     return cp.power(cp.abs(args[0]) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else args[0], p)
 
 
-def whole_power(base: Any, p: int) -> Any:
-    """Power with a whole exponent, by repeated multiplication: NumPy leaves it to a slow function from the third on."""
-    if p < 3:
-        return base**p
-    half = whole_power(base, p // 2)
-    return half * half * base if p % 2 else half * half
-
-
 def power_shape(shape: Shape, p: float) -> Shape:
     if not np.isfinite(p) or p in (0.0, 1.0):
         raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
@@ -120,7 +112,7 @@ def power_shape(shape: Shape, p: float) -> Shape:
 def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     p = expression.option("p")
     if p.is_integer() and 0 <= p <= 64:
-        return whole_power(a, int(p))
+        return a ** int(p)
     if p == 0.5:
         return xp.sqrt(a)
     # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
@@ -171,16 +163,11 @@ def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | 
     return rules.claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else rules.at_most(reach.high) ** (p - 2))
 
 
-def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    p = expression.option("p")
-    return [slope * (p * whole_power(a, int(p) - 1) if p.is_integer() and p >= 1 else p * a ** (p - 1))]
-
-
 POWER = Atom(
     name="power",
     shape=power_shape,
     value=power_value,
-    pull=power_pull,
+    pull=lambda e, value, slope, a: [slope * (e.option("p") * a ** (e.option("p") - 1))],
     reads={
         f"elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
