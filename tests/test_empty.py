@@ -19,8 +19,6 @@ EMPTY = {
     "array": (0, np.zeros((0, 3))),
     "list": (0, []),
     "one axis": (0, np.array([])),
-    "no chunks": (0, dp.ChunkedColumn([])),
-    "an empty chunk": (0, dp.ChunkedColumn([np.zeros((0, 3))])),
     "sparse, no record": (0, sp.csr_array((0, 3))),
     "sparse, one record": (1, sp.csr_array((1, 3))),
     "no entries": (40, sp.csr_array((40, 3))),

@@ -16,6 +16,12 @@ def test_an_old_name_is_the_new_one_and_warns(old):
     assert old not in dir(dp)
 
 
+def test_pieces_of_a_column_are_put_together_and_warn():
+    for source in ([np.zeros((2, 3)), np.ones((1, 3))], lambda: iter([np.zeros((2, 3)), np.ones((1, 3))])):
+        with pytest.warns(DeprecationWarning, match=r"pass dpconvex\.Partitions"):
+            assert dp.ChunkedColumn(source).sum() == 3
+
+
 def test_old_arguments_are_the_new_ones_and_warn():
     budget, noise = dp.Budget(dp.Privacy(3.0)), dp.ResidualNoise(share=0.02)
     with pytest.warns(DeprecationWarning, match="verify: cover= is now residual_noise="):

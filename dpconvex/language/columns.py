@@ -1,105 +1,32 @@
-"""Columns of records that are not plain arrays: sparse, memory-mapped, in files, or in pieces larger than memory.
+"""Columns of records that are not plain arrays: sparse, memory-mapped, or in files.
 
 Those of a validated batch, of shape ``(n, *shape)``, are read in blocks of records, in double precision and inside the domain.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from os import PathLike, fspath
 from os.path import abspath, exists, isfile
 from typing import Any
+from warnings import warn
 from zlib import crc32
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array, frozen
+from dpconvex.core.arrays import frozen
 from dpconvex.errors import DomainError
 
 BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
 
 
-class ChunkedColumn:
-    """A column of the data in pieces, so that all of it need never be in memory.
-
-    Parameters
-    ----------
-    source : sequence of array_like, or callable
-        The pieces, each with its records along the first axis; or a function without arguments that returns a fresh
-        iterable over them for each pass over the data.
-
-    Examples
-    --------
-    >>> len(ChunkedColumn(lambda: (np.full((2, 3), value) for value in (0.0, 1.0))))
-    4
-    """
-
-    def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
-        self.source = source
-        if isinstance(source, type | Iterator) or not (callable(source) or is_series(source)):
-            raise DomainError(f"ChunkedColumn: pass a list of arrays, or a function of an iterator, not {source!r}.")
-
-    def __iter__(self) -> Iterator[Any]:
-        pieces = self.source() if callable(self.source) else self.source
-        if not is_series(pieces):
-            raise DomainError(f"ChunkedColumn: the function must return an iterator over arrays, not {pieces!r}.")
-        yield from pieces
-
-    @cached_property
-    def forms(self) -> list[NDArray[Any]]:
-        """Arrays of the shapes and types of the pieces, of one number each; the pieces are read once for this."""
-        pieces = (array_of("ChunkedColumn", piece) for piece in self)
-        return [np.broadcast_to(np.zeros((), piece.dtype), piece.shape) for piece in pieces]
-
-    def __len__(self) -> int:
-        return sum(map(records_of, self.forms))
-
-
-def is_series(pieces: Any) -> bool:
-    single = isinstance(pieces, str | bytes) or sp.issparse(pieces) or getattr(pieces, "ndim", 1) == 0
-    return isinstance(pieces, Iterable) and not single
-
-
-class Pieces:
-    """A validated `ChunkedColumn` column: it can only be read from front to back, and passes its gate whenever it is."""
-
-    def __init__(self, chunks: ChunkedColumn, shape: tuple[int, ...], gate: Any) -> None:
-        self.chunks, self.gate, self.none = chunks, gate, np.zeros((0, *shape))
-        self._seen: tuple[int, int] | None = None  # number of records, and their checksum
-        self.shape = (sum(map(len, self.blocks(at_once(shape)))), *shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.concatenate([self.none, *self.blocks(at_once(self.shape[1:]))])
-
-    def __getitem__(self, rows: Any) -> Any:
-        return np.asarray(self)[rows]
-
-    def blocks(self, step: int) -> Iterator[Array]:
-        """Yield blocks of `step` records, the last one shorter; refuse other records than those of the first time."""
-        changed = DomainError("the chunks hold other records than when they were checked: data changed during a fit.")
-        held, size, bits = self.none, 0, 0
-        for piece in self.chunks:
-            values = self.gate.opened(piece)
-            for start in range(0, len(values), step):
-                rows = self.gate(values[start : start + step], size)
-                size, bits = size + len(rows), crc32(rows, bits)
-                if self._seen is not None and size > self._seen[0]:
-                    raise changed
-                held = np.concatenate([held, rows]) if len(held) else rows
-                if len(held) >= step:
-                    yield held[:step]
-                    held = held[step:]
-        self._seen = self._seen or (size, bits)
-        if self._seen != (size, bits):
-            raise changed
-        if len(held):
-            yield held
+def ChunkedColumn(source: Iterable[Any] | Callable[[], Iterable[Any]]) -> NDArray[Any]:
+    """Return the pieces of a column as one array; `Partitions` of functions keep no more than one piece in memory."""
+    warn("dpconvex.ChunkedColumn holds all pieces in memory now: pass dpconvex.Partitions.", DeprecationWarning, 2)
+    return np.concatenate([array_of("ChunkedColumn", piece) for piece in (source() if callable(source) else source)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,9 +115,7 @@ def blocks(column: Any, step: int) -> Iterator[Any]:
 def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
     """Yield functions that return the blocks of `blocks`, and may be called by several threads, in any order."""
     size = records_of(column)
-    if isinstance(column, Pieces):
-        yield from (partial(itself, block) for block in column.blocks(step))
-    elif size <= step and isinstance(column, np.ndarray | sp.csr_array):
+    if size <= step and isinstance(column, np.ndarray | sp.csr_array):
         yield partial(itself, column)
     else:
         yield from (partial(part, column, start, min(start + step, size)) for start in range(0, size, step))
@@ -218,7 +143,7 @@ def chosen(column: Any, index: NDArray[np.int64]) -> Any:
 
 
 def checksum(column: Any, start: int = 0) -> int:
-    """Return a checksum of what a validated column has in memory; what is read from files or pieces has none."""
+    """Return a checksum of what a validated column has in memory; what is read from files has none."""
     if sp.issparse(column):
         return checksum(column.indptr, checksum(column.indices, checksum(column.data, start)))
     source = column.column if isinstance(column, Stored) else column

@@ -87,8 +87,8 @@ class Record(Sealed):
         ----------
         data : mapping of str to array_like
             One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
-            and SciPy's sparse matrices are copied; larger arrays, memory-mapped ones and `ChunkedColumn` stay
-            where they are, and every block of them is copied and checked whenever it is read.  Or see `Partitions`.
+            and SciPy's sparse matrices are copied; larger arrays and memory-mapped ones stay where they are, and every block
+            of them is copied and checked whenever it is read.  Or see `Partitions`.
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
         empty : bool

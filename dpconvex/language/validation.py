@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import ChunkedColumn, FileRows, Pieces, Stored, array_of, at_once, blocks
+from dpconvex.language.columns import FileRows, Stored, array_of, at_once, blocks
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
@@ -37,30 +37,26 @@ LARGEST_DOUBLED = 2**26
 
 def length_of(name: str, domain: Domain, column: Any) -> int:
     """Return the number of records of a column, or refuse what is none of the domain, whatever its values are."""
-    shape = () if isinstance(domain, Choice) else domain.shape
-    if isinstance(column, ChunkedColumn):
-        numeric = not isinstance(domain, Choice)
-        return sum(check_array(name, shape, form, f"chunk {k}: ", numeric) for k, form in enumerate(column.forms))
     if isinstance(domain, Choice):
         return length_of_labels(name, domain.values, column)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
         column = array_of(f"field {name!r}", column)
     if column.shape == (0,):  # what no records look like, whatever their shape
         return 0
-    length = check_array(name, shape, column)
-    if sp.issparse(column) and domain.excess(np.zeros((1, *shape)))[0] > 0:
+    length = check_array(name, domain.shape, column)
+    if sp.issparse(column) and domain.excess(np.zeros((1, *domain.shape)))[0] > 0:
         raise DomainError(f"field {name!r}: zeros are outside {shorten(repr(domain))}; pass an array.")
     return length
 
 
-def check_array(name: str, shape: tuple[int, ...], column: Any, where: str = "", numeric: bool = True) -> int:
+def check_array(name: str, shape: tuple[int, ...], column: Any) -> int:
     """Return the number of records, or refuse another shape, or entries of a type of no real numbers; objects are values."""
     found = tuple(column.shape)
     if len(found) != 1 + len(shape) or found[1:] != shape:
         expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
-        raise DomainError(f"field {name!r}: {where}expected shape {expected}, got {found}.")
-    if numeric and column.dtype.kind not in "biufO":
-        raise DomainError(f"field {name!r}: {where}expected real numbers, got entries of type {column.dtype}.")
+        raise DomainError(f"field {name!r}: expected shape {expected}, got {found}.")
+    if column.dtype.kind not in "biufO":
+        raise DomainError(f"field {name!r}: expected real numbers, got entries of type {column.dtype}.")
     return int(found[0])
 
 
@@ -149,8 +145,6 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
         column = column[:]
     if sp.issparse(column):
         return gate.sparse(column)
-    if isinstance(column, ChunkedColumn):
-        return Pieces(column, domain.shape, gate)
     step, stays = at_once(domain.shape), isinstance(column, FileRows | Stored)
     array = column if stays else gate.opened(column)
     stays = stays or isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
@@ -259,9 +253,8 @@ def label_entries(name: str, column: Any) -> list[Hashable]:
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    pieces: Iterable[Any] = column if isinstance(column, ChunkedColumn) else [column]
-    if isinstance(column, np.ndarray | FileRows | Stored) and len(column.shape) == 1:
-        pieces = blocks(column, at_once(()))
+    several = isinstance(column, np.ndarray | FileRows | Stored) and len(column.shape) == 1
+    pieces: Iterable[Any] = blocks(column, at_once(())) if several else [column]
     found, count = [np.zeros(0, dtype=np.int64)], 0
     for piece in pieces:
         codes = codes_of(name, declared, piece)

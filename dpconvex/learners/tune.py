@@ -18,7 +18,6 @@ from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import in_order
 from dpconvex.errors import TemplateError
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import ChunkedColumn
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy, computable, left
 from dpconvex.language.record import table
@@ -224,9 +223,6 @@ def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: 
 
 def whole_share(call: Fit, count: int) -> int:
     """Return how many records each of so many parts has, or refuse to cut them."""
-    columns = () if isinstance(call.data, Partitions) else call.data.values()
-    if any(isinstance(column, ChunkedColumn) for column in columns):
-        raise TemplateError("tune: columns that come in chunks cannot be split; use tune_repeated.")
     if call.size < count:
         raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
     return int(call.size // count)

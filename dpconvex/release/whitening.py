@@ -18,7 +18,7 @@ from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import Pieces, Stored, blocks
+from dpconvex.language.columns import Stored, blocks
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
 
@@ -57,7 +57,7 @@ class Whitening:
             raise TemplateError(f"Whitening: it is for {len(self.matrix)} features, the template declares {declared}.")
 
     def __call__(self, column: Any) -> Array:
-        """Whiten records, shape (n, d), dense, sparse or in pieces."""
+        """Whiten records, shape (n, d), dense or sparse."""
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
@@ -129,10 +129,9 @@ def whitened(batch: Batch, whitening: Whitening) -> Batch:
     column = batch.fields[whitening.field]
     turned: Any = Stored(column, whitening, tuple(column.shape))
     weights: Any = Stored(column, whitening.weights, (batch.size,))
-    # Steps read records again and again, and pieces can only be read from front to back.
     in_memory = type(getattr(column, "column", column)) is np.ndarray or sp.issparse(column)
-    if isinstance(column, Pieces) or (in_memory and not whitening.least):
+    if in_memory and not whitening.least:  # steps read records again and again
         with one_blas_thread():
-            turned, weights = whitening(column), whitening.weights(column) if whitening.least else None
+            turned = whitening(column)
     further = {WEIGHTS: weights} if whitening.least else {}
     return Batch({**batch.fields, whitening.field: turned, **further}, batch.group)

@@ -95,7 +95,6 @@ def columns(x, folder):
         "dense": x,
         "single": x.astype(np.float32),
         "mapped": np.load(folder / "x.npy", mmap_mode="r"),
-        "chunks": dp.ChunkedColumn([x[k : k + 1700] for k in range(0, len(x), 1700)]),
         "sparse": sp.csr_array(x),
     }
 

@@ -26,7 +26,6 @@ FORMS = {
     "texts": (lambda: {"x": X.astype(str).tolist(), "y": Y}, "expected real numbers"),
     "a set": (lambda: {"x": {1.0, 2.0}, "y": Y}, r"got \(\)"),
     "a sparse vector": (lambda: {"x": sp.coo_array(X[:, 0]), "y": Y}, r"got \(12,\)"),
-    "wide chunks": (lambda: {"x": dp.ChunkedColumn([X[:6], X[6:, :1]]), "y": Y}, r"chunk 1: expected .*, got \(6, 1\)"),
     "labels in two axes": (lambda: {"x": X, "y": Y[:, None]}, r"one value per record, got an array of shape \(12, 1\)"),
     "labels in lists": (lambda: {"x": X, "y": [[1]] * N}, r"one value per record, but row 0 is \[1\]"),
     "labels of another type": (lambda: {"x": X, "y": Y.astype(str)}, "declared are"),

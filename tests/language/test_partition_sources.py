@@ -116,7 +116,7 @@ OTHERS = {"negated": lambda x, y: (-x, y), "rows": lambda x, y: (x[::-1], y), "l
 
 @pytest.mark.parametrize(
     ("form", "kind"),
-    [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows"), ("chunks", "rows")],
+    [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows")],
 )
 def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch):
     x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))
@@ -131,7 +131,5 @@ def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch
 
     learner = dp.load("logistic_regression", features=2)
     data = dp.Partitions([changing])
-    if form == "chunks":
-        data = {"x": dp.ChunkedColumn(lambda: np.array_split(changing()["x"], len(calls))), "y": y}
     with pytest.raises(dp.DomainError, match="other records than"):
         dp.solve(learner, data, dp.Privacy(1.0))
