@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import validate_data
 
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.features.transformers import LearnsNothing
+from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
 from dpconvex.language.columns import at_once
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
@@ -71,20 +70,10 @@ class GroupNormalizer(LearnsNothing):
         if not (is_whole(self.groups, 1) and is_real(self.floor) and 0 < self.floor < np.inf):
             known = "a positive integer, and floor positive and finite"
             raise TemplateError(f"GroupNormalizer: groups must be {known}, not {self.groups!r} and {self.floor!r}.")
-        options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
-        rows: NDArray[Any] = validate_data(self, X, reset=reset, **options)
-        with np.errstate(all="ignore"):  # of numbers that are large, but finite
-            total = rows.sum(dtype=float)
-        for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)) if not np.isfinite(total) else ():
-            refuse("GroupNormalizer: row", int(row), rows[row])
+        rows = finite_rows(self, X, reset)
         count = rows.shape[1]
         if count % self.groups or count == self.groups:
             raise DomainError(
                 f"GroupNormalizer: {count} feature(s) are not {self.groups} groups of two or more each, all of one size."
             )
         return rows
-
-
-def refuse(kind: str, number: int, record: NDArray[Any]) -> NoReturn:
-    what = "its numbers are too large" if np.isfinite(record).all() else "it holds NaN or infinity"
-    raise DomainError(f"{kind} {number}: {what}; fill in and scale by public values.")

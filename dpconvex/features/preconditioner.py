@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import validate_data
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.features.transformers import LearnsNothing
+from dpconvex.features.transformers import LearnsNothing, finite_rows
 from dpconvex.language.validation import numbers
 from dpconvex.release.whitening import Whitening
-
-OPTIONS: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
 
 
 @dataclass(eq=False, repr=False)
@@ -50,12 +46,7 @@ class PublicPreconditioner(LearnsNothing):
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return records that are 1 long, shape (n, d), in single precision if they were; those of 0 stay so."""
         rows = self._read(X)
-        result = np.empty(rows.shape, dtype=rows.dtype)
-        start = 0
-        for part, _ in self._map()._blocks(rows):  # multiples of 2^-20, which single precision holds
-            result[start : start + len(part)] = part
-            start += len(part)
-        return result
+        return self._map()(rows, rows.dtype)  # multiples of 2^-20, which single precision holds
 
     def _map(self) -> Whitening:
         """Return the map, made once for the same options."""
@@ -74,14 +65,9 @@ class PublicPreconditioner(LearnsNothing):
         return public
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
-        rows: NDArray[Any] = validate_data(self, X, reset=reset, **OPTIONS)
-        expected: Sequence[int] = self._public().shape
-        if rows.shape[1] != expected[1]:
-            raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, and public records have {expected[1]}.")
-        with np.errstate(all="ignore"):
-            bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(bad):
-            raise DomainError(f"PublicPreconditioner: row {bad[0]} holds NaN or infinity; fill in by public values.")
+        rows, count = finite_rows(self, X, reset), self._public().shape[1]
+        if rows.shape[1] != count:
+            raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, and public records have {count}.")
         return rows
 
 

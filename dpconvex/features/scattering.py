@@ -18,8 +18,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.features.groups import refuse
-from dpconvex.features.transformers import LearnsNothing
+from dpconvex.features.transformers import LearnsNothing, refuse
 from dpconvex.language.validation import numbers
 
 # So many images are transformed at a time, whose wavelet coefficients fit into a cache.  There are always so many, and black ones

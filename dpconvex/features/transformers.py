@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from dpconvex.errors import TemplateError
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
+
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.bases import BaseEstimator, TransformerMixin
 from dpconvex.language.schema import Schema
 
@@ -28,6 +32,22 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
         tags.requires_fit = False
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def finite_rows(transformer: Any, X: Any, reset: bool) -> NDArray[Any]:
+    """Return records as they are stored, in double or single precision; refuse the first that is not finite."""
+    options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
+    rows: NDArray[Any] = validate_data(transformer, X, reset=reset, **options)
+    with np.errstate(all="ignore"):  # of numbers that are large, but finite
+        total = rows.sum(dtype=float)
+    for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)) if not np.isfinite(total) else ():
+        refuse(f"{type(transformer).__name__}: row", int(row), rows[row])
+    return rows
+
+
+def refuse(kind: str, number: int, record: NDArray[Any]) -> NoReturn:
+    what = "its numbers are too large" if np.isfinite(record).all() else "it holds NaN or infinity"
+    raise DomainError(f"{kind} {number}: {what}; fill in and scale by public values.")
 
 
 class TableTransformer(LearnsNothing):

@@ -56,12 +56,12 @@ class Whitening:
         if declared != (len(self.matrix),):
             raise TemplateError(f"Whitening: it is for {len(self.matrix)} features, the template declares {declared}.")
 
-    def __call__(self, column: Any) -> Array:
+    def __call__(self, column: Any, kind: Any = float) -> Array:
         """Whiten records, shape (n, d), dense or sparse."""
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
-        result, start = np.empty(column.shape), 0
+        result, start = np.empty(column.shape, kind), 0
         for turned, _ in self._blocks(column):
             result[start : start + len(turned)] = turned
             start += len(turned)

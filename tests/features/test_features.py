@@ -353,7 +353,7 @@ def test_public_records_become_round():
         ({"records": [[1.0, 2.0]], "power": 0.6}, [[1.0, 2.0]], "power between 0 and 1/2"),
         ({"records": [[1.0, 2.0]], "ridge": 0.0}, [[1.0, 2.0]], "ridge positive"),
         ({"records": [[1.0, 2.0]]}, [[1.0, 2.0, 3.0]], "3 features, and public records have 2"),
-        ({"records": [[1.0, 2.0]]}, [[1.0, 2.0], [np.inf, 0.0]], "row 1 holds NaN or infinity"),
+        ({"records": [[1.0, 2.0]]}, [[1.0, 2.0], [np.inf, 0.0]], "row 1: it holds NaN or infinity"),
     ],
 )
 def test_bad_preconditioners_are_refused(options, X, said):
