@@ -26,6 +26,7 @@ REACH = 1e4  # Conditions that are farther away, in units of a step, are left ou
 ROUND = 1e-4  # Eigenvalues, and norms, that are smaller, relatively, are next to 0
 # Guesses of tight inequalities, and the largest system of optimality conditions that is solved directly.
 ROUNDS, MOST_REFINED = 12, 500
+FAR = 1e8  # A set that reaches so far is taken to be unbounded
 
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
@@ -289,3 +290,53 @@ def refined(
             return new_v, np.where(tight, np.maximum(new_z, 0.0), new_z)
         tight = (tight & ~pulling) | outside
     return answer
+
+
+def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Bound single coordinates over a set by multipliers (docs/theory.md, section 17); `known` are bounds, possibly infinite."""
+    count, goals = len(coordinates), np.eye(region.dim)[coordinates]
+    found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
+    end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
+    # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
+    bounded, fine = np.zeros(region.dim, dtype=bool), np.isfinite(end)
+    for _ in range(count + 1):
+        bounded[coordinates] = fine[:count] & fine[count:]
+        fine = np.isfinite(end) & ~rest[:, ~bounded].any(axis=1)
+    within = np.tile(bounded[coordinates], 2)
+    largest = float(np.abs(end[within]).max(initial=0.0))
+    share = float(rest[within].sum(axis=1).max(initial=0.0))
+    if not share < 0.5:
+        return known
+    # The largest coordinate M among these has M <= largest + share M.
+    room = rest.sum(axis=1) * largest / (1 - share) * (1 + 1e-9)
+    end = np.where(fine, np.nextafter(end + room, np.inf), np.inf)
+    return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
+
+
+def farthest(region: Region, goal: Array) -> tuple[float, Array]:
+    """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` on a set; b is infinite if none is found."""
+    dim, blocks, x = region.dim, list(region.blocks), region.inside
+    if region.curved:
+        target = region.conic.minimise(np.zeros((dim, dim)), -goal)
+        if target is None or not float(np.abs(target).max(initial=0.0)) < FAR:
+            return np.inf, np.zeros(dim)
+        x = region.bring_in(target)
+        blocks += region.cuts(x)
+    found = model(region, blocks, x, np.zeros((dim, dim)), -goal, 1.0)
+    if found is None or not float(np.abs(found[0]).max(initial=0.0)) < FAR:
+        return np.inf, np.zeros(dim)
+    point = region.bring_in((x + found[0]).astype(float))
+    spaces = [block.half_space(block.dual(z), point) for block, z in zip(blocks, found[1], strict=True)]
+    rest = goal - sum((space.row for space in spaces), np.zeros(dim))
+    tied = region.system[0].any(axis=0)
+    # What equations and fixed coordinates have of the rest is everywhere what it is at the point.
+    loose = np.where(tied, region.hull[1] @ (region.hull[1].T @ np.where(tied, rest, 0.0)), rest)
+    loose[region.fixed] = 0.0
+    used = tied | (goal != 0)
+    for block, space in zip(blocks, spaces, strict=True):
+        used |= (abs(block.matrix).T @ (space.z != 0)) > 0
+    steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
+    error = sum(space.error for space in spaces) + 4 * UNIT * (dim + len(spaces)) * steep
+    bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
+    room = error * size_of(point) + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
+    return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

@@ -40,8 +40,8 @@ class Row:
 Condition = Row | Block | Expression
 
 
-def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], bool]:
-    """Return pieces on disjoint coordinates, pieces that contain K, and whether the first ones are all of K."""
+def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
+    """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
     items: list[Condition] = [*region.cones, *region.curved]
     for sign, (matrix, offset) in [*((1.0, e) for e in region.equations), (-1.0, region.rows)]:
         for k in range(len(offset)):
@@ -56,7 +56,7 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], bool]:
     left = np.isfinite(region.lower) | np.isfinite(region.upper)
     parts: list[Piece] = []
     around: list[Piece] = []
-    whole = True
+    others: list[Indices] = []
     for group in range(count):
         here = np.unique(touches[label == group].indices).astype(np.int64)
         members = [items[k] for k in np.flatnonzero(label == group)]
@@ -65,11 +65,11 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], bool]:
         if piece is not None:
             parts.append(piece)
         else:
-            whole = False
+            others.append(here)
             around.extend(piece for item in members for piece in alone(item, region))
     if left.any():
         parts.append(Interval(np.flatnonzero(left), region.lower[left], region.upper[left]))
-    return parts, [Interval(np.arange(region.dim), region.lower, region.upper), *parts, *around], whole
+    return parts, [Interval(np.arange(region.dim), region.lower, region.upper), *parts, *around], others
 
 
 def coordinates_of(item: Condition, region: Region) -> Indices:

@@ -14,11 +14,13 @@ from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.geometry.blocks import SEMIDEFINITE
+from dpconvex.geometry.certified_minimum import reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
-from dpconvex.geometry.convex_sets import UNIT, AxisHull, Piece
+from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece
 from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
 
+MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
 SLACK, ROUNDED = 1e-12, 1e-14  # Room for the rounding of a shift's eigenvalues, and of a norm
 
 
@@ -28,7 +30,8 @@ class FeasibleSet:
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.constraints = space, tuple(constraints)
         self.region = Region(space, self.constraints)
-        parts, self._around, self.has_projection = closed_forms(self.region)
+        parts, self._around, self._others = closed_forms(self.region)
+        self.has_projection = not self._others
         self.pieces: tuple[Piece, ...] = tuple(parts) if self.has_projection else ()
 
     @property
@@ -51,18 +54,28 @@ class FeasibleSet:
         return None
 
     @cached_property
+    def _known(self) -> tuple[Piece, ...]:
+        """Everything that bounds K; where that leaves coordinates unbounded, weak duality (docs/theory.md, section 17)."""
+        lower, upper = bounds_of(self._around, self.space.dim)
+        groups = [here for here in self._others if not np.isfinite([lower[here], upper[here]]).all()]
+        if not groups or max(map(len, groups)) > MOST_BOUNDED or self.obstacle is not None:
+            return tuple(self._around)
+        reached = [Interval(here, *reaches(self.region, here, (lower[here], upper[here]))) for here in groups]
+        return *self._around, *reached
+
+    @cached_property
     def lower(self) -> Array:
         """Bounds below for each coordinate, shape (dim,), possibly infinite."""
-        return bounds_of(self._around, self.space.dim)[0]
+        return bounds_of(self._known, self.space.dim)[0]
 
     @cached_property
     def upper(self) -> Array:
-        return bounds_of(self._around, self.space.dim)[1]
+        return bounds_of(self._known, self.space.dim)[1]
 
     @property
     def hulls(self) -> tuple[AxisHull, ...]:
         """Simplices and l1 balls that contain K, on some coordinates each."""
-        return tuple(piece for piece in self._around if isinstance(piece, AxisHull))
+        return tuple(piece for piece in self._known if isinstance(piece, AxisHull))
 
     @cached_property
     def norm_bound(self) -> float:
@@ -95,7 +108,7 @@ class FeasibleSet:
     @cached_property
     def _sizes(self) -> list[tuple[float, frozenset[int]]]:
         """Norms of everything that bounds K, and its coordinates; the smallest for their number first."""
-        pairs = [(piece.norm_bound, frozenset(piece.coordinates.tolist())) for piece in self._around]
+        pairs = [(piece.norm_bound, frozenset(piece.coordinates.tolist())) for piece in self._known]
         return sorted(pairs, key=lambda pair: pair[0] / max(len(pair[1]), 1))
 
     def least_entry(self, expression: Expression) -> float:

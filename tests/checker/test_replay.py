@@ -278,11 +278,11 @@ def test_norms_are_no_constants_inside_of_other_functions():
 def test_half_of_a_symmetric_matrix_bounds_no_norm():
     """Off the diagonal an entry stands for two."""
     record, X = dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)), cp.Variable((2, 2), symmetric=True, name="X")
-    short = ([cp.norm(cp.hstack([X[0, 0], X[0, 1], X[1, 1]])) <= 1, cp.norm(X, "fro") <= 2], [cp.norm(X, "fro") <= 1])
+    short = (cp.norm(cp.hstack([X[0, 0], X[0, 1], X[1, 1]])) <= 1, cp.norm(X, "fro") <= 1)
     proofs = []
-    for constraints in short:
+    for constraint in short:
         loss, regularizer = (lambda x, y: cp.square(2 * x[0] * X[0, 1] - y) / 2), cp.sum_squares(X)
-        template = dp.Template(record, loss, regularizer, constraints)
+        template = dp.Template(record, loss, regularizer, [constraint])
         proofs.append(dp.verify(template, dp.Privacy(1.0), SIZE, dp.OutputPerturbation()).proof)
     half, whole = map(json.loads, proofs)
     assert follows(proofs[1])

@@ -8,7 +8,7 @@ import dpconvex as dp
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.certificates import certified_distance
-from dpconvex.geometry.certified_minimum import minimum
+from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.region import Region
 from dpconvex.release.verify import analyse
@@ -244,7 +244,18 @@ BOUNDED = {
     "l1 ball": (X, [cp.norm1(X) <= 2], 2.0),
     "simplex": (X, [X >= 0, cp.sum(X) == 1], 1.0),
     "one free coordinate": (X, [X[:3] >= -1, X >= -4, X[0] + X[1] + X[2] + 2 * X[3] <= 3], None),
-    "ellipsoid in a ball": (W, [cp.norm(TALL @ W - 1) <= 2, cp.norm(W) <= 3], 3.0),
+    "bounds that follow from others": (
+        X,
+        [X[0] >= 0, X[0] + X[1] <= 1, X[1:] >= -1, X[1] + X[2] == 0, X[3] <= X[2]],
+        None,
+    ),
+    "ellipsoid": (W, [cp.norm(TALL @ W - 1) <= 2], None),
+    "p-norm above 2": (X, [cp.norm(X, 4) <= 1], 2.0),
+    "p-norm below 2": (X, [cp.norm(X, 1.5) <= 1], 2.0),
+    "l1 norm of differences": (X, [cp.norm1(cp.diff(X)) <= 1, cp.abs(X[0]) <= 1], None),
+    "trace with a matrix": (P, [cp.trace(CONE @ P) <= 2], None),
+    "correlations": (P, [cp.diag(P) == 1], 3.0),
+    "spectral ball": (M, [cp.sigma_max(2 * M - 1) <= 2], None),
     "nuclear ball": (M, [cp.normNuc(M) <= 2], 2.0),
 }
 
@@ -256,13 +267,19 @@ def test_bounds_hold_wherever_a_linear_function_is_largest(name):
     assert feasible.bounded
     if norm is not None:
         assert feasible.norm_bound == pytest.approx(norm, rel=1e-6)
-    rng = np.random.default_rng(0)
+    rng, everything = np.random.default_rng(0), np.arange(feasible.space.dim)
+    nothing = np.full(feasible.space.dim, np.inf)
+    low, high = (
+        (-nothing, nothing) if name == "nuclear ball" else reaches(feasible.region, everything, (-nothing, nothing))
+    )
+    assert np.isfinite(high).all() or name == "nuclear ball"
     for _ in range(8):
         slope = rng.normal(size=variable.shape) * rng.integers(0, 2, size=variable.shape)
         cp.Problem(cp.Maximize(cp.sum(cp.multiply(slope, variable))), constraints).solve(solver="CLARABEL")
         theta = feasible.space.pack({variable.name(): variable.value})
-        assert (theta >= feasible.lower - 1e-6).all()
-        assert (theta <= feasible.upper + 1e-6).all()
+        for below, above in ((feasible.lower, feasible.upper), (low, high)):
+            assert (theta >= below - 1e-6).all()
+            assert (theta <= above + 1e-6).all()
         assert np.linalg.norm(theta) <= feasible.norm_bound + 1e-6
         whole = feasible.space.pack({variable.name(): slope})
         for hull in feasible.hulls:
@@ -278,7 +295,6 @@ def test_free_coordinates_stay_unbounded():
         [cp.norm(SKEW[:2, :4] @ X) <= 1],
         [cp.sum(X) == 0],
         [cp.exp(X[0]) + X[2] <= 1],
-        [cp.norm(X, 4) <= 1],  # no single condition says how far a coordinate reaches
     ):
         feasible = set_of(([X], constraints))
         assert not feasible.bounded
