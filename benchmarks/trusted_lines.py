@@ -1,0 +1,105 @@
+"""How many lines have to be right for a certificate to be true: ``python -m benchmarks.trusted_lines`` (docs/architecture.md).
+
+Whole files are counted, of which a line ran in a function.  Left out are files that only choose, search, compare, charge, speak
+or check again: if one is wrong, a release is worse, refused or badly described, but as private as its certificate says.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import dpconvex as dp
+from dpconvex.errors import DPConvexError
+from dpconvex.learners.problem_files import options
+
+__all__ = ["main"]
+
+PACKAGE = Path(dp.__file__).parent
+LEFT_OUT = (
+    *("mechanisms/recipe.py", "mechanisms/added_quadratic.py", "solvers/smooth.py", "solvers/proximal.py"),
+    *("language/template.py", "evaluation/translation.py", "release/budget.py", "release/ledger.py", "errors.py"),
+    *("checker/", "release/proof.py", "release/recheck.py", "core/deprecated.py", "core/markup.py"),
+    *("mechanisms/certificate_text.py", "__init__.py", "learners/evaluate.py"),
+)
+DELTA = dp.Privacy(1.0, 1e-5)
+
+
+def traced(call: Callable[[], Any]) -> dict[str, set[int]]:
+    """Return the lines of the package that ran in functions, by file."""
+    ran: dict[str, set[int]] = defaultdict(set)
+    root = f"{PACKAGE}/"
+
+    def local(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            ran[frame.f_code.co_filename[len(root) :]].add(frame.f_lineno)
+        return local
+
+    def entered(frame: FrameType, event: str, argument: object) -> Any:
+        inside = frame.f_code.co_filename.startswith(root) and frame.f_code.co_name != "<module>"
+        return local if inside else None
+
+    sys.settrace(entered)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return ran
+
+
+def logistic(privacy: dp.Privacy, solved: bool) -> None:
+    learner = dp.load("logistic_regression", features=3)
+    if solved:
+        dp.solve(learner, {"x": np.full((100, 3), 0.1), "y": [-1, 1] * 50}, privacy)
+    else:
+        dp.verify(learner, privacy, size=100)
+
+
+def all_problems() -> None:
+    for name in dp.problems():
+        for privacy in (dp.Privacy(1.0), DELTA):
+            try:
+                learner = dp.load(name, features=3, **({"classes": 3} if "classes" in options(name) else {}))
+                batch = learner.record.sample(60, np.random.default_rng(0))
+                fields = {field: np.asarray(batch.fields[field]) for field in learner.record.continuous}
+                fields |= {field: list(learner.record.values(batch, field)) for field in learner.record.discrete}
+                dp.solve(learner, fields, privacy)
+            except DPConvexError:
+                continue
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trace and print."""
+    warnings.simplefilter("ignore")
+    runs: dict[str, Callable[[], None]] = {
+        "a certificate of logistic regression": lambda: logistic(dp.Privacy(1.0), False),
+        "the same, and its release": lambda: logistic(dp.Privacy(1.0), True),
+        "the same with delta = 1e-5: whitening and clipped steps": lambda: logistic(DELTA, True),
+        "certificates and releases of all problems, with and without delta": all_problems,
+    }
+    print("| what rests on them | files, of those that ran | lines | lines that ran |\n|---|---|---|---|")
+    for said, call in runs.items():
+        ran = traced(call)
+        counted = {file: len((PACKAGE / file).read_text().splitlines()) for file in ran}
+        kept = {file: size for file, size in counted.items() if not file.startswith(LEFT_OUT)}
+        lines = f"{sum(kept.values()):,} of {sum(counted.values()):,}"
+        print(
+            f"| {said} | {len(kept)} of {len(counted)} | {lines} | {sum(len(ran[file]) for file in kept):,} |",
+            flush=True,
+        )
+        wings: dict[str, int] = defaultdict(int)
+        for file, size in kept.items():
+            wings[file.partition("/")[0]] += size
+        sizes = ", ".join(f"{wing} {size:,}" for wing, size in sorted(wings.items(), key=lambda item: -item[1]))
+        print(f"    {sizes}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
