@@ -204,7 +204,7 @@ class Certificate(CertificateText):
         residual = 0.0 if self.cover is None else self.cover.size
         most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
         said = f"{most:.3g}" if most < widest else f"{widest:.3g}, the diameter of the constraints"
-        return f"{risk}expected Euclidean distance that noise moves the parameters: at most {said}"
+        return f"{risk}mean distance of the parameters from the minimiser without noise: at most {said}"
 
     @property
     def is_drowned(self) -> bool:
@@ -223,7 +223,9 @@ class Certificate(CertificateText):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
-            said.append(f"except with probability at most 2^{power}{times} (a truncation failure)")
+            said.append(
+                f"unless the noise exceeds its cap, with probability at most 2^{power}{times} (a truncation failure)"
+            )
         return " and ".join(said)
 
     def for_group(self, people: int, delta: float | None = None) -> Privacy:

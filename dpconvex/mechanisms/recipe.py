@@ -242,7 +242,7 @@ class Automatic(ForUnits):
             if foreseen(certificate) < CLEARLY * foreseen(best):
                 best = certificate
         compared = "; ".join(f"{c.mechanism} {foreseen(c):.4g}" for c in sorted(certificates, key=foreseen))
-        how = "a clear gain replaces the usual one; noise on the output counts 50 times"
+        how = "objective perturbation, unless another is clearly better; risks of output perturbation count 50 times"
         said = f"Mechanisms compared by predicted excess risk ({how}): {compared}."
         return replace(best, advice=(*best.advice, said))
 

@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 import dpconvex as dp
+from dpconvex.accounting.events import Gaussian
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.added_quadratic import SHARE
 from dpconvex.release.verify import analyse
@@ -48,7 +49,7 @@ def test_eight_lines_say_what_is_claimed_of_whom_and_what_was_taken_as_public():
         assert said in str(exact)
     assert "plus a probability of 1e-06" in str(clipped)
     assert "need not converge to the ERM solution" in str(clipped)
-    assert not re.search("from the exact minimiser|Euclidean distance that noise", f"{clipped}{clipped.explain()}")
+    assert not re.search("from the exact minimiser|minimiser without noise", f"{clipped}{clipped.explain()}")
     assert "without their record" in str(dp.verify(LEARNER, dp.Privacy(1.0, adjacency="add-remove"), 1000))
 
 
@@ -66,7 +67,7 @@ def test_answers_shift_by_no_more_than_the_diameter_of_the_constraints():
 def test_the_proof_has_every_constant_and_where_it_is_from(certificate):
     text = certificate.explain()
     for line in (
-        r"epsilon = 1, delta = 0 \(pure DP\), except",
+        r"epsilon = 1, delta = 0 \(pure DP\), unless",
         r"gradient bound G +1\.41421 ",
         r"sensitivity G_adj +2\.82843 ",
         r"strong convexity mu .* 583 x \S+ of the regularizer",
@@ -95,11 +96,11 @@ def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certifica
         for privacy in (dp.Privacy(1.0), dp.Privacy(1.0, adjacency="add-remove"), dp.Privacy(1.0, 1e-40)):
             found = dp.verify(LEARNER, privacy, 100, mechanism)
             power = -99 if privacy.adjacency == "add-remove" else -100
-            said = f"except with probability at most 2^{power} (a truncation failure)"
+            said = f"unless the noise exceeds its cap, with probability at most 2^{power} (a truncation failure)"
             assert said in str(found)
             assert said in found._repr_html_()
             assert dp.Certificate.from_dict(json.loads(json.dumps(found.to_dict()))).exceptions == found.exceptions
-    said, failure = "except with probability at most 2^-100", "(a truncation failure)"
+    said, failure = "with probability at most 2^-100", "(a truncation failure)"
     assert f"{said} {failure}" in certificate.exceptions
     mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
     assert f"{said} {failure}" in dp.verify_mixture(mixture, dp.Privacy(1.0), 1000).exceptions
@@ -234,8 +235,10 @@ def test_answers_of_neighbours_are_no_further_apart_than_certified(kind, adjacen
 def test_what_an_attacker_misses_at_least_is_what_the_law_of_the_noise_says(alpha):
     learner = dp.load("logistic_regression", features=3)
     steps = dp.verify(learner, dp.Privacy(1.0, 1e-5, "add-remove"), 1000, dp.NoisyGradientDescent(clip=0.3))
-    exact = norm.cdf(norm.isf(alpha) - steps.event.level()[0]) if alpha else 1.0
-    assert exact - 0.03 <= steps.risk(alpha) <= exact + 1e-9
+    # That of the steps' noise alone; the residual noise takes .01 of epsilon, and lowers it by little.
+    shift = steps.event.level()[0], max(leaf.mu for leaf in steps.event.leaves() if isinstance(leaf, Gaussian))
+    least, exact = (norm.cdf(norm.isf(alpha) - mu) if alpha else 1.0 for mu in shift)
+    assert least - 1e-3 <= steps.risk(alpha) <= exact + 1e-9
     pure = dp.verify(learner, dp.Privacy(1.0), 1000)
     assert pure.risk(alpha) == pytest.approx(max(1 - math.e * alpha, (1 - alpha) / math.e), abs=1e-3)
     with pytest.raises(dp.TemplateError, match="from 0 to 1"):
