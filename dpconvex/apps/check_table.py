@@ -4,6 +4,7 @@ What it prints is taken from the data: it is for their owner's eyes.  Nothing th
 """
 
 import argparse
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -11,7 +12,7 @@ from dpconvex.apps.cli import MISTAKEN, told
 from dpconvex.errors import DomainError
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import Column
-from dpconvex.language.tables import Values, objects, table_of
+from dpconvex.language.tables import Values, number, objects, table_of
 
 SHOWN = 8  # Rows that are named for one fault
 
