@@ -42,10 +42,9 @@ def check_table(chosen: argparse.Namespace) -> int:
 
 
 def listed(values: Values, places: list[int]) -> list[str]:
-    """Return the different values at some places, as they are written."""
-    return list(
-        dict.fromkeys(repr(value) if isinstance(value, str) else str(value) for value in values[places].tolist())
-    )
+    """Return the different values at some places, numbers as they are written."""
+    found = dict.fromkeys(values[places].tolist())
+    return [repr(value) if isinstance(value, str) and math.isnan(number(value)) else str(value) for value in found]
 
 
 def faults(column: Column, values: Values, clip: bool) -> dict[str, list[int]]:
