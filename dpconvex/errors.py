@@ -83,7 +83,7 @@ class NotPrivate(DPConvexError):
     """
 
     def __init__(self, reason: str, expression: object = None, remedy: str | None = None) -> None:
-        self.reason = reason
+        self.reason, self.place = reason, expression
         self.expression = None if expression is None else shorten(readable(text_of(expression)))
         self.remedy = remedy
         lines = [reason]
