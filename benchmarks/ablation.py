@@ -59,7 +59,6 @@ SWITCHES = {
     "norm angles": off("joint bound of a norm", always(None), C + "curvature:norm_form"),
     "moving slopes": off("Gaussian profile of one margin", always(None), C + "neighbour_differences:slopes_of"),
     "chi law": off("Gaussian noise by its length", always(1.0), P + "chi_delta"),
-    "label symmetry": off("interchangeable labels", always(None), C + "loss_form:exchange_of"),
     "joint means": off("gradient and covariance", always(math.inf), C + "curvature:MeanJoint.loss"),
     "matrix noise": off("chosen by default", always(()), "dpconvex.mechanisms.recipe:rank_one_structures"),
     "vertices": off("enumerated for one gradient", 0, C + "gradient_norms:LARGEST_ENUMERATION"),
