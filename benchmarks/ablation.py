@@ -25,7 +25,7 @@ __all__ = ["SWITCHES", "main"]
 # More than this is worth lines, if it is so for more than two learners.
 TENTH = 1.1
 SIZE, FEATURES = 1000, 5
-C, P = "dpconvex.calculus.", "dpconvex.accounting.perturbation:"
+C = "dpconvex.calculus."
 
 
 class Switch(NamedTuple):
@@ -58,7 +58,6 @@ def no_products(first: Any, second: Any, cross: bool, sign: float = 1.0) -> Any:
 SWITCHES = {
     "norm angles": off("joint bound of a norm", always(None), C + "curvature:norm_form"),
     "moving slopes": off("Gaussian profile of one margin", always(None), C + "neighbour_differences:slopes_of"),
-    "chi law": off("Gaussian noise by its length", always(1.0), P + "chi_delta"),
     "joint means": off("gradient and covariance", always(math.inf), C + "curvature:MeanJoint.loss"),
     "matrix noise": off("chosen by default", always(()), "dpconvex.mechanisms.recipe:rank_one_structures"),
     "vertices": off("enumerated for one gradient", 0, C + "gradient_norms:LARGEST_ENUMERATION"),
@@ -66,7 +65,6 @@ SWITCHES = {
     "products": off("inner products of terms", no_products, C + "gradient_norms:largest_products"),
     "shared length": off("parts of one record", always(None), C + "gram:Gram._share_length"),
     "spectrum": off("dominating all Hessians", always(None), C + "curvature:dominating_spectrum"),
-    "joint eigenvalue": off("of pieces together", always(math.inf), C + "curvature:joint_eigenvalue"),
     "Popoviciu": off("eigenvalue of a covariance", lambda piece, gram, trace: trace, C + "curvature:eigenvalue_bound"),
     "Frank-Wolfe": off("trace of a piece", longest, C + "curvature:trace_bound"),
 }

@@ -47,11 +47,14 @@ BETWEEN = ("dpconvex", "numpy", "sklearn", "joblib")  # nobody there is told
 def warn(said: str) -> None:
     """Warn, in their line, whoever called this package or had it called; within a search or a cross-validation, once."""
     frames = [frame for frame, _ in walk_stack(sys._getframe(1))]
-    owners = [frame.f_locals.get("self") for frame in frames]
+    modules = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
+    # Locals of the user's frames are not asked for: what they were then would live on in the frame.
+    searching = zip(frames, modules, strict=True)
+    owners = [frame.f_locals.get("self") for frame, module in searching if module in ("sklearn", "joblib")]
     kinds = [{kind.__name__ for kind in type(owner).__mro__} for owner in owners]
     searches = [owner for owner, names in zip(owners, kinds, strict=True) if names & {"BaseSearchCV", "Parallel"}]
     told = SAID.setdefault(searches[-1], set()) if searches else set()
-    outside = [frame.f_globals.get("__name__", "").partition(".")[0] not in BETWEEN for frame in frames[:-1]]
+    outside = [module not in BETWEEN for module in modules[:-1]]
     if said not in told:
         told.add(said)
         warnings.warn(said, PrivacyWarning, stacklevel=2 + [*outside, True].index(True))

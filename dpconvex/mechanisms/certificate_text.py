@@ -47,7 +47,7 @@ def odds(privacy: Privacy) -> str:
     """Say what a guarantee means to one person; the factor is rounded up.
 
     >>> odds(Privacy(1.0, adjacency="add-remove"))
-    'any conclusion about one person is drawn with at most 2.72 times the probability that it would have without their record'
+    'whatever is concluded about one person is at most 2.72 times as likely as it would be without their record'
     """
     factor = math.exp(min(privacy.epsilon, 700.0))
     unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
@@ -56,8 +56,8 @@ def odds(privacy: Privacy) -> str:
     other = "with other records" if many else "with another record"
     other = f"{other} in place of theirs" if privacy.adjacency == "replace-one" else f"without their record{'s' * many}"
     more = "" if privacy.pure else f", plus a probability of {text(privacy.delta)}"
-    whose = f"any conclusion about one {privacy.unit or 'person'} is drawn with at most {times} times the probability"
-    return f"{whose} that it would have {other}{more}"
+    whose = f"whatever is concluded about one {privacy.unit or 'person'} is at most {times} times as likely"
+    return f"{whose} as it would be {other}{more}"
 
 
 def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:

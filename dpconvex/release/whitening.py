@@ -26,7 +26,7 @@ from dpconvex.mechanisms.grid import LEVELS, WhiteningNoise
 FINE, RECORD_LEVELS = 2**22, 2**18
 SMALLEST = 1e-250
 BLOCK = 2**22  # Numbers of a block that is gone through
-# Whitened records lie within their ball by so much, and are multiples of such a part of a power of two: single precision holds them.
+# Whitened records lie within their ball by so much, and are multiples of so small a power of two: single precision holds them.
 INSIDE, WHITENED_BITS = 1 - 1e-12, 20
 
 
