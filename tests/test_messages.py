@@ -165,8 +165,7 @@ WARNINGS = {
     ),
     "the same template again": (
         lambda: [dp.solve(learner, DATA, ONE) for learner in [dp.load("logistic_regression", features=2)] * 2],
-        "this template was fitted before: epsilon = 1, replace-one is spent again, if on the same people. Count the fits with "
-        "budget=....",
+        "this template was fitted to these data before: epsilon = 1, replace-one is spent again. Count fits with budget=....",
     ),
     "a score": (lambda: dp.LogisticRegression().fit(X, Y).score(X, Y), SCORE),
     "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X, Y), COPY),

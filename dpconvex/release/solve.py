@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,7 +40,7 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
-FITTED: WeakSet[Template] = WeakSet()  # without a budget
+FITTED: WeakKeyDictionary[Template, list[Any]] = WeakKeyDictionary()  # to which data, without a budget
 
 
 @public
@@ -201,11 +202,10 @@ class Fit:
                 self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
-        if self.budget is None and self.seed is None:
-            if self.templates[0] in FITTED:
-                again = f"this template was fitted before: {self.privacy} is spent again, if on the same people"
-                warn(f"{again}. Count the fits with budget=....")
-            FITTED.add(self.templates[0])
+        if self.budget is None and self.seed is None and fitted_before(self.templates[0], self.data):
+            warn(
+                f"this template was fitted to these data before: {self.privacy} is spent again. Count fits with budget=...."
+            )
 
     def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
         """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
@@ -236,6 +236,16 @@ class Fit:
         except DomainError as error:
             paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
             raise DomainError(f"{error}{paid}") from error
+
+
+def fitted_before(template: Template, data: Any) -> bool:
+    """Say whether a template was fitted once before to the same array; nobody is told twice."""
+    first = next(iter(data.values()), None) if isinstance(data, Mapping) else data
+    with suppress(TypeError):  # of lists nobody knows which they are
+        known = FITTED.setdefault(template, [])
+        known.append(ref(first))
+        return sum(one() is first for one in known) == 2
+    return False
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
