@@ -6,7 +6,7 @@ Identifiers are looked at before anything is paid: under replace-one, the number
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import Any, Self
 from weakref import WeakSet
@@ -59,6 +59,10 @@ class People:
         if len(kinds) > 1:  # 7 and "7" would be two people
             both = " and ".join(sorted(kinds))
             raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
+        # Python takes one time in two zones for two times where clocks are changed.
+        entries = [
+            entry.astimezone(UTC) if isinstance(entry, datetime) and aware(entry) else entry for entry in entries
+        ]
         known: dict[Any, int] = {}
         of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
         keys = rng.random(records) if privacy.keep == "random" else np.arange(records)

@@ -15,7 +15,7 @@ from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.engine import Engine
-from dpconvex.evaluation.forms import form_of as leaves_of
+from dpconvex.evaluation.forms import LeafForm, form_of as leaves_of
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, in_one_place
@@ -29,7 +29,8 @@ from dpconvex.release.statistics import Coefficients, Statistics, names
 from dpconvex.release.verify import Method, analyse, form_of
 
 FARTHEST = 1e100  # Scores of fits beyond this may overflow
-FAR = 0.15  # What the step may do to the curvature, times its length in standard errors
+SAMPLED = 64  # Records
+FAR = 0.2  # What the step may do to the curvature, times its length in standard errors
 
 
 @lru_cache(maxsize=64)
@@ -107,8 +108,12 @@ def intervals(
     if analysis.kink is not None or not np.isfinite(bent):
         raise NotPrivate("the loss has kinks, and no Hessian", template.losses[0], "smooth it")
     certificate = objective_of(release)
-    if certificate.gradient_bound != steep or not (abs(basis).sum(axis=1) > 0).all():
-        raise TemplateError("intervals: the release is of another template, or no record enters one of the parameters.")
+    mu = analysis.strong_convexity(certificate.size, certificate.added)
+    known = certificate.gradient_bound, certificate.hessian_bound, certificate.strong_convexity
+    if not np.allclose(known, (steep, analysis.hessian_bound, mu), rtol=1e-9, atol=0):
+        raise TemplateError("intervals: the release is of another template, with other constants than its certificate.")
+    if not (abs(basis).sum(axis=1) > 0).all():
+        raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
     if not (bent or is_likelihood(template, analysis.form.space)):
         why = "the loss has several scores, and is no logarithm of probabilities: exp(-loss) does not add up to 1 over labels"
         raise TemplateError(f"intervals: {why}, so that the second moment of gradients says nothing of its Hessian.")
@@ -128,14 +133,18 @@ def intervals(
     slope = certificate.size * public.regularizer_value_and_gradient(theta)[1] + certificate.added * theta
     curved = certificate.size * public.regularizer_hessian(theta).toarray() + certificate.added * np.eye(len(theta))
     around = basis.T @ slope, basis.T @ curved @ basis, deviation_of(certificate)
-    step, of_noise, of_records, turn = newton_step(moments, basis, (steep / bent) ** 2 if bent else 0.0, *around)
+    step, of_noise, of_records, reach_of_step = newton_step(
+        moments, basis, (steep / bent) ** 2 if bent else 0.0, *around
+    )
     of_noise += residual_variance(certificate)
     estimates, errors = theta + basis @ step, np.sqrt(of_noise + of_records)
     # What is left out is of the order of the change of curvature along the step (docs/theory.md, section 22).
-    length = np.sqrt(np.mean((basis @ step / errors) ** 2))
-    if 2 * analysis.hessian_bound / steep * turn * max(length, 1.0) > FAR:
+    turn = 4 * analysis.hessian_bound / slope_range(template, leaves, len(theta)) * float(np.linalg.norm(step))
+    if turn / 2 * max(float((reach_of_step / errors).max()), 1.0) > FAR:
         why = "regularization, or noise, holds the fit too far from what minimises the expected loss"
-        raise NotConverged(f"intervals: {why}. Fit with less of it (regularization=, size=); the fit stands.")
+        raise NotConverged(
+            f"intervals: {why}. Only another fit, with less of it (regularization=, size=), has them; this one stands."
+        )
     reach = errors * float(norm.isf((1 - confidence) / 2))
     return Coefficients(
         names=tuple(names(analysis.form.space)),
@@ -208,12 +217,21 @@ def is_likelihood(template: Template, space: Space) -> bool:
     return True
 
 
+def slope_range(template: Template, leaves: LeafForm, dim: int) -> float:
+    """Return how far apart the gradients of one record are, at public points near and far."""
+    rng = np.random.default_rng(0)
+    engine = Engine(leaves, template.record.sample(SAMPLED, rng))
+    points = [scale * rng.normal(size=dim) for scale in (0.1, 1.0, 10.0, 100.0, 1000.0) for _ in range(4)]
+    found = np.stack([engine.each_gradient(point)[:, :dim] for point in points])
+    return float(max(np.linalg.norm(found - one, axis=2).max() for one in found))
+
+
 def newton_step(
     moments: Statistics, basis: Array, scale: float, slope: Array, curved: Array, deviation: float
-) -> tuple[Array, Array, Array, float]:
-    """Return a step, in the basis, the variances of its end's coordinates, by noise and by records, and how far it moves scores.
+) -> tuple[Array, Array, Array, Array]:
+    """Return a step, in the basis, the variances of its end's coordinates, by noise and by records, and its size for each.
 
-    The last is a root mean square over records, each weighted by its curvature, for records of length 1.
+    The last bounds what a relative change of the Hessian does to a coordinate, by Cauchy and Schwarz.
     `scale` is that of the second moment of gradients, 0 if it is the Hessian; `slope` and `curved` are those of what is public.
     """
     noisy, dim = moments.quadratic(), basis.shape[1]
@@ -237,5 +255,5 @@ def newton_step(
         of_fit = of_fit + moved @ moved.T
     back = basis @ inverse
     of_noise, of_records = (np.einsum("ij,jk,ik->i", back, part, back) for part in (of_fit, spread))
-    turn = float(np.sqrt(max(step @ hessian @ step, 0.0) / np.trace(hessian)))
-    return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0), turn
+    sized = np.sqrt(max(step @ hessian @ step, 0.0) * np.einsum("ij,ij->i", back, basis))
+    return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0), sized

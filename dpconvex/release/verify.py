@@ -236,7 +236,9 @@ def certified(
     ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
     found = ask(template, privacy, size, mechanism, first, cover)
     certificate = found.certificate
-    return replace(found, certificate=replace(certificate, settings=dict(certificate.settings)))
+    parts = {name: getattr(certificate, name) for name in ("cover", "whitening", "clustering")}
+    own = {name: part and replace(part) for name, part in parts.items()}
+    return replace(found, certificate=replace(certificate, settings=dict(certificate.settings), **own))
 
 
 def proved(
