@@ -231,3 +231,41 @@ def test_no_records_are_answered_as_few_are():
         fit = dp.solve(learner, data, privacy, OBJECTIVE, size=3000, whitening=False)
         with pytest.raises(dp.NotConverged, match="intervals: "):
             dp.intervals(learner, fit, data, privacy, size=3000)
+
+
+def test_a_rare_level_does_not_hide_among_others():
+    rng, eight = np.random.default_rng([0, 1]), dp.Privacy(8.0, 1e-6)
+    x = np.zeros((20_000, 4))
+    x[:, :-1] = rng.uniform(-1, 1, (20_000, 3)) * 0.7 / 3**0.5
+    x[:, -1] = 0.7 * (rng.random(20_000) < 0.01)
+    data = {"x": x, "y": np.where(x @ [1, 0, 0, 3 / 0.7] + rng.logistic(size=20_000) > 0, 1, -1)}
+    held = dp.load("logistic_regression", features=4, regularization=2e-4)  # intervals of the last covered .26
+    with pytest.raises(dp.NotConverged, match="holds the fit too far"):
+        dp.intervals(held, fitted(held, data, eight), data, eight, seed=1)
+
+
+def test_slopes_that_no_curvature_belongs_to_do_not_count():
+    rng, eight, w = np.random.default_rng(2), dp.Privacy(8.0, 1e-6), cp.Variable(2, name="w")
+    parts = {-1: (5.0, 6.0), 1: (-6.0, -5.0)}  # of labels that were flipped at random, without bias
+    atoms = {
+        y: dp.Atom(
+            f"flipped{y + 1}", lambda m, y=y: np.logaddexp(0, m) + (5 if y < 0 else -6) * m, slope=s, curvature=0.25
+        )
+        for y, s in parts.items()
+    }
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    learner = dp.Template(record, lambda x, y: atoms[y](x @ w), 0.02 / 2 * cp.sum_squares(w))
+    x = rng.normal(size=(50_000, 2))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    x[:, 0] = abs(x[:, 0])
+    right = x @ [3.0, 0] + rng.logistic(size=len(x)) > 0
+    data = {"x": x, "y": np.where(right ^ (rng.random(len(x)) < 5 / 11), 1, -1)}
+    with pytest.raises(dp.NotConverged, match="holds the fit too far"):
+        dp.intervals(learner, fitted(learner, data, eight), data, eight, seed=1)
+
+
+def test_a_fit_with_another_regularization_is_anothers():
+    data, _ = drawn("logistic_regression", 6000, RNG)
+    strong, weak = (dp.load("logistic_regression", features=3, regularization=size) for size in (3e-2, 1e-6))
+    with pytest.raises(dp.TemplateError, match="another template"):
+        dp.intervals(weak, fitted(strong, data), data, HALF)

@@ -200,8 +200,10 @@ def test_what_is_proved_once_is_nobody_elses_to_change_and_users_mechanisms_are_
     before = dict(first.settings)
     first.check()
     first.settings["clip"] = 1e6
+    object.__setattr__(first.cover, "step", 1e-14)
     again = dp.verify(learner, privacy, 200)
     assert again.settings == before
+    assert again.cover.step > first.cover.step
     assert not again.replayed
 
     @dataclass

@@ -4,6 +4,7 @@ import decimal
 import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from zoneinfo import ZoneInfo
 
 import cvxpy as cp
 import numpy as np
@@ -409,6 +410,15 @@ def test_identifiers_of_different_kinds_would_make_two_people_of_one(ids):
     with pytest.raises(DomainError, match=r"all of one kind|must be numbers, texts or dates"):
         dp.solve(dp.load("logistic_regression", features=2), data, budget.privacy, unit=ids, budget=budget)
     assert not budget.entries
+
+
+def test_one_time_in_two_zones_is_one_person():
+    now = datetime(
+        2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")
+    )  # clocks go back: Python says that these differ
+    data, privacy = {"x": np.zeros((2, 2)), "y": np.ones(2, int)}, dp.Privacy(1.0, unit="patient", most=1)
+    with pytest.raises(DomainError, match="more records than"):
+        dp.solve(dp.load("logistic_regression", features=2), data, privacy, unit=[now, now.astimezone(UTC)])
 
 
 def test_a_proof_that_takes_too_many_steps_is_neither_replayed_nor_false():
