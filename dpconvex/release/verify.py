@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
@@ -224,17 +224,10 @@ def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float
         return found, str(step)
 
 
-def certified(
-    template: Template,
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism,
-    first: PrivateWhitening | None,
-    cover: ResidualNoise,
-) -> Proved:
+def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, *how: Any) -> Proved:
     """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
     ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
-    found = ask(template, privacy, size, mechanism, first, cover)
+    found = ask(template, privacy, size, mechanism, *how)
     certificate = found.certificate
     parts = {name: getattr(certificate, name) for name in ("cover", "whitening", "clustering")}
     own = {name: part and replace(part) for name, part in parts.items()}

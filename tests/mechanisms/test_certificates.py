@@ -243,3 +243,8 @@ def test_what_an_attacker_misses_at_least_is_what_the_law_of_the_noise_says(alph
     assert pure.risk(alpha) == pytest.approx(max(1 - math.e * alpha, (1 - alpha) / math.e), abs=1e-3)
     with pytest.raises(dp.TemplateError, match="from 0 to 1"):
         pure.risk(2.0)
+
+
+def test_groups_without_number_are_refused():
+    with pytest.raises(dp.TemplateError, match="at most 1000000 people"):
+        dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).for_group(10**400)
