@@ -204,7 +204,7 @@ class Certificate(CertificateText):
         residual = 0.0 if self.cover is None else self.cover.size
         most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
         said = f"{most:.3g}" if most < widest else f"{widest:.3g}, the diameter of the constraints"
-        return f"{risk}mean distance of the parameters from the minimiser without noise: at most {said}"
+        return f"for the worst data, {risk}mean distance from the minimiser without noise: at most {said}"
 
     @property
     def is_drowned(self) -> bool:

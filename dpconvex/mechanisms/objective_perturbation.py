@@ -148,7 +148,7 @@ def advise(share: float, mu: float, sensitivity: float) -> str:
         cheapest = "is free" if share < 1e-9 else f"costs {100 * share:.0f} %"
         return (
             f"Of the mechanism's epsilon {100 * (1 - share):.0f} % pays for the noise, and curvature {cheapest}. A smaller bound "
-            f"on records, more records or a larger epsilon lowers its effect (it is proportional to G_adj = {sensitivity:.4g})."
+            f"on records, more records or a larger epsilon lowers the noise's effect (it grows with G_adj = {sensitivity:.4g})."
         )
     return (
         f"Of the mechanism's epsilon {100 * share:.0f} % pays for curvature: a strong convexity above {mu:.4g} lowers the noise "
