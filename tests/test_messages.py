@@ -18,6 +18,12 @@ from dpconvex.apps.cli import main
 
 X, Y = np.array([[0.5, 0.1], [-0.5, 0.2]] * 20), np.array([0, 1] * 20)
 DATA, ONE = {"x": X, "y": 2 * Y - 1}, dp.Privacy(1.0)
+
+
+def fresh():
+    return {"x": X.copy(), "y": 2 * Y - 1}
+
+
 LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
 W = cp.Variable(2, name="w")
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
@@ -147,12 +153,12 @@ COPY = (
 SCORE = "a score is computed from data, and is not private: of private data, use dpconvex.evaluate."
 WARNINGS = {
     "a large delta": (
-        lambda: dp.solve(dp.load("logistic_regression", features=2), DATA, dp.Privacy(1.0, 0.05)),
+        lambda: dp.solve(LOGISTIC, fresh(), dp.Privacy(1.0, 0.05)),
         "delta = 0.05 is not below 1 / 40, the number of records, which a release of one record, drawn at random, would "
         "keep: take 1e-6, say.",
     ),
     "a huge epsilon": (
-        lambda: dp.sweep(dp.load("logistic_regression", features=2), DATA, dp.Privacy(1e6)),
+        lambda: dp.sweep(LOGISTIC, fresh(), dp.Privacy(1e6)),
         "epsilon = 1e+06 protects nobody: odds change by up to exp(1e+06). 1 is strong, and 10 weak.",
     ),
     "few records": (
@@ -160,15 +166,20 @@ WARNINGS = {
         "30 records for 16 parameters: at epsilon = 1 the answer is mostly noise.",
     ),
     "a second fit": (
-        lambda: dp.LogisticRegression().fit(X, Y).fit(X, Y),
+        lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),
         f"this LogisticRegression was fitted before: {ONCE_MORE}, if the data are about them. Count the fits with budget=....",
     ),
-    "the same template again": (
-        lambda: [dp.solve(learner, DATA, ONE) for learner in [dp.load("logistic_regression", features=2)] * 2],
-        "this template was fitted to these data before: epsilon = 1, replace-one is spent again. Count fits with budget=....",
+    "the same data again": (
+        lambda: [dp.solve(dp.load("logistic_regression", features=2), data, ONE) for data in [fresh()] * 4],
+        "these data were fitted before, and nobody counts what that costs: this fit spends epsilon = 1, replace-one on them. "
+        "Count fits with budget=....",
     ),
-    "a score": (lambda: dp.LogisticRegression().fit(X, Y).score(X, Y), SCORE),
-    "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X, Y), COPY),
+    "the same data by another estimator": (
+        lambda: [dp.LogisticRegression().fit(x, Y) for x in [X.copy()] * 3],
+        f"these data were fitted before, and nobody counts what that costs: {ONCE_MORE}. Count the fits with budget=....",
+    ),
+    "a score": (lambda: dp.LogisticRegression().fit(X.copy(), Y).score(X, Y), SCORE),
+    "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X.copy(), Y), COPY),
     "a cross-validation": (lambda: cross_val_score(MODEL, X, Y, cv=3), COPY),
 }
 

@@ -139,6 +139,9 @@ def tune(chosen: argparse.Namespace) -> None:
 
 def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Path) -> None:
     release, proof = replace(release, schema=schema), release.certificate
+    if out.exists():  # perhaps a model that was paid for
+        before = out.replace(out.with_name(f"{out.name}.old"))
+        print(f"dpconvex {chosen.name}: what was in {out} is in {before} now.", file=sys.stderr)
     release.save(out)
     if not release.private:
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)

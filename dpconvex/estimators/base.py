@@ -33,7 +33,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
-from dpconvex.release.solve import solve
+from dpconvex.release.solve import fitted_before, solve
 from dpconvex.release.verify import verify
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
@@ -194,6 +194,7 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.encoder_ = X.schema if isinstance(X, Encoded) else None
+        self._again = self.budget is None and self.seed is None and fitted_before(X)
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))

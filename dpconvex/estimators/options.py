@@ -40,15 +40,17 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def warn_of_more(estimator: Any) -> None:
     """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones."""
-    name, spent = (
-        type(estimator).__name__,
-        f"each fit spends epsilon = {estimator.privacy().epsilon:g} on the same people",
-    )
+    name, again = type(estimator).__name__, vars(estimator).pop("_again", False)
+    spent = f"each fit spends epsilon = {estimator.privacy().epsilon:g} on the same people"
     if is_copy(estimator):
         search = f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and scores are not private"
         warn(f"{search}. Count the fits with budget=..., or choose privately with dpconvex.tune.")
     elif "release_" in vars(estimator) and estimator.budget is None and estimator.seed is None:
         warn(f"this {name} was fitted before: {spent}, if the data are about them. Count the fits with budget=....")
+    elif again:
+        warn(
+            f"these data were fitted before, and nobody counts what that costs: {spent}. Count the fits with budget=...."
+        )
 
 
 def is_copy(estimator: Any) -> bool:

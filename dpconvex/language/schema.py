@@ -79,7 +79,12 @@ class Schema:
         for name, kind in PLAIN.items():
             self.__dict__[name] = built(kind, getattr(self, name), where=name)
         unit = [] if self.privacy_unit is None else [self.privacy_unit]
-        names = [*self.features, self.label, *unit, *dict.fromkeys(self.ignore or ())]
+        names = [
+            *self.features,
+            self.label,
+            *unit,
+            *(name for name in dict.fromkeys(self.ignore or ()) if name not in unit),
+        ]
         for name in names:
             if not name and name is self.label:
                 how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
@@ -167,7 +172,7 @@ class Schema:
             except DomainError as error:
                 said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
                 raise DomainError(
-                    f"{said}. It is the label: every record has a declared one, or is left out."
+                    f"{said}. It is the label: declare all that there are; whose label is unknown is no record of this task."
                 ) from None
             y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
         return X, y

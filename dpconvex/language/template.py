@@ -263,7 +263,7 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
     except DPConvexError:
         raise
     except Exception as error:
-        if isinstance(error, TypeError) and "argument" in str(error):
+        if isinstance(error, TypeError) and f"{getattr(loss, '__name__', '')}() " in str(error):
             fields = ", ".join(record.fields)
             raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
         if any(text in str(error) for text in ("truth value of a constraint", "Strict inequalities")):

@@ -12,7 +12,7 @@ from dpconvex.core.evaluate import evaluations
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError, shown
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.forms import LeafForm, form_of as leaves_of
@@ -26,7 +26,7 @@ from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit, released
 from dpconvex.release.statistics import Coefficients, Statistics, names
-from dpconvex.release.verify import Method, analyse, form_of
+from dpconvex.release.verify import Method, analyse, check_template, form_of
 
 FARTHEST = 1e100  # Scores of fits beyond this may overflow
 SAMPLED = 64  # Records
@@ -102,6 +102,9 @@ def intervals(
     if not (is_real(confidence) and 0 < confidence < 1):
         raise TemplateError(f"intervals: confidence must be a number between 0 and 1, not {confidence!r}.")
     check_privacy("intervals", privacy)
+    check_template(template)
+    if not isinstance(release, Release):
+        raise TemplateError(f"intervals: expected a Release, such as model.release_, not {shown(release)}.")
     theta, analysis = start_of(template, release), analyse(template)
     leaves, basis = leaves_of(template, analysis.form.space), analysis.form.basis.toarray()
     steep, bent = analysis.gradient_bound, np.sqrt(analysis.hessian_bound) if leaves.forms == 1 else 0.0

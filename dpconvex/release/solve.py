@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,7 +40,7 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
-FITTED: WeakKeyDictionary[Template, list[Any]] = WeakKeyDictionary()  # to which data, without a budget
+FITTED: dict[int, tuple[Any, int]] = {}  # Arrays that were fitted without a budget, by their ids, and how often
 
 
 @public
@@ -202,9 +202,10 @@ class Fit:
                 self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
-        if self.budget is None and self.seed is None and fitted_before(self.templates[0], self.data):
+        if self.budget is None and self.seed is None and fitted_before(self.data):
+            spends = f"this fit spends {self.privacy} on them"
             warn(
-                f"this template was fitted to these data before: {self.privacy} is spent again. Count fits with budget=...."
+                f"these data were fitted before, and nobody counts what that costs: {spends}. Count fits with budget=...."
             )
 
     def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
@@ -238,13 +239,15 @@ class Fit:
             raise DomainError(f"{error}{paid}") from error
 
 
-def fitted_before(template: Template, data: Any) -> bool:
-    """Say whether a template was fitted once before to the same array; nobody is told twice."""
+def fitted_before(data: Any) -> bool:
+    """Say whether the same array was fitted once before; nobody is told twice."""
     first = next(iter(data.values()), None) if isinstance(data, Mapping) else data
     with suppress(TypeError):  # of lists nobody knows which they are
-        known = FITTED.setdefault(template, [])
-        known.append(ref(first))
-        return sum(one() is first for one in known) == 2
+        where = id(first)
+        alive, times = FITTED.get(where, (None, 0))
+        times = times + 1 if alive is not None and alive() is first else 1
+        FITTED[where] = ref(first, lambda _: FITTED.pop(where, None)), times
+        return times == 2
     return False
 
 

@@ -32,7 +32,8 @@ LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that
 
 def check_template(template: object) -> None:
     if not isinstance(template, Template):
-        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+        how = "the first argument is a learner, such as dp.load('logistic_regression', features=3)"
+        raise TemplateError(f"expected a Template, not a {type(template).__name__}: {how}.")
 
 
 def form_of(template: Template) -> LossForm:
