@@ -178,7 +178,8 @@ def finite(name: object, value: ArrayLike) -> Array:
 
 def plain(source: Any) -> tuple[str, dict[str, Any]] | None:
     """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
-    match source:
+    # Arrays are sequences, too, of which some have no length.
+    match source if isinstance(source, tuple | list | None) else object():
         case None:
             return None
         case [str(name), {**options}]:
