@@ -194,7 +194,10 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.encoder_ = X.schema if isinstance(X, Encoded) else None
-        self._again = self.budget is None and self.seed is None and fitted_before(X)
+        counts = (
+            self.budget is None and self.seed is None and not sp.issparse(X)
+        )  # `solve` gets sparse ones as they are
+        self._again = counts and fitted_before(X)
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))

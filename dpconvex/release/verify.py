@@ -203,7 +203,10 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
         low, high = LEAST, 1.0
         found, missing = attempted(prove, privacy, low)
         if missing:
-            why, remedy = f"the checker does not replay this: {missing}", "leave checked=True out, or bound parameters by a norm"
+            why, remedy = (
+                f"the checker does not replay this: {missing}",
+                "leave checked=True out, or bound parameters by a norm",
+            )
             raise MissingRule(why, None, remedy)
         while high - low > 0.01:
             share = (low + high) / 2

@@ -294,7 +294,7 @@ def made(kind):
     """Return the bytes of a file, and what loads, prints and uses one."""
     if kind == "statistics":
         ridge = dp.load("ridge_regression", features=2)
-        found = dp.statistics(ridge, {"x": X, "y": X[:, 0]}, dp.Privacy(5.0, 1e-6), whitening=True)
+        found = dp.statistics(ridge, {"x": X.copy(), "y": X[:, 0]}, dp.Privacy(5.0, 1e-6), whitening=True)
 
         def use_statistics(content):
             read = dp.Statistics.from_bytes(content, ridge)
@@ -309,12 +309,12 @@ def made(kind):
             places = dp.ComponentCenters.from_bytes(content)
             repr(places), str(places), places.to_bytes(), places.assign(X, DATA["y"])
 
-        return dp.cluster(template, DATA, dp.Privacy(5.0, 1e-6)).to_bytes(), use_centres
+        return dp.cluster(template, DATA | {"x": X.copy()}, dp.Privacy(5.0, 1e-6)).to_bytes(), use_centres
     if kind == "mixture":
         template = dp.load("large_margin_gaussian_mixture", features=2, components=2)
-        release = dp.solve_mixture(template, DATA | {"y": DATA["y"] > 0}, dp.Privacy(5.0, 1e-6)).release
+        release = dp.solve_mixture(template, DATA | {"x": X.copy(), "y": DATA["y"] > 0}, dp.Privacy(5.0, 1e-6)).release
     else:
-        release = dp.solve(template, DATA, dp.Privacy(5.0, 1e-6), whitening=kind == "whitened")
+        release = dp.solve(template, DATA | {"x": X.copy()}, dp.Privacy(5.0, 1e-6), whitening=kind == "whitened")
     release = dp.Release(**{**vars(release), "schema": SCHEMA})
     return release.to_bytes(), lambda content: used(dp.Release.from_bytes(content, template), X)
 
