@@ -107,8 +107,8 @@ def shown(value: object) -> str:
     >>> shown(1.0), shown({"x": [1.0] * 100})
     ('1.0', 'a dict')
     """
-    short = isinstance(value, str | int | float | type | None) and len(repr(value)) < 60
-    return repr(value) if short else f"a {type(value).__name__}"
+    plain = isinstance(value, str | int | float | type | None) and len(repr(value)) < 60
+    return repr(value) if plain else f"a {type(value).__name__}"
 
 
 def text_of(expression: object) -> str:

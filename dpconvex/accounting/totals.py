@@ -51,10 +51,11 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
     if not (promises and delta > 0):
         return found
     # With half of delta for truncation failures, no total is larger than this: so that part is computed for no larger epsilon.
-    reach = min(both_epsilons(whole, delta / 2))
+    bounds = bounds_of(whole)
+    reach = min(both_epsilons(bounds, delta / 2))
     left = delta - tails_delta(sum(count * p for p, count in tails(whole)), reach)
     if left >= delta / 2:
-        by_renyi, by_gauss = both_epsilons(whole, left)
+        by_renyi, by_gauss = both_epsilons(bounds, left)
         found += [Total(by_renyi, delta, "Rényi"), Total(by_gauss, delta, "Gaussian")]
         numeric = convolved_epsilon(whole.counted, left, min(item.epsilon for item in found))
         if numeric is not None:
@@ -75,10 +76,16 @@ def tails(event: Event) -> Iterator[tuple[float, int]]:
     return ((leaf.probability, count) for leaf, count in counted.items() if isinstance(leaf, Tail))
 
 
-def both_epsilons(whole: Composition, delta: float) -> tuple[float, float]:
-    """Return the epsilons of a composition by Rényi divergences, and by its Gaussian shift."""
+def bounds_of(whole: Composition) -> tuple[tuple[Any, Any], tuple[float, float]]:
+    """Return the Rényi divergences of a composition, and its Gaussian shift, each with what it loses of delta."""
     with np.errstate(over="ignore"):
-        return renyi_epsilon(*whole.renyi(ORDERS), delta), gaussian_epsilon(*whole.level(), delta)
+        return whole.renyi(ORDERS), whole.level()
+
+
+def both_epsilons(bounds: tuple[tuple[Any, Any], tuple[float, float]], delta: float) -> tuple[float, float]:
+    """Return the epsilons that follow from Rényi divergences, and from a Gaussian shift."""
+    divergences, level = bounds
+    return renyi_epsilon(*divergences, delta), gaussian_epsilon(*level, delta)
 
 
 def gaussian_epsilon(mu: float, lost: float, delta: float) -> float:
@@ -123,10 +130,11 @@ def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
 def profile_of(event: Event) -> list[tuple[float, float]]:
     """Return pairs of an epsilon and a delta that hold for an event: by its PLD, or by RDP and GDP where it has no grid."""
     whole, deltas = Composition((event,)), np.geomspace(1e-12, 0.99, 25).tolist()
-    reach = min(both_epsilons(whole, deltas[0]))
+    bounds = bounds_of(whole)
+    reach = min(both_epsilons(bounds, deltas[0]))
     parts, beyond = losses_of(whole.counted, reach), sum(count * p for p, count in tails(whole))
     if parts is None:
-        pairs = [(min(both_epsilons(whole, delta)), delta) for delta in deltas]
+        pairs = [(min(both_epsilons(bounds, delta)), delta) for delta in deltas]
     else:
         pairs = [(epsilon, composed_delta(parts, epsilon)) for epsilon in np.linspace(0.0, reach, POINTS).tolist()]
     return [(epsilon, delta + tails_delta(beyond, epsilon)) for epsilon, delta in pairs if epsilon < math.inf]

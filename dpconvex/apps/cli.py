@@ -248,9 +248,12 @@ def check(chosen: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
-    warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     try:
-        with progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext():
+        with (
+            warnings.catch_warnings(),
+            progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext(),
+        ):
+            warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
             command = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name.replace("-", "_"))
             status: int | None = command(chosen)
         sys.stdout.flush()

@@ -190,7 +190,7 @@ def objective_of(release: Release) -> ObjectiveCertificate:
         raise TemplateError(f"intervals: {why}. Fit with {options}.")
     if found.privacy.unit is not None:
         raise TemplateError(
-            f"intervals: the fit is about people with several records ({found.privacy}), and there are none for these."
+            f"intervals: the fit is about people with several records ({found.privacy}), and such a fit has no intervals."
         )
     return found
 
