@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real, is_whole
@@ -197,6 +198,13 @@ class Choice:
         if len(set(declared)) != len(declared):
             raise TemplateError(f"Choice: the declared values {list(declared)!r} are not distinct.")
         object.__setattr__(self, "values", declared)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The values as an array, shape (values,); of objects where NumPy would turn numbers into texts."""
+        found = np.array(list(self.values))
+        same = found.tolist() == list(self.values)
+        return found if same else np.fromiter(self.values, dtype=object, count=len(self.values))
 
 
 Domain = Ball | Box | Choice

@@ -246,12 +246,12 @@ class AdditiveClassifier(
     Parameters
     ----------
     classes : sequence
-        Labels that may occur, declared; the score is that of the second.
+        Labels that may occur, declared; curves and their declared shapes are those of the score of the second.
 
     Attributes
     ----------
     classes_ : ndarray
-        The declared classes.
+        The declared classes, sorted, as scikit-learn expects them.
 
     Examples
     --------
@@ -285,16 +285,16 @@ class AdditiveClassifier(
         return scale * (turn @ weights), scale * noise * turn
 
     def decision_function(self, X: Any) -> Array:
-        """Return the sum of the curves, shape (n,), above 0 for the second class; costs no privacy."""
-        return self._scores(X)
+        """Return scores, shape (n,), above 0 for the second of `classes_`; costs no privacy."""
+        return self._in_order(self._scores(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict from the released curves; costs no privacy."""
-        return np.asarray(self.classes_[(self._scores(X) > 0).astype(int)])
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
 
     def predict_proba(self, X: Any) -> Array:
         """Return probabilities of both classes, shape (n, 2); costs no privacy."""
-        scores = self._scores(X)
+        scores = self.decision_function(X)
         return np.stack([expit(-scores), expit(scores)], axis=1)
 
 

@@ -6,7 +6,7 @@ makes features of a table, each record by itself, declares the problem for their
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, dataclass_transform
@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
+from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
@@ -42,6 +43,14 @@ SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTIL
 def sections(text: str | None) -> tuple[str, dict[str, str]]:
     head, *parts = (part.strip() for part in SECTION.split(inspect.cleandoc(text or "")))
     return head, dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def sorted_places(labels: Sequence[Any]) -> list[int]:
+    """Return the places of declared labels in the order that scikit-learn expects of `classes_`: sorted."""
+    try:
+        return [int(place) for place in np.argsort(Choice(labels).array, kind="stable")]
+    except TypeError:  # labels of several types, such as None and texts, that have no order
+        return list(range(len(labels)))
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True)
@@ -261,7 +270,7 @@ class Private(BaseEstimator):
             raise TemplateError(f"save: {why}, not {known!r}; a fit alone is saved by release_.save(path).")
         check_encoded("save", encoder, known)
         names, constant = known.feature_names, self._constant()
-        labels = tuple(map(text_of, getattr(self, "classes_", ()))) or None
+        labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
         bounds = None if labels else tuple(getattr(self, "bounds", known.label_bounds or ()))
         makes = (len(names), names, known.labels, known.label_bounds)
         fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
@@ -284,14 +293,19 @@ class Private(BaseEstimator):
 
     @available_if(lambda self: self.has_scores)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
-        found = self._released().decision_function(self._checked(X))
+        """Return scores of `classes_`, shape (n,) for two (above 0 for the second), else (n, classes); costs no privacy."""
+        found = self._in_order(self._released().decision_function(self._checked(X)))
         return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
 
     @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Array:
-        """Return probabilities, shape (n, classes); costs no privacy."""
-        return self._released().predict_proba(self._checked(X))
+        """Return probabilities of `classes_`, shape (n, classes); costs no privacy."""
+        return self._in_order(self._released().predict_proba(self._checked(X)))
+
+    def _in_order(self, found: Array) -> Array:
+        """Return scores or probabilities of the declared labels, shape (n,) or (n, labels), for `classes_`, which are sorted."""
+        order = self._order
+        return found[:, order] if found.ndim == 2 else -found if order == [1, 0] else found
 
     def _released(self) -> Release:
         check_is_fitted(self, "release_")

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from dpconvex.core.arrays import Array
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private
+from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.features.bases import ClassifierMixin
@@ -36,7 +36,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     Attributes
     ----------
     classes_ : ndarray
-        The declared classes.
+        The declared classes, sorted, as scikit-learn expects them; scores and coefficients are in this order.
     """
 
     two_classes: ClassVar[bool] = True
@@ -65,7 +65,8 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     def _check_labels(self, labels: Any) -> None:
         declared = self._labels()
         check_labels("y", declared, labels)
-        self.classes_ = np.array(list(declared))
+        self._order = sorted_places(declared)
+        self.classes_ = Choice(declared).array[self._order]
 
     @property
     def coef_(self) -> Array:
@@ -74,12 +75,12 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         With whitening they are those of original records: they predict alike, and scores are theirs times a positive number that
         depends on the record (`decision_function` has these).
         """
-        return np.atleast_2d(self._weights()[0].T)
+        return np.atleast_2d(self._in_order(self._weights()[0]).T)
 
     @property
     def intercept_(self) -> Array:
         """Released intercepts, shape (1,) or (classes,); zeros where none is fitted."""
-        return np.atleast_1d(self._weights()[1])
+        return self._in_order(np.asarray(self._weights()[1])[None]).ravel()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -117,13 +118,14 @@ class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", two_clas
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the score of each record, shape (n,); costs no privacy.
 
-        For two grades it is counted from the threshold, above 0 for the second; for more the thresholds are ``release_["b"]``.
+        For two grades it is above 0 for the second of `classes_`; for more it grows with the grade, and the thresholds are
+        ``release_["b"]``.
         """
         rows, release = self._checked(X), self._released()
         if release.whitening is not None:
             rows = release.whitening(rows)
         scores, thresholds = np.asarray(rows @ release["w"]), release["b"]
-        return scores - thresholds[0] if len(thresholds) == 1 else scores
+        return self._in_order(scores - thresholds[0]) if len(thresholds) == 1 else scores
 
 
 class LargeMarginGaussian(
@@ -161,7 +163,7 @@ class LargeMarginGaussian(
         """Return the released matrices of each class, in the coordinates (x / radius, 1) / sqrt(2)."""
         if self._released().whitening is not None:
             raise AttributeError("the Gaussians are those of whitened records, and there are none of original ones.")
-        return [self._matrix(c) for c in range(len(self.classes_))]
+        return [self._matrix(c) for c in self._order]
 
     def _matrix(self, number: int) -> Array:
         return self.release_[f"Phi_{number}"]
@@ -329,7 +331,7 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         return differences, column_or_1d(y)
 
     def _target(self, y: Any) -> Any:
-        different, alike = self.classes_
+        different, alike = self._labels()
         names = {alike: "alike", different: "different"}
         return [names.get(label, label) for label in label_entries("y", y)]
 
@@ -337,10 +339,13 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return how far below the threshold the squared distance of each pair is, shape (n,); costs no privacy."""
+        """Return how far the squared distance of each pair is from the threshold, shape (n,); costs no privacy.
+
+        It is above 0 for the second of `classes_`.
+        """
         self._released()
         mapped = differences_of(X, self.n_features_in_) @ self._factor()
-        return np.asarray(self.threshold_ - (mapped**2).sum(axis=1))
+        return self._in_order(np.asarray(self.threshold_ - (mapped**2).sum(axis=1)))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Say which pairs are alike, shape (n,); costs no privacy."""

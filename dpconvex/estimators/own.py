@@ -3,14 +3,13 @@
 from dataclasses import field
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private
+from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.language.template import Template
 
@@ -59,7 +58,11 @@ class PrivateEstimator(Private):
     def classes_(self) -> NDArray[Any]:
         if self._labels() is None:
             raise AttributeError("a regressor has no classes_.")
-        return np.array(list(self._labels()))
+        return Choice(self._labels()).array[self._order]
+
+    @property
+    def _order(self) -> list[int]:  # type: ignore[override]
+        return sorted_places(self._labels()) if self._labels() else []
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike) -> float:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     class BaseEstimator:
         n_features_in_: int
         _is_clone: bool
+        _order: list[int]
 
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...
         def set_params(self, **params: Any) -> Self: ...

@@ -139,7 +139,7 @@ class Template(Sealed):
                 raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
         if predict is None and decision is not None:
             y = record.discrete.get("y")
-            predict = decision if y is None else partial(best_labels, decision, np.array(list(y.values)))
+            predict = decision if y is None else partial(best_labels, decision, y.array)
         self.record, self.source = record, source
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
         roots = {f"loss for {v}" if v else "loss": called(loss, record, v) for v in record.combinations}
