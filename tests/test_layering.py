@@ -17,8 +17,9 @@ PACKAGE = ROOT / "dpconvex"
 # The wings of the package, lowest first, and the modules that stand alone.  A module may import from its own wing and from those
 # before it in this list; inside a wing, no modules import each other in a circle.
 WINGS = [
-    *("errors", "checker", "plots", "core", "geometry", "language", "datasets", "calculus", "noise", "accounting"),
+    *("errors", "numerics", "checker", "plots", "core", "geometry", "language", "datasets", "calculus", "noise"),
     *(
+        "accounting",
         "mechanisms",
         "evaluation",
         "solvers",

@@ -14,12 +14,13 @@ from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
-from dpconvex.core.abstract_values import Interval, Kink, Scalar, intervals
+from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.language.privacy import ONE_ROW, Person
+from dpconvex.numerics import Interval, intervals
 
 # Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11

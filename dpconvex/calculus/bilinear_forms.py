@@ -7,9 +7,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import EPSILON, Interval
 from dpconvex.core.expansion import Bases
 from dpconvex.language.columns import dense
+from dpconvex.numerics import EPSILON, Interval
 
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]

@@ -13,8 +13,9 @@ from scipy.optimize import brentq
 
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.abstract_values import Interval, Mean, Piece, Scalar, Term
+from dpconvex.core.abstract_values import Mean, Piece, Scalar, Term
 from dpconvex.core.arrays import Array
+from dpconvex.numerics import Interval
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
 FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-12

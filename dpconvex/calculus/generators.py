@@ -11,7 +11,8 @@ import scipy.sparse as sp
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, numbered_rows, rounded_product
+from dpconvex.core.polynomial import Polynomial, numbered_rows
+from dpconvex.numerics import rounded_product
 
 FEW = 8  # So few generators are not divided further
 

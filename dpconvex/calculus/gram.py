@@ -12,12 +12,13 @@ import scipy.sparse as sp
 
 from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.generators import Generator, factor, numbered_runs, terms_of
-from dpconvex.core.abstract_values import Interval, Term
+from dpconvex.core.abstract_values import Term
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expansion import Bases
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.errors import MissingRule
+from dpconvex.numerics import Interval
 
 LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find them: each takes some hundred bytes.

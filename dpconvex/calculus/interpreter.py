@@ -6,13 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Scalar, Term, intervals
+from dpconvex.core.abstract_values import Scalar, Term
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import Interval, intervals
 
 Entries = list[Scalar]
 

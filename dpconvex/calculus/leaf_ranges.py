@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.abstract_values import Interval, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.expansion import Bases
-from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows, stacked
+from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.numerics import Interval, interval_product, interval_sums, intervals
 
 Pair = tuple[Array, Array]
 

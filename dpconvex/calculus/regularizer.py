@@ -10,7 +10,6 @@ from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
-from dpconvex.core.abstract_values import Interval, intervals
 from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Reach
 from dpconvex.core.atoms.matrices import LOG_DET
@@ -22,6 +21,7 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import arguments_of, linear_parts, quadratic
+from dpconvex.numerics import Interval, intervals
 
 UNIT = float(np.finfo(float).eps)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -17,90 +15,9 @@ import numpy as np
 from dpconvex.core.arrays import Array
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule
+from dpconvex.numerics import Interval
 
 LARGEST_HULL = 4096
-EPSILON = 2.0**-52
-# Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.
-APART = 1e-9
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A closed interval; sums, products and powers are rounded outward, unless they are exact.
-
-    An end that is not a number, after an overflow, is infinite: nothing is known.
-
-    >>> Interval(1e16, 1e16) + Interval(1.0, 1.0)
-    Interval(low=9999999999999998.0, high=1.0000000000000002e+16)
-    >>> Interval(-1.0, 2.0) * Interval(3.0, 3.0)
-    Interval(low=-3.0, high=6.0)
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.low) or math.isnan(self.high):
-            object.__setattr__(self, "low", -math.inf)
-            object.__setattr__(self, "high", math.inf)
-
-    @property
-    def size(self) -> float:
-        return max(abs(self.low), abs(self.high))
-
-    def __add__(self, other: Interval) -> Interval:
-        return Interval(plus(self.low, other.low)[0], plus(self.high, other.high)[1])
-
-    def __mul__(self, other: Interval) -> Interval:
-        corners = [times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
-        return Interval(min(low for low, _ in corners), max(high for _, high in corners))
-
-    def rounded(self, magnitude: float = 0.0, count: int = 8) -> Interval:
-        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of."""
-        low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
-        return Interval(self.low - low, self.high + high)
-
-    def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
-        """Intersect two intervals that contain one number, both computed with rounding."""
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        if low <= high:
-            return Interval(low, high)
-        ends = (self.low, self.high, other.low, other.high)
-        if not low - high <= APART * max([magnitude, *(abs(end) for end in ends if math.isfinite(end))]):
-            raise AssertionError(f"bounds of one number contradict each other: {self} and {other}.")
-        return Interval(high, low)
-
-    def power(self, exponent: int) -> Interval:
-        base = self
-        if exponent % 2 == 0 and self.low < 0:
-            base = Interval(max(0.0, -self.high), max(-self.low, self.high))
-        return reduce(mul, [base] * exponent)
-
-
-def intervals(low: Array, high: Array) -> list[Interval]:
-    return list(map(Interval, low.tolist(), high.tolist()))
-
-
-def outward(value: float, exact: bool) -> tuple[float, float]:
-    """Bound a number by its rounded value from below and above; by itself, if it is exact."""
-    if exact or not math.isfinite(value):
-        return value, value
-    return math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
-
-
-def plus(a: float, b: float) -> tuple[float, float]:
-    total = a + b
-    other = total - a
-    return outward(total, other == b and total - other == a)  # Knuth's error is 0
-
-
-def times(a: float, b: float) -> tuple[float, float]:
-    """Bound a product, where zero times an infinite end is zero."""
-    if a == 0 or b == 0:
-        return 0.0, 0.0
-    whole = abs(a * b) < 1 / EPSILON and a % 1 == 0 and b % 1 == 0
-    low, high = outward(a * b, whole or abs(a) == 1 or abs(b) == 1)
-    return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Scalar, intervals
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.rules import entry_ends, length_of
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums, numbered_rows
+from dpconvex.core.polynomial import Polynomial, numbered_rows
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import interval_product, interval_sums, intervals
 
 ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 

@@ -16,13 +16,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
+from dpconvex.numerics import rounded_product, rounded_sums
 
-EPSILON = float(np.finfo(float).eps)
-HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest number that has them all
 SYMMETRIC = 1e-12  # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest
-# Numbers with so many binary digits after the point are added up exactly, if they are not large.
-FRACTION = 20
-CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,59 +188,6 @@ def numbered_rows(table: Indices) -> tuple[Indices, Indices]:
     number = np.empty(len(table), dtype=np.int64)
     number[order] = np.cumsum(new) - 1
     return table[order[new]], number
-
-
-def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return products and bounds on their rounding, 0 where they are exact."""
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        product = a * b
-        a0, b0 = (np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF) for m, e in (np.frexp(a), np.frexp(b)))
-        # The product of two halves of the digits is exact, so this is the error (Dekker 1971), itself without rounding.
-        error = np.abs(((a0 * b0 - product) + a0 * (b - b0) + (a - a0) * b0) + (a - a0) * (b - b0))
-        tiny = (np.abs(product) < SMALLEST) & (a != 0) & (b != 0)
-    error = np.where(np.isfinite(error), error, np.abs(product) * EPSILON)
-    return product, np.where(tiny, np.maximum(error, SMALLEST * EPSILON), error)
-
-
-def rounded_sums(values: Array, starts: Indices) -> tuple[Array, Array]:
-    """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding."""
-    total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
-    ends = np.append(starts[1:], len(values))
-    # Sums of few whole numbers of some unit are exact.
-    units = np.ldexp(values, FRACTION)
-    whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, FRACTION) < 1 / EPSILON)
-    error = np.where((ends - starts > 1) & ~whole, (ends - starts) * EPSILON * size, 0.0)
-    for k in np.flatnonzero((ends - starts > 1) & (np.abs(total) <= CANCELLED * size)):
-        total[k] = math.fsum(values[starts[k] : ends[k]])
-        error[k] = 0.0 if whole[k] else EPSILON * abs(total[k])
-    return total, error
-
-
-def interval_product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Bound products of numbers in intervals, given by lower and upper ends; rounded outward where they are not exact."""
-    low, high = np.full(np.shape(first[0]), np.inf), np.full(np.shape(first[0]), -np.inf)
-    for a in first:
-        for b in second:
-            with np.errstate(invalid="ignore", over="ignore"):
-                product, error = rounded_product(a, b)
-            product = np.where((a == 0) | (b == 0), 0.0, product)  # also where the other factor is infinite
-            inexact = (error > 0) & (product != 0) & np.isfinite(product)
-            low = np.minimum(low, np.where(inexact, np.nextafter(product, -np.inf), product))
-            high = np.maximum(high, np.where(inexact, np.nextafter(product, np.inf), product))
-    return low, high
-
-
-def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
-    """Add up intervals entry by entry, rounded outward where that is not exact; two arrays of shape (size,)."""
-    order = np.argsort(entry, kind="stable")
-    found, starts = np.unique(entry[order], return_index=True)
-    least, most = np.zeros(size), np.zeros(size)
-    if len(found):
-        with np.errstate(invalid="ignore"):
-            (lower, lost), (upper, gained) = (rounded_sums(end[order], starts) for end in (low, high))
-        least[found] = np.where(lost > 0, np.nextafter(lower - lost, -np.inf), lower)
-        most[found] = np.where(gained > 0, np.nextafter(upper + gained, np.inf), upper)
-    return least, most
 
 
 def join(left: Indices, right: Indices) -> tuple[Indices, Indices]:

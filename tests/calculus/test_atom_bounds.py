@@ -10,7 +10,7 @@ from derivatives import analyse, certified, compare, form_of
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.abstract_values import Interval, Piece, Scalar, Term
+from dpconvex.core.abstract_values import Piece, Scalar, Term
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.evaluate import evaluate
@@ -18,6 +18,7 @@ from dpconvex.core.expression import Variable
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.numerics import Interval
 
 w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
 W, S = cp.Variable((3, 2), name="W"), cp.Variable((2, 2), symmetric=True, name="S")

@@ -16,8 +16,8 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.abstract_values import Interval
 from dpconvex.core.record_domains import Box, Choice
+from dpconvex.numerics import Interval
 
 SEEDS = st.integers(0, 2**32 - 1)
 w, v = cp.Variable(2, name="w"), cp.Variable(name="v")

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import BROADCAST, diagonal, entry_at, hstack, reshape, together, transpose, vec
@@ -13,6 +12,7 @@ from dpconvex.core.atoms.powers import power
 from dpconvex.core.expression import OPERATORS, PRODUCT, SIGN, SUM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import Interval
 
 
 def unrepeated(expression: Expression) -> Expression:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from dpconvex.core.abstract_values import Interval, Mean, Piece, Scalar, Term, hull_of
+from dpconvex.core.abstract_values import Mean, Piece, Scalar, Term, hull_of
 from dpconvex.core.atom import Atom, LeastCurvature, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.numerics import Interval
 
 LARGEST_EXPONENT = 300.0  # exp of this is finite, and so are products of a few of them with anything reasonable
 

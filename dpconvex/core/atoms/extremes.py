@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Kink, Scalar, hull_of
+from dpconvex.core.abstract_values import Kink, Scalar, hull_of
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
+from dpconvex.numerics import Interval
 
 LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 

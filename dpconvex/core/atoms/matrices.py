@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import EPSILON, Interval, Kink, Piece, Scalar, Term
+from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import EPSILON, Interval
 
 SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {rules.NO_SMOOTHNESS}"
 

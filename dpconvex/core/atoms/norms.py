@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Kink, Piece, Scalar, Term
+from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
 from dpconvex.core.atom import LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arithmetic import total
@@ -14,6 +14,7 @@ from dpconvex.core.atoms.powers import absolute, even_slope
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule
+from dpconvex.numerics import Interval
 
 INFINITE = float("inf")
 

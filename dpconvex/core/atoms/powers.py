@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Interval, Kink, Scalar
+from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
@@ -14,6 +14,7 @@ from dpconvex.core.discipline import sign
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import Interval
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0

@@ -9,11 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Interval, Kink, Piece, Scalar, Term
+from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
 from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.numerics import Interval
 
 Entries = list[Scalar]
 Write = Callable[[Expression, int], str]

@@ -1,0 +1,211 @@
+"""Numbers rounded outward: intervals, and sums, products, quotients, roots and norms that bound the exact ones.
+
+Every bound that a proof uses is made of these.  A result that is exact stays as it is; every other one moves outward.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Ends = tuple[Array, Array]  # lower and upper bounds
+
+EPSILON = 2.0**-52  # The distance of 1 from the next larger number
+TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of them
+# Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.
+APART = 1e-9
+HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest number that has them all
+# Numbers with so many binary digits after the point are added up exactly, if they are not large.
+FRACTION = 20
+CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A closed interval; sums, products and powers are rounded outward, unless they are exact.
+
+    An end that is not a number, after an overflow, is infinite: nothing is known.
+
+    >>> Interval(1e16, 1e16) + Interval(1.0, 1.0)
+    Interval(low=9999999999999998.0, high=1.0000000000000002e+16)
+    >>> Interval(-1.0, 2.0) * Interval(3.0, 3.0)
+    Interval(low=-3.0, high=6.0)
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.low) or math.isnan(self.high):
+            object.__setattr__(self, "low", -math.inf)
+            object.__setattr__(self, "high", math.inf)
+
+    @property
+    def size(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(plus(self.low, other.low)[0], plus(self.high, other.high)[1])
+
+    def __mul__(self, other: Interval) -> Interval:
+        corners = [times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
+        return Interval(min(low for low, _ in corners), max(high for _, high in corners))
+
+    def rounded(self, magnitude: float = 0.0, count: int = 8) -> Interval:
+        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of."""
+        low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
+        return Interval(self.low - low, self.high + high)
+
+    def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
+        """Intersect two intervals that contain one number, both computed with rounding."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        if low <= high:
+            return Interval(low, high)
+        ends = (self.low, self.high, other.low, other.high)
+        if not low - high <= APART * max([magnitude, *(abs(end) for end in ends if math.isfinite(end))]):
+            raise AssertionError(f"bounds of one number contradict each other: {self} and {other}.")
+        return Interval(high, low)
+
+    def power(self, exponent: int) -> Interval:
+        base = self
+        if exponent % 2 == 0 and self.low < 0:
+            base = Interval(max(0.0, -self.high), max(-self.low, self.high))
+        return reduce(mul, [base] * exponent)
+
+
+def intervals(low: Array, high: Array) -> list[Interval]:
+    return list(map(Interval, low.tolist(), high.tolist()))
+
+
+def outward(value: float, exact: bool) -> tuple[float, float]:
+    """Bound a number by its rounded value from below and above; by itself, if it is exact."""
+    if exact:
+        return value, value
+    return math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
+
+
+def plus(a: float, b: float) -> tuple[float, float]:
+    total = a + b
+    other = total - a
+    return outward(total, other == b and total - other == a)  # Knuth's error is 0
+
+
+def times(a: float, b: float) -> tuple[float, float]:
+    """Bound a product, where zero times an infinite end is zero."""
+    if a == 0 or b == 0:
+        return 0.0, 0.0
+    whole = abs(a * b) < 1 / EPSILON and a % 1 == 0 and b % 1 == 0
+    low, high = outward(a * b, whole or abs(a) == 1 or abs(b) == 1)
+    return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
+
+
+def add(a: Any, b: Any) -> Ends:
+    """Bound the sums of arrays from below and above: Knuth's error term is exact."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.asarray(a + b, dtype=float)
+        other = total - a
+        error = (a - (total - other)) + (b - other)
+    return moved(total, error < 0, error > 0, np.isfinite(a) & np.isfinite(b))
+
+
+def divide(a: Any, b: Any) -> Ends:
+    """Bound the quotients of arrays from below and above; by what is not zero."""
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        quotient = np.asarray(a / b, dtype=float)
+        product, error = rounded_product(quotient, np.asarray(b, dtype=float))
+    missed = (product != a) | (error > 0)
+    return moved(quotient, missed, missed, np.isfinite(a) & np.isfinite(b))
+
+
+def moved(values: Array, below: Any, above: Any, known: Any) -> Ends:
+    """Move values to their neighbours where the exact ones may lie below or above; what was infinite before stays."""
+    with np.errstate(over="ignore"):
+        down, up = np.nextafter(values, -np.inf), np.nextafter(values, np.inf)
+    low = np.where(below | (known & (values == np.inf)), down, values)
+    return low, np.where(above | (known & (values == -np.inf)), up, values)
+
+
+def root_up(square: float) -> float:
+    """Return a number that is not below the square root; 0 of what is not positive."""
+    root = np.array(math.sqrt(max(square, 0.0)))
+    product, error = rounded_product(root, root)
+    return float(root if product == square and error == 0 else np.nextafter(root, np.inf))
+
+
+def norm_up(values: Any) -> float:
+    """Bound a Euclidean norm from above, whatever the size of its entries."""
+    sizes = np.abs(np.asarray(values, dtype=float)).ravel()
+    largest = float(sizes.max(initial=0.0))
+    if not 0 < largest < np.inf or np.count_nonzero(sizes) == 1:
+        return largest
+    unit = math.ldexp(1.0, max(math.frexp(largest)[1] - 1, -1000))
+    scaled = sizes / unit
+    squares, missed = rounded_product(scaled, scaled)
+    (total,), (error,) = rounded_sums(squares, np.zeros(1, dtype=np.int64))
+    error += missed.sum() + SMALLEST * bool((scaled * unit != sizes).any())
+    found = unit * root_up(math.nextafter(total + error, math.inf) if error else float(total))
+    return found if found > TINY else math.nextafter(found, math.inf)
+
+
+def rounded_product(a: Array, b: Array) -> Ends:
+    """Return products and bounds on their rounding, 0 where they are exact."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        product = a * b
+        a0, b0 = (np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF) for m, e in (np.frexp(a), np.frexp(b)))
+        # The product of two halves of the digits is exact, so this is the error (Dekker 1971), itself without rounding.
+        error = np.abs(((a0 * b0 - product) + a0 * (b - b0) + (a - a0) * b0) + (a - a0) * (b - b0))
+        tiny = (np.abs(product) < SMALLEST) & (a != 0) & (b != 0)
+        error = np.where(np.isfinite(error), error, np.abs(product) * EPSILON)
+    return product, np.where(tiny, np.maximum(error, SMALLEST * EPSILON), error)
+
+
+def rounded_sums(values: Array, starts: Indices) -> Ends:
+    """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding."""
+    total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
+    ends = np.append(starts[1:], len(values))
+    # Sums of few whole numbers of some unit are exact.
+    units = np.ldexp(values, FRACTION)
+    whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, FRACTION) < 1 / EPSILON)
+    error = np.where((ends - starts > 1) & ~whole, (ends - starts) * EPSILON * size, 0.0)
+    for k in np.flatnonzero((ends - starts > 1) & (np.abs(total) <= CANCELLED * size)):
+        total[k] = math.fsum(values[starts[k] : ends[k]])
+        error[k] = 0.0 if whole[k] else EPSILON * abs(total[k])
+    return total, error
+
+
+def interval_product(first: Ends, second: Ends) -> Ends:
+    """Bound products of numbers in intervals, given by lower and upper ends; rounded outward where they are not exact."""
+    low, high = np.full(np.shape(first[0]), np.inf), np.full(np.shape(first[0]), -np.inf)
+    for a in first:
+        for b in second:
+            product, error = rounded_product(a, b)
+            product = np.where((a == 0) | (b == 0), 0.0, product)  # also where the other factor is infinite
+            inexact = (error > 0) & (a != 0) & (b != 0)
+            with np.errstate(over="ignore"):
+                below, above = (np.where(inexact, np.nextafter(product, end), product) for end in (-np.inf, np.inf))
+            if (vanished := inexact & (product == 0)).any():  # to a number with a sign
+                same = (a > 0) == (b > 0)
+                below, above = np.where(vanished & same, 0.0, below), np.where(vanished & ~same, 0.0, above)
+            low, high = np.minimum(low, below), np.maximum(high, above)
+    return low, high
+
+
+def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> Ends:
+    """Add up intervals entry by entry, rounded outward where that is not exact; two arrays of shape (size,)."""
+    order = np.argsort(entry, kind="stable")
+    found, starts = np.unique(entry[order], return_index=True)
+    least, most = np.zeros(size), np.zeros(size)
+    if len(found):
+        with np.errstate(invalid="ignore"):
+            (lower, lost), (upper, gained) = (rounded_sums(end[order], starts) for end in (low, high))
+        least[found] = np.where(lost > 0, np.nextafter(lower - lost, -np.inf), lower)
+        most[found] = np.where(gained > 0, np.nextafter(upper + gained, np.inf), upper)
+    return least, most
