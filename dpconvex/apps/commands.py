@@ -198,11 +198,12 @@ def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[floa
 
 def evaluate(chosen: argparse.Namespace) -> None:
     release, declared = model_of(chosen)
-    chosen.adjacency = chosen.adjacency or (release.spent and release.spent.adjacency)
-    promise = privacy(chosen)
+    known = release.spent or getattr(release.certificate, "privacy", dp.Privacy(1.0))
+    promise = replace(known, epsilon=chosen.epsilon, delta=0.0, adjacency=chosen.adjacency or known.adjacency)
+    whose = None if promise.unit is None else declared.schema.units(chosen.data)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
-    found = dp.evaluate(declared.learner, release, data, promise, **options)
+    found = dp.evaluate(declared.learner, release, data, promise, unit=whose, **options)
     measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
     measured |= {"records": found.records, "private": found.spent is not None}
     said = str(found)

@@ -1,14 +1,15 @@
 """How often a released model errs on records, counted with integer noise (docs/release.md, section 3)."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import dlaplace
 
-from dpconvex.core.arrays import Array, Indices, frozen
+from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.deprecated import public
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.core.runtime import one_blas_thread
@@ -16,8 +17,10 @@ from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense
 from dpconvex.language.partitions import settled
+from dpconvex.language.people import WEIGHT, for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Record, table
+from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.release.budget import Budget
@@ -25,8 +28,8 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method
 
-STEPS = 2**20  # Errors of a regression are added up in so many steps of the largest one
-BLOCK = 65_536  # Records whose predictions are compared at once
+STEPS = 2**20  # Errors of a regression, and weighted ones, are added up in so many steps of the largest one
+BLOCK = 65_536  # Records that are read at once
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,6 +80,7 @@ def evaluate(
     budget: Budget | None = None,
     entry: str = "evaluate",
     seed: int | None = None,
+    unit: ArrayLike | None = None,
 ) -> Evaluation:
     """Measure the error of a release on records that it was not fitted to; of others, the answer is as private, but too low.
 
@@ -87,45 +91,52 @@ def evaluate(
     release : Release
         With a prediction function that treats every record by itself.
     privacy : Privacy
-        Its delta is not needed.
+        Its delta is not needed.  With a unit, errors of a person's records add up to what docs/unit.md says.
     features, label : str
         The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
         a number in a `Box`, squared errors are averaged.
     entry : str
         Name of the spend in the ledger.
-    data, clip, budget, seed
+    data, clip, budget, seed, unit
         As for `solve`.
     """
-    check_privacy("evaluate", privacy)
+    check_privacy("evaluate", privacy, units=True)
     for given, kind in ((template, Template), (release, Release)):
         if not isinstance(given, kind):
             its = "; pass its `release`" if hasattr(given, "release") else ""
             raise TemplateError(f"evaluate: expected a {kind.__name__}, not a {type(given).__name__}{its}.")
+    check_unit(release.schema, privacy.unit)
+    promise = release.spent or (privacy if release.certificate is None else release.certificate.privacy)
+    if promise.unit is not None and privacy.unit is None:
+        why = f"the release protects a {promise.unit}, who may have several records, and this guarantee a single record"
+        raise TemplateError(f"evaluate: {why}; ask for unit= and most=, and pass unit= as to the fit.")
     protected, data = privacy.adjacency == "add-remove", settled(data)
-    there = {features, label, *(table(data).keys() or template.record.fields)}
-    needed = {name: domain for name, domain in template.record.fields.items() if name in there}
+    there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT}
+    fields = for_promise(template, privacy).record.fields
+    needed = {name: domain for name, domain in fields.items() if name in there}
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
-    errors = Errors(record, release, features, label, alone=protected)
+    errors = Errors(record, release, features, label, privacy)
     errors.check("evaluate")
-    paid = Privacy(privacy.epsilon, 0.0, privacy.adjacency)
-    size = 1 if protected else None
-    call = Fit(data, paid, [template], Method(), None, size, clip, budget, entry, seed, record=record)
+    paid = privacy.part(privacy.epsilon)
+    size, method = 1 if protected else None, Method(units=True)
+    call = Fit(data, paid, [template], method, None, size, clip, budget, entry, seed, record=record, unit=unit)
     call.check()
     call.pay()
-    batch = record.validate(call.data, clip=clip, empty=protected)
-    if not protected and batch.size != call.size:
+    batch = call.cut(record.validate(call.data, clip=clip, empty=protected))
+    count = batch.size if call.people is None else call.people.size
+    if not protected and count != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
     # Where the number of records is protected, half of the guarantee pays for it.
     parts = 2 if protected else 1
 
-    def noisy(count: int, largest: int) -> tuple[float, float]:
+    def noisy(count: int, moved: int) -> tuple[float, float]:
         """Return a noisy count, and how far the noise moves it but for its part of 0.05."""
-        noise = laplace_count(privacy.epsilon / parts, largest)
+        noise = laplace_count(privacy.epsilon / parts, moved)
         drawn = perturb(np.array([float(count)]), noise, call.source.seeded)
         return float(drawn[0]), float(dlaplace.isf(0.025 / parts, min(1 / noise.scale, 700.0)))
 
-    wrong, apart = noisy(errors.total(batch), errors.largest)
-    records, off = noisy(batch.size, 1) if protected else (float(call.size), 0.0)
+    wrong, apart = noisy(errors.total(batch), errors.moved)
+    records, off = noisy(count, int(privacy.person.weight)) if protected else (float(count), 0.0)
     domain, size = errors.record.fields[label], max(round(records), 1)
     top, measure = 1.0, "error"
     if isinstance(domain, Box):
@@ -144,7 +155,7 @@ class Errors:
     release: Release
     features: str
     label: str
-    alone: bool  # every record is predicted by itself, because one of them may be missing
+    privacy: Privacy
 
     def check(self, caller: str, strict: bool = True) -> None:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
@@ -175,49 +186,54 @@ class Errors:
         return isinstance(self.record.fields[self.label], Choice)
 
     @property
+    def weighted(self) -> bool:
+        return self.privacy.keep == "weights"
+
+    @property
     def largest(self) -> int:
         """What one record adds to the sum of errors at most, in steps."""
-        return 1 if self.counts else STEPS
+        return 1 if self.counts and not self.weighted else STEPS
+
+    @property
+    def moved(self) -> int:
+        """How far a person, or a record where nobody has several, moves the sum (docs/theory.md, section 21)."""
+        return int(self.privacy.person.weight) * self.largest
 
     def total(self, batch: Batch) -> int:
         return int(batch.added_up(total_of, batch.share(self)) or 0)
 
-    def of_block(self, x: Array, truth: NDArray[Any]) -> Indices:
-        """Return the errors of some records: whatever one of them does to a prediction, it counts for one record, in full."""
-        found = None if self.alone else self._counted(x, truth)
-        if found is not None:
-            return found
-        rows = [self._counted(x[k : k + 1], truth[k : k + 1]) for k in range(len(truth))]
-        return np.concatenate([np.array([self.largest]) if row is None else row for row in rows])
+    def of_record(self, row: Array, truth: Any) -> int:
+        """Return the error of one record, predicted by itself: no other record has a part in it, be it in the last bit.
 
-    def _counted(self, x: Array, truth: NDArray[Any]) -> Indices | None:
-        """Return errors; None where predictions are of no right form, as one record may have changed the type of all."""
-        domain, several = self.record.fields[self.label], len(truth) > 1
+        Rounding in a batch depends on its size, and one record may make a prediction of many fail.  What cannot be predicted,
+        or is of no right form, counts in full.
+        """
+        domain = self.record.fields[self.label]
         try:
-            predicted = self.release.predict(x)
-            kind = predicted.dtype.kind
-            if predicted.shape != truth.shape:
-                return None
+            predicted = self.release.predicted(row)
+            if predicted.shape != (1,):
+                return self.largest
             if isinstance(domain, Choice):
-                kinds = {kind, *(np.asarray(value).dtype.kind for value in domain.values)}
-                if several and not (kind == "O" or kinds <= set("biuf") or kinds == {"U"}):
-                    return None
-                wrong = np.asarray(predicted != truth)
-                return wrong.astype(np.int64) if wrong.shape == truth.shape and wrong.dtype == bool else None
-            if kind not in "biufc" and several:
-                return None
-            values = predicted.astype(complex)
+                return self.largest * bool(predicted[0] != truth)
+            value = complex(predicted[0])
         except (Exception, SystemExit):  # a function of somebody else's, which may do anything
-            return None
+            return self.largest
+        if value.imag != 0 or not math.isfinite(value.real):
+            return self.largest
         lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
-        with np.errstate(all="ignore"):
-            shares = ((np.clip(values.real, lower, upper) - truth) / (upper - lower)) ** 2
-        usable = np.isfinite(values) & (values.imag == 0) & np.isfinite(shares)
-        return np.rint(np.clip(np.where(usable, shares, 1.0), 0, 1) * STEPS).astype(np.int64)
+        share = (min(max(value.real, lower), upper) - float(truth)) / (upper - lower)
+        return round(min(share * share, 1.0) * STEPS)
 
 
 def total_of(batch: Batch, errors: Errors) -> int:
     known = errors.record.values(batch, errors.label) if errors.counts else batch.fields[errors.label]
-    pairs: Iterator[Any] = zip(blocks(batch.fields[errors.features], BLOCK), blocks(known, BLOCK), strict=False)
-    with one_blas_thread():  # a learner's predict need not know what to do with nothing
-        return sum(int(errors.of_block(frozen(dense(x)), dense(truth)).sum()) for x, truth in pairs if len(truth))
+    # A person's weights add up to 1 at most: rounded down, their errors add up to no more than that of one record.
+    weights = dense(batch.fields[WEIGHT][:]) if errors.weighted else np.ones(batch.size)
+    columns = (blocks(column, BLOCK) for column in (batch.fields[errors.features], known, weights))
+    parts: Iterator[Any] = zip(*columns, strict=False)
+    with one_blas_thread():
+        return sum(
+            math.floor(errors.of_record(row[None], y) * float(weight))
+            for x, truth, some in parts
+            for row, y, weight in zip(frozen(dense(x)), dense(truth), some, strict=True)
+        )

@@ -136,7 +136,7 @@ def tune(
 
     tasks = (partial(call.run, way, cut(k), call.source.next()) for k, way in enumerate(ways))
     releases, held_out = list(in_order(tasks, workers or 1, "fits")), cut(len(ways))
-    wrong = [Errors(call.record, item, features, label, call.protected).total(held_out) for item in releases]
+    wrong = [Errors(call.record, item, features, label, privacy).total(held_out) for item in releases]
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
     certificate = releases[best].certificate
     if plan is not None:
@@ -207,7 +207,7 @@ def tune_repeated(
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
         release = call.run(plans[name].fit, batch, own)
-        wrong = Errors(call.record, release, features, label, call.protected).total(batch)
+        wrong = Errors(call.record, release, features, label, privacy).total(batch)
         return int(perturb(np.array([float(wrong)]), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
@@ -303,7 +303,7 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
     for name, template in named.items():
         zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
         trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
-        errors = Errors(template.record, trial, features, label, alone=False)
+        errors = Errors(template.record, trial, features, label, Privacy(1.0))
         errors.check("tune", strict=False)
         if template.predict is None or not errors.counts:
             lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"

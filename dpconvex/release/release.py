@@ -128,7 +128,14 @@ class Release(Released, Mapping[str, Array]):
         if function is None:
             raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
         check_encoded(name, self.schema, getattr(x, "schema", None))
-        features = finite_numbers("x", x)
+        return self._called(name, function, finite_numbers("x", x))
+
+    def predicted(self, x: Array) -> NDArray[Any]:
+        """Predict from features that passed a record's check."""
+        assert self.predictor is not None
+        return self._called("predict", self.predictor, x)
+
+    def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
         if self.whitening is not None:
             features = self.whitening(features)
         try:

@@ -231,9 +231,12 @@ class Fit:
         self.pay(found.certificate.event)
         return found
 
-    def run(self, fit: Proved, data: Any, source: NoiseSource) -> Release:
+    def cut(self, batch: Batch) -> Batch:
+        return batch if self.people is None else self.people.cut(batch)
+
+    def run(self, fit: Proved, data: Any, source: NoiseSource, people: People | None = None) -> Release:
         try:
-            return run(fit, data, self.backend, source, self.clip, self.people)
+            return run(fit, data, self.backend, source, self.clip, people or self.people)
         except DomainError as error:
             paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
             raise DomainError(f"{error}{paid}") from error

@@ -258,6 +258,15 @@ def test_categories_missing_values_and_truth_values_are_fitted(run):
     assert dp.Budget.open("budget.jsonl").remaining.epsilon == 2.0
 
 
+def test_a_model_about_people_is_evaluated_about_people(run):
+    SHOP.assign(customer=[f"c{k // 2}" for k in ROW]).to_csv("visits.csv", index=False)
+    Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer"'), "utf-8")
+    run("fit logistic_regression visits.csv --schema visits.toml --epsilon 9 --most 2 --out model.npz", ends=0)
+    budget = dp.Budget(dp.Privacy(9.0, unit="customer", most=2), "people.jsonl")
+    assert run("evaluate model.npz visits.csv --epsilon 5 --ledger people.jsonl --json", ends=0).json["records"] == 400
+    assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer", most=2)]
+
+
 def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     area = np.random.default_rng(5).integers(0, 100, 500)
     pd.DataFrame({"area": area, "rent": 500 + 20 * area}).to_csv("rents.csv", index=False)

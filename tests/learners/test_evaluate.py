@@ -52,16 +52,107 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
     x /= 2 * np.linalg.norm(x)
     template = dp.load("logistic_regression", features=300)
     release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
-    errors = Errors(template.record, release, "x", "y", alone=True)
+    errors = Errors(template.record, release, "x", "y", dp.Privacy(1.0, adjacency="add-remove"))
     several = [{"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)} for count in range(1, 12)]
     assert [errors.total(template.record.validate(data)) for data in several] in ([0] * 11, list(range(1, 12)))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("parts", [None, [400, 600], [999, 1]], ids=str)
+def test_one_record_that_fails_changes_its_own_mistake_alone(adjacency, parts):
+    """All others lie on the boundary, where a batch and single records are rounded to different sides."""
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(2, 300))
+    for _ in range(60):  # until a batch disagrees with single records
+        x = rng.normal(size=300)
+        x -= w * (x @ w) / (w @ w)
+        x /= 2 * np.linalg.norm(x)
+        if ((np.tile(x, (1000, 1)) @ w > 0) != (x[None] @ w > 0)).any():
+            break
+
+    def predict(parameters, rows):
+        if (rows[:, 0] == 0.25).any():
+            raise ZeroDivisionError
+        return np.where(rows @ parameters["w"] > 0, 1, -1)
+
+    template = dp.load("logistic_regression", features=300)
+    release = dp.Release({"w": w}, not_private_because="a test", predictor=predict)
+    errors = Errors(template.record, release, "x", "y", dp.Privacy(1.0, adjacency=adjacency))
+    fine = {"x": np.tile(x, (1000, 1)), "y": np.full(1000, 1 if x[None] @ w > 0 else -1)}
+    bad = {**fine, "x": fine["x"].copy()}
+    bad["x"][500] = 0.25 * np.eye(300)[0]
+    less = {name: np.delete(column, 500, axis=0) for name, column in fine.items()}
+    for data, expected in ((fine, 0), (bad, 1), (less, 0)):
+        if parts is not None:
+            data = dp.Partitions([{n: c[k] for n, c in data.items()} for k in (slice(parts[0]), slice(parts[0], None))])
+        assert errors.total(template.record.validate(data)) == expected
+
+
+def patient(adjacency="replace-one", most=2, keep=None, epsilon=1.0):
+    return dp.Privacy(epsilon, adjacency=adjacency, unit="patient", most=most, keep=keep)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("keep", "visits"), [(None, 3), ("first", 5), ("random", 5), ("weights", 3)])
+@pytest.mark.parametrize(("template", "model"), [(LOGISTIC, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
+def test_a_person_moves_what_is_released_by_what_the_noise_is_for(
+    template, model, keep, visits, adjacency, monkeypatch
+):
+    """Every count that noise is added to, for all persons of a small world beside two others: the largest change is attained."""
+    noises, counts = [], []
+
+    def watched(value, noise, rng):
+        noises.append(noise)
+        counts.append(float(value[0]))
+        return value
+
+    monkeypatch.setattr("dpconvex.learners.evaluate.perturb", watched)
+    wrong, right = ([-1.0, 0.0], 1), ([1.0, 0.0], 1)
+    if template is HUBER:
+        wrong, right = ([1.0, 0.0], -1.0), ([-1.0, 0.0], -0.5)
+    privacy, largest = patient(adjacency, 3, keep), 1.0 if template is LOGISTIC else 0.75**2
+    found = []
+    persons = [[wrong if k < bad else right for k in range(n)] for n in range(1, visits + 1) for bad in range(n + 1)]
+    for mine in [[], *persons] if adjacency == "add-remove" else persons:
+        records = [wrong, right, *mine]
+        data = {"x": np.array([x for x, _ in records]), "y": np.array([y for _, y in records])}
+        counts.clear()
+        dp.evaluate(template, model, data, privacy, unit=["a", "b"] + ["c"] * len(mine))
+        found.append(tuple(counts))
+    shares = [0.5, 0.5] if adjacency == "add-remove" else [1.0]
+    for noise, share, *values in zip(noises, shares, *found, strict=False):
+        base = values[:1] if adjacency == "add-remove" else values
+        moved = max(abs(one - other) for one in base for other in values)
+        bound = noise.scale * share  # at epsilon = 1
+        assert moved <= bound * (1 + 1e-12)
+        assert moved >= 0.999 * bound * (largest if noise is noises[0] else 1.0)
+
+
+def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
+    data, whose = {"x": X, "y": Y}, np.arange(200) // 2
+    release = dp.solve(LOGISTIC, data, patient(), unit=whose, seed=0)
+    budget = dp.Budget(dp.Privacy(9.0))
+    with pytest.raises(dp.TemplateError, match="ask for unit="):
+        dp.evaluate(LOGISTIC, release, data, dp.Privacy(1.0), budget=budget)
+    with pytest.raises(dp.TemplateError, match="identifier"):
+        dp.evaluate(LOGISTIC, release, data, patient(), budget=budget)
+    with pytest.raises(dp.DomainError, match="more records than"):
+        dp.evaluate(LOGISTIC, release, data, patient(most=1), unit=whose, budget=budget)
+    assert not budget.entries
+    budget = dp.Budget(patient(epsilon=3.0))
+    one = dp.evaluate(LOGISTIC, release, data, patient(), unit=whose, budget=budget)
+    halves = dp.Partitions([{n: c[:99] for n, c in data.items()}, {n: c[99:] for n, c in data.items()}])
+    two = dp.evaluate(LOGISTIC, release, halves, patient(keep="first", most=1), unit=whose, budget=dp.Budget(patient()))
+    assert (one.records, two.records) == (200, 100)
+    assert [entry.privacy for entry in budget.entries] == [patient()]
+    assert one.spent == patient()
 
 
 def judged(function, y, template=HUBER):
     """Return the sum of errors in steps, and those of the same records one by one."""
     x = np.column_stack([np.linspace(-1, 1, len(y)), np.zeros(len(y))])
     release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
-    errors = Errors(template.record, release, "x", "y", alone=False)
+    errors = Errors(template.record, release, "x", "y", dp.Privacy(1.0))
     each = [errors.total(template.record.validate({"x": x[k : k + 1], "y": y[k : k + 1]})) for k in range(len(y))]
     return errors.total(template.record.validate({"x": x, "y": y})), each
 
