@@ -12,19 +12,19 @@ from math import prod
 from typing import Any, TypeVar
 
 from dpconvex.checker.exact import ONE, ZERO, Range, power, times
-from dpconvex.checker.reading import MOST_NODES, number, numbers, part, require, spend, whole, wholes
+from dpconvex.checker.reading import MOST_NODES, indices, require, spend
+from dpconvex.checker.table import OPERATIONS
 
 T = TypeVar("T")
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH, MOST_DEGREE = 300_000, 100_000, 20_000, 64
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
-# Arguments of these have one shape, and of those there is one.
+ENDS = {"lower": -1, "upper": 1}
+# Arguments of these have one shape; those are one number.
 ENTRYWISE = {"add", "negate", "multiply", "divide", "abs", "power", "huber", "logistic", "maximum", "declared"}
-ENTRYWISE |= {"exp", "log"}
-SINGLE = (ENTRYWISE - {"add", "multiply", "divide", "maximum"}) | {"sum", "log_sum_exp", "norm", "norm_nuc", "max"}
-SINGLE |= {"log_det", "lambda_max", "lambda_min", "index", "select", "reshape", "transpose", "broadcast"}
-NUMBERS = {"quad_over_lin", "norm_nuc", "log_det", "lambda_max", "lambda_min"}
+ENTRYWISE |= {"exp", "log", "rel_entr"}
+NUMBERS = {"quad_over_lin", "norm_nuc", "log_det", "lambda_max", "sigma_max", "sum_largest"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -46,29 +46,23 @@ class Record:
 
     def add(self, name: str, domain: Any) -> None:
         """Take a ball about 0 (of norm 1, 2 or infinity) or a box."""
-        require(isinstance(domain, dict) and name not in self.starts, f"field {name!r} is no ball, box or choice")
-        require(
-            {*domain} in ({"dim", "radius", "norm"}, {"lower", "upper"}), f"field {name!r} is no ball, box or choice"
-        )
         if "radius" in domain:
-            size, radius = whole(domain.get("dim"), 10**6, 1), number(domain["radius"])
-            require(radius > 0 and domain.get("norm") in (1, 2, "inf"), f"field {name!r}: no ball")
-            lower, upper = [-radius] * size, [radius] * size
-        else:
-            lower, upper = numbers(domain.get("lower")), numbers(domain.get("upper"))
-        ends = list(zip(lower, upper, strict=True))
+            require(domain["dim"] <= MOST_ENTRIES, f"field {name!r}: it is too large")
+            domain = domain | {end: [sign * domain["radius"]] * domain["dim"] for end, sign in ENDS.items()}
+        ends = list(zip(domain["lower"], domain["upper"], strict=True))
         require(len(ends) > 0 and all(a <= b for a, b in ends), f"field {name!r}: no box")
-        spend(len(ends))
+        spend(20 + 10 * len(ends))
         square = sum((power(end, 2)[1] for end in ends), ZERO)
         if domain.get("norm") in (1, 2):
-            square = radius**2
+            square = domain["radius"] ** 2
         apart = max(sum((times(end, end)[0] for end in ends), ZERO), -square)
         self.inner.append(((apart, square), (sum((power(end, 2)[0] for end in ends), ZERO), square)))
         self.balls |= {len(self.sizes)} if domain.get("norm") == 2 else set()
         self.starts[name] = len(self.owner)
-        self.lower, self.upper = self.lower + lower, self.upper + upper
-        self.owner += [len(self.sizes)] * len(lower)
-        self.sizes.append(len(lower))
+        self.lower += domain["lower"]
+        self.upper += domain["upper"]
+        self.owner += [len(self.sizes)] * len(ends)
+        self.sizes.append(len(ends))
         self.squares.append(square)
 
 
@@ -95,25 +89,22 @@ class Template:
     def __init__(self, proof: dict[str, Any]) -> None:
         self.record, self.weights = Record(), list[Fraction]()
         self.names: set[str] = set()
-        for name, domain in part(proof, "record", dict).items():
+        for name, domain in proof["record"].items():
             self.record.add(name, domain)
         self.nodes: list[Node] = []
-        given = part(proof, "nodes")
-        require(len(given) <= MOST_NODES, "the proof has too many nodes")
-        for k, item in enumerate(given):
+        require(len(proof["nodes"]) <= MOST_NODES, "the proof has too many nodes")
+        for k, item in enumerate(proof["nodes"]):
             self.nodes.append(self.read(k, item))
 
-    def read(self, k: int, item: Any) -> Node:
-        name, shape = part(item, "op", str), wholes(part(item, "shape"), MOST_ENTRIES)
-        args = wholes(item.get("args", []), k - 1)  # those before
-        node = Node(name, args, shape, item)
+    def read(self, k: int, item: dict[str, Any]) -> Node:
+        name, args = item["op"], indices(item.get("args", []), k)  # those before
+        node, shape = Node(name, args, item["shape"], item), item["shape"]
         require(len(shape) <= 4 and 0 < node.size <= MOST_ENTRIES, f"node {k}: a shape is empty or too large")
         require(node.size == 1 or name not in NUMBERS, f"node {k}: {name} is one number")
-        spend(node.size)
-        arguments = [self.nodes[a] for a in args]
-        fit = all(len(item.get(key, shape)) == node.size for key in ("groups", "places") if key in item)
-        fit &= (name not in SINGLE or len(args) == 1) and (name != "sum" or "groups" in item)
-        fit &= ("places" in item) == (name in REARRANGED) and not {"places", "groups"} <= {*item}
+        spend(10 + 2 * node.size)
+        arguments, count = [self.nodes[a] for a in args], OPERATIONS.get(name, (0,))[0]
+        fit = all(len(item[key]) == node.size for key in ("groups", "places") if key in item)
+        fit &= len(args) == count if count else name not in ("add", "maximum") or len(args) > 0
         require(fit, f"node {k}: {name} does not have its shape, or has other arguments")
         entrywise = name in ENTRYWISE and not all(a.shape == shape for a in arguments)
         require(not entrywise, f"node {k}: the arguments of {name} have other shapes")
@@ -135,9 +126,9 @@ class Template:
         """Return the entries of a node of affine arguments, None if it is not affine."""
         options = node.options
         if node.name == "constant":
-            return [{CONSTANT: value} if value else {} for value in numbers(options.get("value"))]
+            return [{CONSTANT: value} if value else {} for value in options["value"]]
         if node.name == "field":
-            start = self.record.starts.get(options.get("field", ""), -1)
+            start = self.record.starts.get(options["field"], -1)
             require(start >= 0 and node.size == self.record.sizes[self.record.owner[start]], f"node {k}: no such field")
             return [{(-1, (start + j,)): ONE} for j in range(node.size)]
         if node.name == "variable":
@@ -145,11 +136,11 @@ class Template:
         return linear(node, args, given, total, product, scaled)
 
     def variable(self, k: int, node: Node) -> list[Entry]:
-        name, start, shape = part(node.options, "name", str), len(self.weights), node.shape
+        name, start, shape = node.options["name"], len(self.weights), node.shape
         require(name not in self.names, f"node {k}: variable {name!r} stands twice")
         self.names.add(name)
         coordinates = list(range(start, start + node.size))
-        if node.options.get("symmetric"):
+        if "symmetric" in node.options:
             require(len(shape) == 2 and shape[0] == shape[1], f"node {k}: {name!r} is not square")
             order = {(i, j): n for n, (i, j) in enumerate((i, j) for i in range(shape[0]) for j in range(i, shape[0]))}
             places = [(i, j) for j in range(shape[0]) for i in range(shape[0])]
@@ -177,13 +168,13 @@ def linear(
     if name in REARRANGED:
         spend(sum(map(len, given)))
         flat = [item for items in given for item in items]
-        return [flat[j] for j in wholes(options.get("places"), len(flat) - 1)]
+        return [flat[j] for j in indices(options["places"], len(flat))]
     if name == "add":
         return [add(list(group)) for group in zip(*given, strict=True)]
     if name == "negate":
         return [scale(item, -ONE) for item in given[0]]
     if name == "sum":
-        return [add([given[0][j] for j in wholes(group, len(given[0]) - 1)]) for group in part(options, "groups")]
+        return [add([given[0][j] for j in indices(group, len(given[0]))]) for group in options["groups"]]
     if name == "divide":
         by = [number_of(entry) for entry in args[1].entries or []]
         return [scale(item, 1 / d) for item, d in zip(given[0], by, strict=True)] if by and all(by) else None
@@ -227,4 +218,4 @@ def product(one: Entry, two: Entry) -> Entry:
             require(len(first) + len(second) <= MOST_DEGREE, "the degree of a monomial is too high")
             key = max(c, d), tuple(sorted(first + second))
             found[key] = found.get(key, ZERO) + a * b
-    return found
+    return {key: value for key, value in found.items() if value}  # terms may cancel

@@ -1,17 +1,19 @@
 """Reads the proof in the file of a release, and compares the certificate there with what the proof claims."""
 
 import json
+import math
 import re
 import zipfile
 from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker import Report, check
-from dpconvex.checker.reading import HEXADECIMAL, MOST_BYTES, Rejected, distinct, number, parsed, part, require
+from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, reader, require
 
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
+UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius"))
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
@@ -29,7 +31,7 @@ def replayed(path: str) -> Report:
                 proof, head = (archive.open(name).read(MOST_BYTES + 1) for name in ("proof.json", "header.npy"))
             text = HEAD.sub(b"", head, 1).decode("utf-32-le")
             header = json.loads(text, object_pairs_hook=distinct)
-            certificate = part(header, "certificate", dict)
+            certificate = header["certificate"]
             compare(proof, certificate)
             paid = not header.get("whitening") or bool(certificate.get("whitening"))
             require(paid, "the release was whitened, and nothing was paid for that")
@@ -43,23 +45,28 @@ def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
     """Return a certificate that was written as JSON, and the proof in it, which claims the same."""
     try:
         whole = json.loads(text.decode("utf-8"), object_pairs_hook=distinct)
-        proof = json.dumps(part(whole, "proof", dict), separators=(",", ":")).encode()
+        require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")
+        proof = json.dumps(whole["proof"], separators=(",", ":")).encode()
         require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is no {FORMAT!r}")
-        compare(proof, part(whole, "certificate", dict))
+        require(isinstance(whole["certificate"], dict), "the certificate is no object")
+        compare(proof, whole["certificate"])
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise Rejected(f"no JSON of a certificate: {error}") from None
     return whole["certificate"], proof
 
 
 def compare(proof: bytes, certificate: dict[str, Any]) -> None:
-    claim = part(parsed(proof), "claim", dict)
-    require(numbers_of(claim) == numbers_of(certificate), "the certificate claims something else than the proof")
+    claim, given = parsed(proof)["claim"], {key: value for key, value in certificate.items() if key not in PROSE}
+    try:
+        same = reader("claim")(stated(given)) == claim
+    except Rejected as error:
+        raise Rejected(f"the certificate claims something else than the proof: {error.args[0]}") from None
+    require(same, "the certificate claims something else than the proof")
 
 
-def numbers_of(value: Any) -> Any:
-    """Return data with exact numbers, without what is missing, infinite, or in words."""
+def stated(value: Any, key: str = "") -> Any:
+    """Return the data of a certificate with exact numbers, without what is missing, or infinite where it may be."""
     if isinstance(value, dict):
-        return {k: numbers_of(v) for k, v in value.items() if k not in PROSE and v not in (None, float("inf"))}
-    if isinstance(value, str) and HEXADECIMAL.fullmatch(value):
-        return number(value)
-    return Fraction(value) if isinstance(value, int | float) and value == value else value
+        return {k: stated(v, k) for k, v in value.items() if v is not None and (v, k) not in UNBOUNDED}
+    exact = isinstance(value, float) and math.isfinite(value)
+    return value if not exact else int(value) if value.is_integer() else Fraction(value)

@@ -9,23 +9,24 @@ from typing import Any
 from dpconvex.checker.constants import Loss, difference, joint, spread_out
 from dpconvex.checker.exact import ONE, PI, ZERO, exp, log, normal_tail, root, up
 from dpconvex.checker.expansion import Record
-from dpconvex.checker.reading import Unreplayed, part, require, spend, value, whole
+from dpconvex.checker.reading import Unreplayed, require, spend
 from dpconvex.checker.rows import Rows, multiple
 from dpconvex.checker.rules import Hull
+from dpconvex.checker.table import RUN, RUNS
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
 ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
-RUNS, RUN = "mean_number_of_runs", "eta gamma epsilon_of_a_fit epsilon_of_a_score delta_of_a_fit"
 SLICES, HALVINGS = 60, 16  # where slopes move
+MOST_RECORDS = 10**4  # of one person
 Claim = dict[str, Any]
 Left = tuple[
     Fraction, Fraction, Fraction
 ]  # of a guarantee: epsilon, delta, and a Gaussian level that adds up in squares
 
 
-def values(found: Any, keys: str) -> list[Fraction]:
-    return [value(found, key) for key in keys.split()]
+def values(found: Claim, keys: str) -> list[Fraction]:
+    return [found[key] for key in keys.split()]
 
 
 @cache
@@ -177,11 +178,8 @@ def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction
 def person(claim: Claim) -> tuple[int, int]:
     """Return how many records a person has at most, and what they weigh together."""
     privacy = claim["privacy"]
-    most, keep = whole(privacy.get("most", 1), 10**4, 1), privacy.get("keep")
-    known = keep in (None, "first", "random", "weights") and (
-        isinstance(privacy.get("unit"), str) or (most == 1 and not keep)
-    )
-    require(known, "it is not said whose several records are protected")
+    most, keep = privacy.get("most", 1), privacy.get("keep")
+    require(most <= MOST_RECORDS and (not keep or "unit" in privacy), "it is not said whose records are protected")
     return most, 1 if keep == "weights" else most
 
 
@@ -198,10 +196,10 @@ def promised(claim: Claim, record: Record, dimension: int) -> Left:
     epsilon, delta = values(claim["privacy"], "epsilon delta")
     if RUNS in claim["settings"]:
         epsilon, delta = check_runs(claim["settings"], epsilon, delta)
-    paid = [check_cover(claim, part(claim, "cover", dict), dimension, replaced)]
-    if claim.get("clustering"):
+    paid = [check_cover(claim, claim["cover"], dimension, replaced)]
+    if "clustering" in claim:
         paid.append(check_clustering(claim["clustering"], record, replaced))
-    if claim.get("whitening"):
+    if "whitening" in claim:
         *own, level = check_whitening(claim["whitening"], record, (1 + replaced) * person(claim)[0] ** 2, epsilon)
         paid.append((own[0], own[1]))
     return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid), level
@@ -210,20 +208,18 @@ def promised(claim: Claim, record: Record, dimension: int) -> Left:
 def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check integer noise for answers within tau of the exact one; return its share of the guarantee."""
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
-    require(min(tau, step, scale, epsilon) > 0 <= min(delta, counting), "cover: a number of it is not positive")
-    require(cover.get("dimension") == dimension, "cover: it has not one number for each that is released")
-    require(tau >= value(claim, "tolerance"), "cover: it is for a shorter distance than the tolerance")
+    require(cover["dimension"] == dimension, "cover: it has not one number for each that is released")
+    require(tau >= claim["tolerance"], "cover: it is for a shorter distance than the tolerance")
     require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")
     require((counting == 0) == replaced, "cover: records are counted where they are added or removed")
-    require(cover.get("noise") in ("discrete Laplace", "discrete Gaussian"), "cover: no noise on integers")
     side = root(Fraction(dimension))[1]
-    if cover.get("noise") == "discrete Laplace":
+    if cover["noise"] == "discrete Laplace":
         enough = (2 * tau * side / step + dimension) // 1 <= scale * epsilon
     else:
         require(scale**2 > GRID_VARIANCE, "integer noise is too small for its grid")
         shift = (2 * tau / step + side) / root(scale**2 - GRID_VARIANCE)[0]
         enough = keeps("gaussian", shift, epsilon, delta - (1 + exp(epsilon)[1]) * GRID_LOSS)
-    require(enough, f"cover: {cover.get('noise')} noise is too small for two answers 2 tau apart")
+    require(enough, f"cover: {cover['noise']} noise is too small for two answers 2 tau apart")
     return epsilon + counting, delta
 
 
@@ -231,11 +227,11 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
     """Check what the best of a random number of runs costs (docs/theory.md, theorem 8b); return the guarantee of one fit."""
     if "gamma" not in settings:
         raise Unreplayed("the accounting for several fits and a choice")
-    eta, gamma, fit, score, lost = values(settings, RUN)
-    require(eta > -1 and 0 < gamma < 1 and min(fit, score) > 0 <= lost, "runs: there is no such law or guarantee")
+    eta, gamma, fit, score, lost = (settings[key] for key in RUN)
+    require(eta > -1, "runs: there is no such law")
     ratios = [eta / (1 - end) for end in exp(eta * log(gamma))] if eta else [-1 / log(gamma)]
     mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
-    require(min(ratios) > 0 and mean <= value(settings, RUNS) * ROOM, "runs: there are more of them on average")
+    require(min(ratios) > 0 and mean <= settings[RUNS] * ROOM, "runs: there are more of them on average")
     cost = fit + score + (1 + eta) * log((odds + gamma) / (1 + gamma * odds))
     require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than what is guaranteed")
     return fit, lost
@@ -244,10 +240,6 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
 def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the guarantee."""
     epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
-    require(
-        min(epsilon, rounds, scale) > 0 <= delta and rounds.denominator == 1,
-        "clustering: a number of it is not positive",
-    )
     halves = [ZERO for _ in record.sizes]
     for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
         halves[base] += (high - low) ** 2 / 4
@@ -255,7 +247,7 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
     square = max(min(s, h) for s, h, n in zip(record.squares, halves, record.sizes, strict=True) if n == features)
     one, pure = square + weight**2, noise["noise"] == "gamma"
     moved = one if not replaced else 4 * one if pure else max(4 * square, 2 * one)
-    shift = root(moved * (rounds**2 if pure else rounds))[1] / scale
+    shift = root(Fraction(moved * (rounds**2 if pure else rounds)))[1] / scale
     require(keeps(noise["noise"], shift, epsilon, delta), "clustering: its noise is too small for its rounds")
     return epsilon, delta
 
@@ -263,14 +255,14 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
 def check_whitening(noise: Claim, record: Record, square: int, total: Fraction) -> Left:
     """Check noise on a second moment; return its share of the guarantee, or what its grid loses and a level."""
     moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
+    require(noise["field"] in record.starts, "whitening: there is no such field")
     base = record.owner[record.starts[noise["field"]]]
     require(
         base in record.balls and record.squares[base] == radius**2, "whitening: its field is no ball of that radius"
     )
-    enough = min(moved, sigma) > 0 and moved**2 >= square
-    require(enough, "whitening: second moments of neighbours are farther apart")
+    require(moved**2 >= square, "whitening: second moments of neighbours are farther apart")
     level, lost = moved / sigma * GRID_ROOM, (1 + exp(total)[1]) * GRID_LOSS
-    if value(noise, "composed"):
+    if noise["composed"]:
         return ZERO, lost, level
     require(keeps("gaussian", level, epsilon, delta - lost), "whitening: its noise is too small")
     return epsilon, delta, ZERO
@@ -278,13 +270,14 @@ def check_whitening(noise: Claim, record: Record, square: int, total: Fraction) 
 
 def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:
     """Check that noise is what a given number is for, and hides rounding from the rest; return what is trusted."""
-    (*kind, epsilon, delta), settings = values(given, "steps sampling multiplier epsilon delta"), claim["settings"]
+    settings = claim["settings"]
+    require(bool(given), "samples: there is no given number for them")
+    (*kind, epsilon, delta) = values(given, "steps sampling multiplier epsilon delta")
     (steps, rate, multiplier), rest = kind, (left[0] - epsilon, left[1] - delta)
-    same = kind == values(settings, "steps sampling multiplier") and steps >= 1 > rate > 0 < multiplier
-    same &= steps.denominator == 1
+    same = kind == values(settings, "steps sampling multiplier")
     require(same and claim["privacy"]["adjacency"] == "add-remove", "samples: the given number is for others")
-    require(min(*rest, epsilon, delta) > 0, "samples: the given number costs more than what is left")
-    longest = max((loss.length for loss in losses), default=value(settings, "clip"))
+    require(min(rest) > 0, "samples: the given number costs more than what is left")
+    longest = max((loss.length for loss in losses), default=settings.get("clip", ZERO))
     length, apart, scale = values(claim, "gradient_bound sensitivity noise_scale")
     more, hidden = apart - length, scale**2 - (multiplier * length) ** 2
     require(length >= longest and hidden > 0 <= more, "samples: the given number is for more noise")
@@ -297,11 +290,11 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
     """Check that the mechanism's noise keeps what is left of the guarantee; return what more is trusted."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta, level), (apart, scale) = left, values(claim, "sensitivity noise_scale")
-    require(min(scale, epsilon) > 0 <= delta, "there is no noise, or nothing of the guarantee is left for it")
+    require(epsilon > 0 <= delta, "nothing of the guarantee is left for the noise")
     shown = sum(values(claim, "noise_epsilon jacobian_epsilon"))
     require(shown <= epsilon * ROOM, "noise and curvature are said to cost more than what is left")
     if level and (kind == "objective" or law != "gaussian" or "sampling" in settings):
-        raise Unreplayed(f"whitening and {claim.get('mechanism')} as one Gaussian mechanism")
+        raise Unreplayed(f"whitening and {claim['mechanism']} as one Gaussian mechanism")
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
         mu, nuclear = claim["strong_convexity"], law == "matrix"
@@ -320,9 +313,8 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
         if "sampling" in settings:
             require(law == "gaussian", "samples: the given number is for normal noise")
             return (check_samples(claim, losses, given, left),)
-        steps = value(settings, "steps")
-        require(steps >= 1 and steps.denominator == 1 and law == "gaussian", "there are no such steps")
-        apart *= root(steps)[1]
+        require(law == "gaussian", "there are no such steps")
+        apart *= root(Fraction(settings["steps"]))[1]
     shift = root((apart / scale) ** 2 + level**2)[1] if level else apart / scale
     require(keeps(law, shift, epsilon, delta), f"{law} noise is too small for what neighbours are apart")
     return ()

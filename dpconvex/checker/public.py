@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from fractions import Fraction
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
-from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, number_of, scaled, total
-from dpconvex.checker.reading import Unreplayed, part, require, spend, value, wholes
+from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, longest, number_of, scaled, total
+from dpconvex.checker.reading import Unreplayed, indices, require, spend
 from dpconvex.checker.rows import Rows, Vector, monomial_range
 
 # Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max")
 GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp")
-CONCAVE, LINEAR = ("log_det", "log", "lambda_min"), (*REARRANGED, "add", "sum")
+CONCAVE, LINEAR = ("log_det", "log"), (*REARRANGED, "add", "sum")
+Squares = list[tuple[Entry, Fraction]]
 
 
 def constant(node: Node) -> Fraction:
@@ -42,40 +44,60 @@ def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, int]:
     return (by if node.name == "multiply" or not by else 1 / by if one.varies else ZERO), 0 if one.varies else 1
 
 
-def squares(template: Template, feasible: Feasible, k: int, weight: Fraction) -> list[tuple[Entry, Fraction]]:
-    """Prove that an expression times a weight is convex; what no rule knows is not replayed.
+def squares(template: Template, feasible: Feasible, parts: dict[tuple[int, bool], Fraction]) -> Squares:
+    """Prove that expressions are convex (True) or concave (False); what no rule knows is not replayed.
 
-    Returns rows a and weights w: the sum of its entries stays convex without ``sum w <a, theta>^2 / 2``.
+    Each counts so often in a convex sum, 0 for not at all.  Returns rows a and weights w: that sum of all entries stays convex
+    without ``sum w <a, theta>^2 / 2``.  Each node is looked at once, after all that are made of it.
     """
+    waiting, found = defaultdict(Fraction, parts), Squares()
+    order = [-k for k, _ in waiting]
+    heapify(order)
+    while order:
+        k = -heappop(order)
+        for convex in (True, False):
+            if (k, convex) in waiting:
+                for a, side, weight in curvature(template, feasible, k, convex, waiting.pop((k, convex)), found):
+                    if (a, side) not in waiting:
+                        heappush(order, -a)
+                    waiting[a, side] += weight
+    return found
+
+
+def curvature(
+    template: Template, feasible: Feasible, k: int, convex: bool, weight: Fraction, found: Squares
+) -> list[tuple[int, bool, Fraction]]:
+    """Return what has to be convex or concave for that a node is; collect its own squares."""
     node = template.nodes[k]
+    spend(10 + len(node.args))
     require(not node.private, "the regularizer reads the record")
     if node.entries is not None or not node.varies:
         return []
     args = [template.nodes[a] for a in node.args]
     first, affine = args[0], all(a.entries is not None for a in args)
     if node.name in LINEAR or node.name == "negate":
-        by = -weight if node.name == "negate" else weight
-        found = [item for a in node.args for item in squares(template, feasible, a, by)]
-        return found if node.name == "add" or (len(args) == 1 and is_whole(node, first)) else []
+        counted = node.name == "add" or (len(args) == 1 and is_whole(node, first))
+        return [(a, convex != (node.name == "negate"), weight if counted else ZERO) for a in node.args]
     if node.name in ("multiply", "divide"):
         by, moving = factor(node, *args)
         if by:
-            return squares(template, feasible, node.args[moving], weight * by)
-    elif node.name in GROWING and weight > 0:
-        for a in node.args:
-            squares(template, feasible, a, ONE)
-        return []
-    elif affine and node.name in CONVEX and weight > 0:
-        exponent, divisors = node.options.get("p", 0 if node.name == "power" else 2), [constant(a) for a in args[1:]]
+            return [(node.args[moving], convex == (by > 0), weight * abs(by))]
+    elif node.name in GROWING and convex:
+        return [(a, True, ZERO) for a in node.args]
+    elif affine and node.name in CONVEX and convex:
+        exponent, divisors = node.options.get("p", 2), [constant(a) for a in args[1:]]
         plain = exponent == 2 or (exponent == 1 and node.name == "norm")
-        plain &= min(divisors, default=ONE) > 0 and value(node.options, "M", 1) > 0
-        if plain and (node.name != "lambda_max" or is_symmetric(first)):
+        if plain and min(divisors, default=ONE) > 0 and (node.name != "lambda_max" or is_symmetric(first)):
             bend = 2 * weight / divisors[0] if node.name == "quad_over_lin" else 2 * weight
             curved = node.name in ("quad_over_lin", "power") and is_whole(node, first)
-            return [(entry, bend) for entry in first.entries or [] if curved]
-    elif affine and node.name in CONCAVE and weight < 0 and (node.name == "log" or is_symmetric(first)):
-        most = feasible.largest_eigenvalue(first) if node.name == "log_det" else None
-        return [(entry, -weight / most**2) for entry in first.entries or [] if most]  # minus log det is curved by 1/u^2
+            found += [(entry, bend) for entry in first.entries or [] if curved and bend]
+            return []
+    elif affine and node.name in CONCAVE and not convex and (node.name == "log" or is_symmetric(first)):
+        most = feasible.largest_eigenvalue(first) if node.name == "log_det" and weight else None
+        found += [
+            (entry, weight / most**2) for entry in first.entries or [] if most
+        ]  # minus log det is curved by 1/u^2
+        return []
     raise Unreplayed(f"node {k}: the curvature of {node.name}")
 
 
@@ -88,9 +110,9 @@ def is_modulus(
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for k, weight in enumerate(template.weights):
         matrix[k][k] = (added - mu) * weight
-    for entry, weight in squares(template, feasible, regularizer, Fraction(size)):
+    for entry, weight in squares(template, feasible, {(regularizer, True): Fraction(size)}):
         row = [(c, value) for (c, _), value in entry.items() if c >= 0]
-        spend(len(row) ** 2 // 4)
+        spend(len(row) ** 2 * longest(entry))
         for c, a in row:
             first, by = matrix[c], weight * a
             for d, b in row:
@@ -117,9 +139,11 @@ class Feasible:
         self.simplices: list[tuple[set[int], Fraction]] = []
         self.matrices: list[Node] = []
         self.unread = False  # whether there is more to know of K
-        most = len(template.nodes) - 1
-        given = [(part(item, "kind", str), wholes(part(item, "args"), most)) for item in constraints]
+        given = [(item["kind"], indices(item["args"], len(template.nodes))) for item in constraints]
+        sides = [(k, side == 0) for kind, args in given for side, k in enumerate(args) if kind != "semidefinite"]
+        squares(template, self, dict.fromkeys(sides, ZERO))
         for kind, args in sorted(given, reverse=True):  # inequalities before equations
+            spend(10 + sum(template.nodes[a].size for a in args))
             known, nodes = len(self.balls) + len(self.simplices), [template.nodes[a] for a in args]
             affine = all(node.entries is not None for node in nodes)
             require(not any(node.private for node in nodes), "a constraint reads the record")
@@ -128,8 +152,6 @@ class Feasible:
             elif len(nodes) == 2 and (kind == "inequality" or (kind == "equality" and affine)):
                 sizes = {node.size for node in nodes}
                 require(len(sizes) == 1 or min(sizes) == 1, "the sides of a constraint have other shapes")
-                squares(template, self, args[0], ONE)
-                squares(template, self, args[1], -ONE)
                 self.read(kind, *nodes)
             else:
                 raise Unreplayed(f"a constraint of kind {kind}")
@@ -162,6 +184,7 @@ class Feasible:
     def largest_eigenvalue(self, matrix: Node) -> Fraction | None:
         """Return a u such that ``u I - matrix`` is semidefinite on K, None if no constraint says so."""
         for other in self.matrices:
+            spend(10 * matrix.size)
             both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
             side = matrix.shape[0] + 1
             ends = {number_of(entry) for entry in both[::side]}
@@ -176,6 +199,7 @@ class Feasible:
             return None
         linear = [(c, a, monomial_range(monomial, rows.record)) for (c, monomial), a in entry.items() if c >= 0]
         touched = {c for c, *_ in linear}
+        spend(5 * len(linear) + len(self.balls) + len(self.simplices))
         for members, radius in self.balls:
             if touched <= members:
                 size = root(rows.square(row))[1] * radius

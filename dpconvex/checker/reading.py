@@ -2,24 +2,14 @@
 
 import json
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache, partial
 from typing import Any
 
-MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS = 2**23, 5_000, 2200, 500_000
-KEYS = {
-    "format",
-    "claim",
-    "record",
-    "nodes",
-    "losses",
-    "regularizer",
-    "constraints",
-    "cells",
-    "parts",
-    "centres",
-    "tangents",
-}
-KEYS |= {"modulus", "moments", "sampled", "layout"}
+from dpconvex.checker.table import TABLES
+
+MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 500_000, 250_000
 HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
@@ -56,17 +46,16 @@ def require(holds: bool, step: str) -> None:
 
 
 def parsed(text: bytes) -> dict[str, Any]:
+    """Read a proof by the table: known keys of known types and ranges, with exact numbers."""
     Steps.left = MOST_STEPS
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
-    require(text.count(b"{") + text.count(b"[") <= MOST_STEPS, "the proof has too many parts")
+    require(text.count(b"{") + text.count(b"[") <= MOST_PARTS, "the proof has too many parts")
     try:
         hooks: dict[str, Any] = {"parse_float": refused, "parse_constant": refused, "object_pairs_hook": distinct}
         found = json.loads(text.decode("utf-8"), **hooks)
     except (ValueError, RecursionError) as error:
         raise Rejected(f"no JSON of a proof: {error}") from None
-    require(isinstance(found, dict) and found.get("format") == "dpconvex proof 1", "it is no 'dpconvex proof 1'")
-    require({*found} <= KEYS, "the proof has parts that nothing is known of")
-    return found
+    return dict(reader("proof")(found))
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -79,6 +68,97 @@ def refused(text: str) -> None:
     raise Rejected(f"numbers are whole, or exact ones in hexadecimal texts, not {text}")
 
 
+@cache
+def reader(kind: str) -> Callable[[Any], Any]:
+    """Return the function that reads a value of a kind, and rejects every other value."""
+    if kind.startswith("list of "):
+        return partial(listed, reader(kind[8:]))
+    if kind.startswith("map of "):
+        return partial(mapped, reader(kind[7:]))
+    if kind in TABLES:
+        return partial(tabled, kind, [{key: reader(name) for key, name in group.items()} for group in TABLES[kind]])
+    return KINDS[kind] if kind in KINDS else partial(one_of, [json.loads(word) for word in kind.split(" | ")])
+
+
+def listed(read: Callable[[Any], Any], found: Any) -> list[Any]:
+    if not isinstance(found, list):
+        raise Rejected(f"no list: {found!r:.50}")
+    spend(len(found))
+    return [read(item) for item in found]
+
+
+def mapped(read: Callable[[Any], Any], found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise Rejected(f"no object: {found!r:.50}")
+    return {name: read(item) for name, item in found.items()}
+
+
+def tabled(kind: str, groups: list[dict[str, Callable[[Any], Any]]], found: Any) -> dict[str, Any]:
+    """Read an object: with all keys of the first group, with all or none of every other group, and without further keys."""
+    if not isinstance(found, dict):
+        raise Rejected(f"{kind}: no object: {found!r:.50}")
+    spend(5 + len(found))
+    given = {}
+    for k, group in enumerate(groups):
+        missing = [key for key in group if key not in found]
+        if missing and (k == 0 or len(missing) < len(group)):
+            raise Rejected(f"{kind}: {', '.join(missing)} is missing")
+        for key in group if not missing else ():
+            try:
+                given[key] = group[key](found[key])
+            except Rejected as error:
+                raise Rejected(f"{kind}: {key}: {error.args[0]}") from None
+    if len(given) < len(found):
+        raise Rejected(f"{kind}: nothing is known of {', '.join({*found} - {*given}):.50}")
+    return given
+
+
+def one_of(words: list[Any], found: Any) -> Any:
+    if not any(type(found) is type(word) and found == word for word in words):
+        raise Rejected(f"none of {words}: {found!r:.50}")
+    return found
+
+
+def variant(prefix: str, key: str, found: Any) -> dict[str, Any]:
+    """Read an object whose table depends on one of its values."""
+    name = found.get(key) if isinstance(found, dict) else None
+    require(isinstance(name, str), f"{prefix}: {key} is missing")
+    if f"{prefix}{name}" not in TABLES:
+        require(prefix == "node ", f"nothing is known of noise on the {name!r:.50}")
+        raise Unreplayed(f"a rule for {name:.50}")
+    return dict(reader(f"{prefix}{name}")(found))
+
+
+def domain(found: Any) -> dict[str, Any]:
+    return dict(reader("ball" if isinstance(found, dict) and "radius" in found else "box")(found))
+
+
+def within(holds: Callable[[Fraction], bool], said: str) -> Callable[[Any], Fraction]:
+    def read(found: Any) -> Fraction:
+        given = number(found)
+        if not holds(given):
+            raise Rejected(f"a number is {said}: {found!r:.50}")
+        return given
+
+    return read
+
+
+def triple(*kinds: str) -> Callable[[Any], tuple[Any, ...]]:
+    def read(found: Any) -> tuple[Any, ...]:
+        if not (isinstance(found, list) and len(found) == len(kinds)):
+            raise Rejected(f"no {len(kinds)} numbers: {found!r:.50}")
+        spend(5)
+        return tuple(reader(kind)(item) for kind, item in zip(kinds, found, strict=True))
+
+    return read
+
+
+def text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise Rejected(f"no text: {found!r:.50}")
+    return found
+
+
 def number(text: Any) -> Fraction:
     """Read an exact number: a whole one, or a text such as "0x1.8p-3"."""
     if isinstance(text, Fraction):
@@ -87,31 +167,37 @@ def number(text: Any) -> Fraction:
         require(text.bit_length() <= MOST_BITS, "a number is too long")
         return Fraction(text)
     match = HEXADECIMAL.fullmatch(text) if isinstance(text, str) and len(text) < 60 else None
-    require(match is not None, f"no exact number in hexadecimal: {text!r:.50}")
-    sign, head, tail, exponent = match.groups("")  # type: ignore[union-attr]
-    require(abs(int(exponent)) <= 1100, f"an exponent is too large: {text}")
+    if match is None or abs(int(match[4])) > 1100:
+        raise Rejected(f"no exact number in hexadecimal, or too large an exponent: {text!r:.50}")
+    sign, head, tail, exponent = match.groups("")
     return Fraction(int(sign + head + tail, 16)) * Fraction(2) ** (int(exponent) - 4 * len(tail))
 
 
-def value(found: Any, key: str, missing: int = 0) -> Fraction:
-    return number(found.get(key, missing) if isinstance(found, dict) else missing)
-
-
-def numbers(texts: Any) -> list[Fraction]:
-    require(isinstance(texts, list), f"no list of numbers: {texts!r:.50}")
-    return [number(text) for text in texts]
-
-
 def whole(value: Any, most: int, least: int = 0) -> int:
-    require(type(value) is int and least <= value <= most, f"not a whole number from {least} to {most}: {value!r:.50}")
-    return int(value)
+    if type(value) is not int or not least <= value <= most:
+        raise Rejected(f"not a whole number from {least} to {most}: {value!r:.50}")
+    return value
 
 
-def wholes(values: Any, most: int) -> list[int]:
-    require(isinstance(values, list), f"no list of whole numbers: {values!r:.50}")
-    return [whole(value, most) for value in values]
+def indices(values: list[int], count: int) -> list[int]:
+    """Return whole numbers that are places in a list of so many."""
+    if max(values, default=-1) >= count:
+        raise Rejected(f"one of {values!r:.50} is not below {count}")
+    return values
 
 
-def part(found: Any, key: str, kind: type = list) -> Any:
-    require(isinstance(found, dict) and isinstance(found.get(key), kind), f"the proof has no {key!r} of the right type")
-    return found[key]
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "number": number,
+    "amount": within(lambda x: x >= 0, "negative"),
+    "positive": within(lambda x: x > 0, "negative or 0"),
+    "probability": within(lambda x: 0 <= x < 1, "negative, or 1 or more"),
+    "share": within(lambda x: 0 < x < 1, "not between 0 and 1"),
+    "whole": partial(whole, most=10**18),
+    "count": partial(whole, most=10**18, least=1),
+    "text": text,
+    "term": triple("whole", "whole", "number"),
+    "tangent": triple("positive", "amount", "amount"),
+    "claim": partial(variant, "claim of ", "perturbed"),
+    "node": partial(variant, "node ", "op"),
+    "domain": domain,
+}

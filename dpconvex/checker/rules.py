@@ -13,7 +13,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, exp, log, outward, plus, power, root, times
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
-from dpconvex.checker.reading import Unreplayed, number, part, require, spend, wholes
+from dpconvex.checker.reading import Unreplayed, indices, require, spend
 from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple, vector
 
 Hull = tuple[Vector, ...]
@@ -180,9 +180,10 @@ class Rules:
         for column in columns.values():
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
-    def is_rank_one(self, layout: Any, rows: Fraction, columns: Fraction) -> bool:
+    def is_rank_one(self, layout: list[list[int]], rows: int, columns: int) -> bool:
         """Whether rows are weights of cells times one vector, of products of entries if positions in cells are pairs."""
-        weights, places = self.template.weights, [tuple(wholes(item, 10**6)) for item in layout]
+        weights, places = self.template.weights, [tuple(item) for item in layout]
+        require(all(max(place, default=0) < len(weights) for place in places), "a place is beyond the coordinates")
         require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")
         shapes = [{(places[c], m): a / weights[c] for (c, m), a in terms} for terms in self.rows.generators]
         lengths = {places[c]: weights[c] for c in range(len(places))}
@@ -190,7 +191,6 @@ class Rules:
         alike = all(shape == shapes[0] for shape in shapes) and len(cells) == len(shapes)
         if not alike or any(lengths[place] != weight for place, weight in zip(places, weights, strict=True)):
             return False
-        require(rows.denominator == columns.denominator == 1, "sides of a matrix are no whole numbers")
         rank = dimension(self.leaves.values())
         if all(len(place) == 1 for place in places):
             return rank <= rows and len({place for place, _ in shapes[0]}) <= columns
@@ -215,7 +215,7 @@ class Rules:
     def combination(self, terms: Any) -> Vector:
         found: Vector = ()
         for k, j, factor in terms:
-            found = added(found, self.leaves.get((k, j), ()), number(factor))
+            found = added(found, self.leaves.get((k, j), ()), factor)
         return found
 
     def walk(self, k: int) -> list[Scalar]:
@@ -230,8 +230,7 @@ class Rules:
         args, options = [self.walk(a) for a in node.args], node.options
         spend(10 * sum(map(len, args)))
         if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
-            lines = [wholes(line, len(args[0]) - 1) for line in part(options, "groups")]
-            groups = [[args[0][j] for j in line] for line in lines]
+            groups = [[args[0][j] for j in indices(line, len(args[0]))] for line in options["groups"]]
             return [norm(group, self.rows) if node.name == "norm" else log_sum_exp(group) for group in groups]
         if node.name == "maximum":
             return [maximum(list(group)) for group in zip(*args, strict=True)]
@@ -307,10 +306,10 @@ def norm(group: list[Scalar], rows: Rows) -> Scalar:
     return Scalar((floor, FAR), (), pieces, not floor, None, None, steepest, turn)
 
 
-def huber(s: Scalar, options: dict[str, object]) -> Scalar:
+def huber(s: Scalar, options: dict[str, Any]) -> Scalar:
     """Slope 2m, cut at 2M; it is 0 at 0, so that max(m, 0) has no kink behind it."""
-    threshold = number(options.get("M"))
-    require(0 < threshold < FAR, "the threshold of huber is not positive, or too large")
+    threshold = options["M"]
+    require(threshold < FAR, "the threshold of huber is too large")
     low, high = (min(max(end, -threshold), threshold) for end in s.value)
     values = [c * (2 * end - c) for c, end in ((low, s.value[0]), (high, s.value[1]))]
     value = (
@@ -321,8 +320,9 @@ def huber(s: Scalar, options: dict[str, object]) -> Scalar:
     return (s.behind or s).through(value, (2 * low, 2 * high), curvature)
 
 
-def square(s: Scalar, options: dict[str, object]) -> Scalar:
-    require(options.get("p") == 2, "the checker has a rule for squares, and for no other power")
+def square(s: Scalar, options: dict[str, Any]) -> Scalar:
+    if options["p"] != 2:
+        raise Unreplayed("a power other than a square")
     require(max(map(abs, s.value)) < FAR / 2, "a square of what nothing bounds")
     value = power(s.value, 2)
     return (s.behind or s).through(value, (2 * s.value[0], 2 * s.value[1]), Fraction(2))
@@ -330,9 +330,8 @@ def square(s: Scalar, options: dict[str, object]) -> Scalar:
 
 def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
     """A function of one variable whose slopes and curvature are declared: that what runs has them is trusted."""
-    low, high, curvature = (number(options.get(name)) for name in ("low", "high", "curvature"))
-    flat = low == high and curvature >= 0
-    require(flat or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
+    low, high, curvature = (options[name] for name in ("low", "high", "curvature"))
+    require(low == high or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
     return s.through((-FAR, FAR), (low, high), curvature)
 
 

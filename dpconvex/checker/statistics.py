@@ -7,11 +7,11 @@ from math import prod
 from operator import mul
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, root
+from dpconvex.checker.exact import ONE, WIDE, ZERO, Range, root, up
 from dpconvex.checker.expansion import Record
-from dpconvex.checker.reading import number, numbers, part, require, spend, whole, wholes
+from dpconvex.checker.reading import indices, require, spend
 
-MOST_POINTS, MOST_VARIABLES = 20_000, 12
+MOST_POINTS, MOST_VARIABLES, MOST_DEGREE = 20_000, 12, 16
 
 
 def check_statistics(
@@ -20,20 +20,20 @@ def check_statistics(
     """Check the claimed sensitivity of moments: products of fields, of some kinds, times patterns of the discrete fields."""
     kinds, count = [], 0
     for item in given:
-        bases = wholes(item.get("bases"), len(record.sizes) - 1)
-        monomials = [wholes(m, len(record.owner) - 1) for m in part(item, "monomials")]
-        owners = [sorted(record.owner[k] for k in m) for m in monomials]
+        bases, patterns = indices(item["bases"], len(record.sizes)), item["patterns"]
+        require(len(bases) <= MOST_DEGREE and item["weights"] <= 2, "the degree of a moment is too high")
+        owners = [sorted(record.owner[k] for k in indices(m, len(record.owner))) for m in item["monomials"]]
         require(all(o == sorted(bases) for o in owners), "a moment is not of its kind")
-        require(len({tuple(sorted(m)) for m in monomials}) == len(monomials), "a moment stands twice")
-        patterns = [numbers(row) for row in part(item, "patterns")]
+        require(len({tuple(sorted(m)) for m in item["monomials"]}) == len(owners), "a moment stands twice")
         require(len({len(row) for row in patterns}) == 1, "patterns are no table")
-        scale = number(item.get("scale")) ** 2 * prod((record.squares[b] for b in bases), start=ONE)
-        kinds.append((Counter(bases), whole(item.get("weights", 0), 2), scale, patterns))
-        count += len(monomials) * len(patterns[0])
-    require(count == claim.get("noise_dimension"), "there are more moments than the noise has dimensions")
+        spend(100 * len(bases))
+        scale = up(item["scale"] ** 2 * prod((record.squares[b] for b in bases), start=ONE), WIDE)
+        kinds.append((Counter(bases), item["weights"], scale, patterns))
+        count += len(owners) * len(patterns[0])
+    require(count == claim["noise_dimension"], "there are more moments than the noise has dimensions")
     labels = range(len(kinds[0][3]) if kinds else 0)
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
-    claimed, farthest = (number(claim["sensitivity"]) / weight) ** 2, ZERO
+    claimed, farthest = (claim["sensitivity"] / weight) ** 2, ZERO
     for y, other in product(labels, labels):
         spend(1 + len(kinds))
         pairs = ((y, y), (other, other), (y, other))

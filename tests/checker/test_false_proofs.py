@@ -10,7 +10,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.apps.cli import main
 from dpconvex.checker import check, files
-from dpconvex.checker.reading import Rejected
+from dpconvex.checker.reading import Rejected, Unreplayed, parsed
 
 # Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
 START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]
@@ -19,11 +19,16 @@ COVER = {"noise": "discrete Laplace", "epsilon": "0x1p-7", "delta": 0, "distance
 COVER |= {"dimension": 2, "scale": "0x1p20", "counting": 0}
 CLAIM = {"privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}, "perturbed": "output", "noise": "gamma"}
 CLAIM |= {"size": 100, "added": 0, "tolerance": "0x1p-20", "settings": {}, "noise_dimension": 2, "cover": COVER}
+CLAIM |= {"mechanism": "by hand", "jacobian_epsilon": 0, "noise_epsilon": 0}
+
+
+def node_of(operation, shape, args, more):
+    return {"op": operation, "shape": shape, **({"args": args} if args else {}), **more}
 
 
 def replayed(nodes, bound, *, loss=-1, modulus=200, claim=(), **parts):
     """Whether output perturbation of a loss, the last node, is believed to need noise for gradients of so many."""
-    graph = [{"op": op, "shape": shape, "args": args, **more} for op, shape, args, more in (*START, *nodes)]
+    graph = [node_of(*node) for node in (*START, *nodes)]
     numbers = {"gradient_bound": bound, "sensitivity": 2 * bound, "noise_scale": 2.04 * bound / modulus}
     numbers = {key: float(value).hex() for key, value in (numbers | {"strong_convexity": modulus}).items()}
     proof = {"format": "dpconvex proof 1", "claim": CLAIM | numbers | dict(claim), "nodes": graph, "cells": [0, 0]}
@@ -43,6 +48,7 @@ def apply(operation, *args, **more):
     return operation, [], list(args), more
 
 
+SIDES = {"rows": 2, "columns": 2, "degrees_of_freedom": 4, "nuclear_sensitivity": 1}
 LOGISTIC = [apply("logistic", 2)]
 
 
@@ -84,7 +90,7 @@ def test_features_of_no_symmetric_matrix_are_no_squares():
     nodes = [("variable", [3], [], {"name": "v"}), ("field", [], [], {"field": "t"}), apply("multiply", 6, 6)]
     nodes += [("concatenate", [3], [3, 6, 7], {"places": [0, 1, 2]}), ("matmul", [], [8, 5], {}), apply("logistic", 9)]
     nodes += [apply("quad_over_lin", 5, 3, groups=[[0, 1, 2]]), apply("add", 4, 11)]
-    matrix = {"perturbed": "objective", "noise": "matrix", "noise_dimension": 5, "settings": {"rows": 2, "columns": 2}}
+    matrix = {"perturbed": "objective", "noise": "matrix", "noise_dimension": 5, "settings": SIDES}
     matrix |= {"cover": COVER | {"dimension": 5}, "added": 2**40, "noise_scale": (2 * 1.733 / 0.99).hex()}
     record = {"x": {"dim": 2, "radius": 1, "norm": 2}, "t": {"lower": [-1], "upper": [1]}}
     layout = [[0, 0], [0, 1], [0, 0], [0, 1], [1, 1]]
@@ -185,7 +191,7 @@ def test_a_reduction_of_nothing_is_not_curved(shape):
 
 def test_nobody_can_write_to_the_terminal(capsys, tmp_path):
     claim = {"settings": {"\x1b[2K replayed: 12 steps \ud800": 1}}
-    graph = [{"op": op, "shape": shape, "args": args, **more} for op, shape, args, more in (*START, *LOGISTIC)]
+    graph = [node_of(*node) for node in (*START, *LOGISTIC)]
     proof = {"format": "dpconvex proof 1", "claim": CLAIM | claim, "nodes": graph, "record": {}, "losses": [5]}
     (tmp_path / "proof.json").write_text(json.dumps(proof))
     assert main(["check", str(tmp_path / "proof.json")]) == 1
@@ -228,3 +234,87 @@ def test_a_whitening_that_is_left_out_is_missed(tmp_path):
             new.writestr(name, content)
     with pytest.raises(Rejected, match="whitened"):
         files.replayed(str(less))
+
+
+def whitened(noise=dp.NoisyGradientDescent(clip=0.3, steps=5), privacy=dp.Privacy(1.0, 1e-5)):  # noqa: B008
+    learner = dp.load("logistic_regression", features=2)
+    return dp.verify(learner, privacy, 1000, noise, whitening=dp.PrivateWhitening()).proof
+
+
+def of_people(keep):
+    privacy, mechanism = dp.Privacy(1.0, unit="patient", most=3, keep=keep), dp.OutputPerturbation()
+    return dp.verify(dp.load("large_margin_gaussian", features=2, classes=3), privacy, 1000, mechanism).proof
+
+
+CLUSTERING = {"noise": "gamma", "epsilon": "0x1p-2", "delta": 0, "rounds": 3, "classes": 2, "components": 2}
+CLUSTERING |= {"features": 2, "radius": 1, "weight": 1, "sensitivity": 2, "scale": 40, "step": "0x1p-20"}
+SAMPLES = dp.NoisyGradientDescent(clip=0.3, sampling=0.1, steps=50)
+STRICT = {
+    "whitened steps": whitened,
+    "samples": lambda: whitened(SAMPLES, dp.Privacy(1.0, 1e-5, "add-remove")),
+    "people": lambda: of_people("weights"),
+    "matrix": lambda: dp.verify(dp.load("softmax_regression", features=2), dp.Privacy(1.0), 1000, SHAPED).proof,
+    "statistics": lambda: dp.verify(dp.load("ridge_regression", features=2), dp.Privacy(1.0), 1000, SUMS).proof,
+}
+SHAPED, SUMS = dp.ObjectivePerturbation("matrix"), dp.SufficientStatistics("gamma")
+NO_VALUES = (True, None, {"surplus": 1}, -1, "-0x1p+0", "0x1p+9999", "inf", "nan", 10**700)  # texts may be any
+TEXTS, SIGNED = {"mechanism", "unit", "name", "field", "perturbed"}, {"low", "high", "p", "eta"}
+OPTIONAL = {"sampled", "hessian_bound", "noise_cap", "records", "keep", "clustering", "whitening", "symmetric"}
+
+
+def objects(part, key=""):
+    """Yield all objects of a proof."""
+    if isinstance(part, dict):
+        yield key, part
+    for name, inner in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+        yield from objects(inner, name)
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
+    proof = json.loads(STRICT[name]())
+    if name == "statistics":
+        proof["claim"]["clustering"] = CLUSTERING
+
+    def is_read():
+        try:
+            parsed(json.dumps(proof).encode())
+        except (Rejected, Unreplayed):
+            return False
+        return True
+
+    assert is_read()
+    for where, part in list(objects(proof)):
+        for key in {"field", "value", "surplus", "clip", "M", "symmetric"} - {*part} if where != "record" else ():
+            part[key] = 0
+            assert not is_read(), (where, key)
+            del part[key]
+        for key, old in list(part.items()):
+            del part[key]
+            assert not is_read() or key in OPTIONAL or where in ("record", "cover"), (where, key)
+            for value in NO_VALUES:
+                part[key] = value
+                followed = (isinstance(value, str) and key in TEXTS) or (key, value) == ("norm", "inf")
+                followed |= key in SIGNED and value in (-1, "-0x1p+0")
+                assert not is_read() or followed, (where, key, value)
+            part[key] = old
+    assert is_read()
+
+
+def test_a_number_is_no_weight_whatever_it_is_called():
+    """A constant that was named as the field of weights counted as one: noise was 100 times too small."""
+    proof = json.loads(of_people("weights"))
+    for name in ("constant", "variable", "negate"):
+        forged = [
+            dict(node, **({"field": "weight_of_a_record"} if node["op"] == name else {})) for node in proof["nodes"]
+        ]
+        with pytest.raises(Rejected, match="nothing is known of field"):
+            check(json.dumps(proof | {"nodes": forged}).encode())
+    field = next(k for k, node in enumerate(proof["nodes"]) if node.get("field") == "weight_of_a_record")
+    (head,) = {k for k, node in enumerate(proof["nodes"]) if field in node.get("args", [])} & {*proof["losses"][:1]}
+    end = len(proof["nodes"])
+    one, less = {"op": "constant", "shape": [], "value": [4]}, {"op": "negate", "shape": [], "args": [field]}
+    rest = [one, less, {"op": "add", "shape": [], "args": [end, end + 1]}]
+    rest.append({"op": "multiply", "shape": [], "args": [end + 2, head]})
+    false = proof | {"nodes": [*proof["nodes"], *rest], "losses": [end + 3] * len(proof["losses"])}
+    assert check(json.dumps(false).encode()).unreplayed == ("how the losses are weighted",)
