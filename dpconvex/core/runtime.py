@@ -10,7 +10,7 @@ from functools import cache, wraps
 from importlib import import_module
 from threading import Lock
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from dpconvex.errors import TemplateError
 
@@ -53,17 +53,29 @@ def double_precision() -> Iterator[None]:
         yield
 
 
+class Memo(dict[object, Any]):
+    """Answers about an object, kept on the object itself so that both are collected together; copies begin with none."""
+
+    owner: Callable[[], object] = staticmethod(lambda: None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memo, ()
+
+
 def once(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
     """Compute a function of an object, and of further hashable arguments, once for each; it is forgotten with the object."""
-    known: WeakKeyDictionary[T, dict[object, R]] = WeakKeyDictionary()
 
     @wraps(function)
     def remembered(subject: T, /, *arguments: P.args, **options: P.kwargs) -> R:
-        answers = known.setdefault(subject, {})
-        key = arguments, tuple(sorted(options.items()))
-        if key not in answers:
-            answers[key] = function(subject, *arguments, **options)
-        return answers[key]
+        memo = vars(subject).get("_memo")
+        if memo is None or memo.owner() is not subject:  # a copy shares its attributes with the original
+            memo = vars(subject)["_memo"] = Memo()
+            memo.owner = ref(subject)
+        key = function, arguments, tuple(sorted(options.items()))
+        if key not in memo:
+            memo[key] = function(subject, *arguments, **options)
+        found: R = memo[key]
+        return found
 
     return remembered
 

@@ -159,7 +159,9 @@ def schema_before(estimator: Any) -> Schema | None:
     Warns of steps that learn without paying.
     """
     steps: list[Any] = []
-    for frame, _ in walk_stack(None):
+    # Locals of other frames are not asked for: a copy of them, data included, would stay on a user's frame.
+    fits = (f for f, _ in walk_stack(None) if f.f_code.co_varnames[:1] == ("self",) and f.f_code.co_name[:3] == "fit")
+    for frame in fits:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
             steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
