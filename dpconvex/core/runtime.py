@@ -1,10 +1,14 @@
-"""What is asked of JAX, the process and its threads: double precision, answers found once, forks noticed, work in order."""
+"""What is asked of JAX, the process and its threads: double precision, answers found once, silence, work in order."""
 
+import ctypes
+import logging
 import os
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from contextvars import copy_context
 from functools import cache, wraps
 from importlib import import_module
@@ -93,11 +97,81 @@ def _forked() -> None:
     global _forks
     _forks += 1
     pool.cache_clear()
-    Limit.lock = Lock()
+    for shared in Shared.known:
+        shared.lock = Lock()
+    if SILENT.users:  # of a thread that did not survive
+        SILENT.stack.close()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_forked)
+
+
+class Shared:
+    """A context of the whole process: the first thread that needs it enters it, and the last one leaves it."""
+
+    known: list["Shared"] = []  # noqa: RUF012
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.make, self.lock, self.users, self.stack = make, Lock(), 0, ExitStack()
+        self.value: Any = None
+        self.known.append(self)
+
+    @contextmanager
+    def held(self) -> Iterator[Any]:
+        with self.lock:
+            if self.users == 0:
+                self.value = self.stack.enter_context(self.make())
+            self.users += 1
+        try:
+            yield self.value
+        finally:
+            with self.lock:
+                self.users -= 1
+                if self.users == 0:
+                    self.stack.close()
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Let nothing out of the process by its file descriptors 1 and 2, its streams, its warnings and its loggers."""
+    flush()
+    with ExitStack() as stack:
+        nowhere = stack.enter_context(open(os.devnull, "w"))
+        for number in (1, 2):
+            with suppress(OSError):  # of a process that has none
+                kept = os.dup(number)
+                stack.callback(os.close, kept)
+                stack.callback(os.dup2, kept, number)
+                os.dup2(nowhere.fileno(), number)
+        for entered in (redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings()):
+            stack.enter_context(entered)
+        warnings.simplefilter("ignore")
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable()
+        stack.callback(flush)
+        yield
+
+
+def flush() -> None:
+    """Write what streams of Python and of C still hold to wherever they lead now."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    with suppress(Exception):  # where there is no such function
+        ctypes.CDLL(None).fflush(None)
+
+
+SILENT = Shared(muted)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Context for code that is not ours: nothing is said, by whatever thread, for it could tell about the data."""
+    import numpy as np
+
+    with SILENT.held(), np.errstate(all="ignore"):
+        yield
 
 
 # Threads over pieces of work: as many as linear algebra would use, which then uses one in each (docs/performance.md)
@@ -111,26 +185,15 @@ def controller() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-class Limit:
-    lock, users, threads = Lock(), 0, 1
-    limiter: Any = None
-
-
 @contextmanager
-def one_blas_thread() -> Iterator[int]:
-    """Context in which linear algebra uses one thread, while anybody needs it; yields how many it would use."""
-    with Limit.lock:
-        if Limit.users == 0:
-            Limit.threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)
-            Limit.limiter = controller().limit(limits=1)
-        Limit.users += 1
-    try:
-        yield Limit.threads
-    finally:
-        with Limit.lock:
-            Limit.users -= 1
-            if Limit.users == 0:
-                Limit.limiter.restore_original_limits()
+def limited() -> Iterator[int]:
+    threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)
+    with controller().limit(limits=1):
+        yield threads
+
+
+# Context in which linear algebra uses one thread, while anybody needs it; yields how many it would use.
+one_blas_thread: Callable[[], AbstractContextManager[int]] = Shared(limited).held
 
 
 @cache

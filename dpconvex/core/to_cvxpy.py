@@ -13,7 +13,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arrangement import repeated, reshape
 from dpconvex.core.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.runtime import once
+from dpconvex.core.runtime import once, silence
 from dpconvex.errors import MissingRule
 
 # What writes each kind of constraint, from its arguments and options.
@@ -100,6 +100,7 @@ class ConicForm:
         return None if found is None else found[0][self.columns]
 
 
+@silence()  # what a panic says
 def clarabel_answer(
     hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any]
 ) -> tuple[Array, Array] | None:
@@ -152,13 +153,13 @@ def least_squares_program(
     return (np.asarray(theta.value) if solved else None), str(program.status)
 
 
+@silence()
 def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """Solve without CVXPY's warnings, for they depend on the data; returns the program's data, its answer and the solution."""
+    """Solve without a word, which could depend on the data; returns the program's data, its answer and the solution."""
     given = {name: value for name, value in (options or {}).items() if name not in ("verbose", "solver_verbose")}
-    with np.errstate(all="ignore"):
-        data, chain, inverse = program.get_problem_data(solver, solver_opts=given)
-        found = chain.solve_via_data(program, data, warm_start=False, verbose=False, solver_opts=given)
-        solution = chain.invert(found, inverse)
+    data, chain, inverse = program.get_problem_data(solver, solver_opts=given)
+    found = chain.solve_via_data(program, data, warm_start=False, verbose=False, solver_opts=given)
+    solution = chain.invert(found, inverse)
     if solution.status in cp.settings.ERROR:
         raise cp.SolverError(f"the solver {solver} gave up")
     program.unpack(solution)

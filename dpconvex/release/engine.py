@@ -69,8 +69,9 @@ class DataEngine:
         problem = self.problem(strong_convexity, linear, added, smoothing)
         solution = backends.solve(problem, self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
-            said = f"to within {solution.distance_bound:.3g} of the minimiser, not {tolerance:.3g}"
-            raise NotConverged(f"the backend certifies its answer only {said}; nothing is released.")
+            raise NotConverged(
+                f"the backend's answer is not within {tolerance:.3g} of the minimiser; nothing is released."
+            )
         note(problem, solution.theta, tolerance)
         return solution.theta
 

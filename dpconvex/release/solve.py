@@ -311,6 +311,7 @@ def released(
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 
 
+@np.errstate(all="ignore")  # warnings of numbers tell about the data
 def covered(
     fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource, people: People | None
 ) -> Release | Statistics:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.runtime import silence
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.solvers.certify import FirstOrder, Warm, certify
 from dpconvex.solvers.conic import ConicSolver, try_out
@@ -51,6 +52,7 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
     return certify(problem, answer_of(chosen, problem, tolerance), tolerance, max_steps=RECHECK)
 
 
+@silence()
 def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[np.float64]:
     """Let a backend from elsewhere solve a copy of a problem; returns its point, in memory of our own."""
     name = type(backend).__name__
@@ -61,12 +63,12 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             raise TypeError("its numbers are complex")
     except DPConvexError:
         raise
-    except Exception as error:
+    except Exception as error:  # what it says may tell about the data, as where it stopped in it may
         raise NotConverged(
-            f"the backend {name} failed, or returned no Solution with a point ({type(error).__name__}: {error}); nothing is "
-            "released. Its method solve(problem, tolerance) has to return a dpconvex.solvers.problem.Solution, and cannot write "
-            'to the problem. Mend it, or use one of the built-in ones, "first-order" or "conic".'
-        ) from error
+            f"the backend {name} failed, or returned no Solution with a point ({type(error).__name__}); nothing is released. "
+            "Its method solve(problem, tolerance) has to return a dpconvex.solvers.problem.Solution, and cannot write to the "
+            'problem, whose arrays are read-only. Mend it, or use one of the built-in ones, "first-order" or "conic".'
+        ) from None
     if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < LARGEST:
         wanted = f"no finite point of {problem.space.dim} coordinates"
         raise NotConverged(f"the backend {name} returned {wanted}; nothing is released.")

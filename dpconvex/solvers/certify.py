@@ -38,7 +38,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     if found.distance <= tolerance:
         return Solution(found.point, found.distance, objective.composite.evaluations)
     remedy = "Ask for a larger tolerance, regularize more, or write constraints that have a projection."
-    raise too_far(found.distance, tolerance, remedy)
+    raise too_far(tolerance, remedy)
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
@@ -59,15 +59,14 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
         return Solution(best.theta, best.distance_bound, composite.evaluations)
     remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth nonsmooth terms."
     if lowest > tolerance:
-        remedy = f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
-    raise too_far(best.distance_bound, tolerance, remedy)
+        remedy = "Double precision allows no less here: ask for a larger tolerance, or regularize more."
+    raise too_far(tolerance, remedy)
 
 
-def too_far(distance: float, tolerance: float, remedy: str) -> NotConverged:
-    return NotConverged(
-        f"the answer is certified only to within {distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; nothing is "
-        f"released. {remedy}"
-    )
+def too_far(tolerance: float, remedy: str) -> NotConverged:
+    """Return an error that does not say how far: that would tell about the data."""
+    why = f"the answer could not be certified to within {tolerance:.3g} of the minimiser; nothing is released"
+    return NotConverged(f"{why}. {remedy}")
 
 
 def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:

@@ -4,6 +4,7 @@ Baselines guarantee nothing, and need neither a projection nor smoothness nor st
 """
 
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from dpconvex.language.columns import dense
 from dpconvex.solvers.certify import FirstOrder, certify
 from dpconvex.solvers.problem import Problem, Solution
 
+POLISH_STEPS = 20000  # Unless the user gives fewer
 # Of the solver for baselines: as far as it gets; if it gets less far, its gap says so.
 OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}
 
@@ -32,8 +34,9 @@ class ConicSolver:
     """Solve through CVXPY.
 
     The solver's answer, exact or not, is brought to the tolerance.  Where it raises an error, returns no point, or cannot be
-    given an atom of the loss (an own `Atom`), the first-order backend answers: whether there is a release must not depend on
-    one record.  It does where an option ends the solver early, by iterations or time: such a fit is an error.
+    given an atom of the loss (an own `Atom`), the first-order backend answers, as it does where a limit of the solver's own ends
+    it early: whether there is a release must not depend on one record.  A limit that you state, of iterations or time, is kept:
+    a fit that reaches it is an error.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ class ConicSolver:
     polish_steps: int
     options: tuple[tuple[str, Hashable], ...]
 
-    def __init__(self, solver: str = "CLARABEL", polish_steps: int = 20000, **options: Hashable) -> None:
+    def __init__(self, solver: str = "CLARABEL", polish_steps: int = POLISH_STEPS, **options: Hashable) -> None:
         installed = sorted(cp.installed_solvers())
         if not isinstance(solver, str) or solver.upper() not in installed:
             raise TemplateError(f"unknown solver {solver!r}; installed are {', '.join(installed)}.")
@@ -72,11 +75,11 @@ class ConicSolver:
         self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
-        try:
-            start = self.point(problem)
-        except (SolverFailed, MissingRule):
-            return FirstOrder().solve(problem, tolerance)
-        return certify(problem, start, tolerance, self.polish_steps)
+        with suppress(SolverFailed, MissingRule):
+            start, steps = self.point(problem), self.polish_steps
+            with suppress(*([NotConverged] if steps >= POLISH_STEPS else [])):  # of a start far off, perhaps
+                return certify(problem, start, tolerance, steps)
+        return FirstOrder().solve(problem, tolerance)
 
     def point(self, problem: Problem) -> Array:
         """Return the solver's own answer, uncertified."""
@@ -87,11 +90,10 @@ class ConicSolver:
         try:
             solution = solve_quietly(program, self.solver, options)[2]
         except Exception as error:  # what a solver raises is up to it
-            raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
-        if stopped_early(solution, options):
-            why = f"stopped at its limit, before it was done (its status: {program.status}); nothing is released"
-            remedy = "Allow it more iterations, or use the first-order backend"
-            raise NotConverged(f"the solver {self.solver} {why}. {remedy}.")
+            raise SolverFailed(f"the solver {self.solver} failed. Nothing is released.") from error
+        if reached_limit(solution, options):
+            why = "stopped at the limit that you gave it, before it was done; nothing is released"
+            raise NotConverged(f"the solver {self.solver} {why}. Allow it more, or use the first-order backend.")
         return packed(problem, fresh, program)
 
 
@@ -102,13 +104,13 @@ def packed(problem: Problem, fresh: dict[str, cp.Variable], program: cp.Problem)
     return problem.space.pack(values)
 
 
-def stopped_early(solution: Any, options: Mapping[str, Any]) -> bool:
-    """Say whether a solver ran into its limit of iterations or time; what it holds then is no answer, near as it may be."""
-    if solution.status == cp.settings.USER_LIMIT:
-        return True
-    done = solution.attr.get(cp.settings.NUM_ITERS)
-    allowed = [options[name] for name in ("max_iter", "max_iters") if name in options]
-    return bool(allowed) and solution.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]
+def reached_limit(solution: Any, options: Mapping[str, Any]) -> bool:
+    """Say whether a solver ran into a limit of iterations or time among its options, not one of its own."""
+    done = {"iter": solution.attr.get(cp.settings.NUM_ITERS), "time": solution.attr.get(cp.settings.SOLVE_TIME)}
+    pairs = [(done[word], limit) for name, limit in options.items() for word in done if word in name]
+    return solution.status != cp.settings.OPTIMAL and any(
+        spent is not None and spent >= limit for spent, limit in pairs
+    )
 
 
 def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:

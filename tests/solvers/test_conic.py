@@ -1,6 +1,10 @@
 """The conic backend: the same program, certified answers, and none of the user's variables touched."""
 
+import ctypes
+import logging
+import os
 import sys
+import traceback
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -116,3 +120,78 @@ def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
 def test_malformed_options_and_backends_are_refused(make, message):
     with pytest.raises(dp.TemplateError, match=message):
         make()
+
+
+@pytest.mark.parametrize("records", [0, 1, 2])
+def test_a_limit_of_the_solvers_own_is_no_reason_to_fail(records):
+    """Of these two records Clarabel takes its 200 iterations, and of one or none it does not: that alone decided."""
+    w = cp.Variable(4, name="w")
+
+    def pinball(x, y):
+        return cp.maximum(0.9 * (y - x @ w), -0.1 * (y - x @ w))
+
+    record = dp.Record(x=dp.Ball(4), y=dp.Box(-0.37518098226691743, 0.37518098226691743))
+    regularizer = 0.4435108007211245 * cp.sum_squares(w)
+    template = dp.Template(record, pinball, regularizer, [cp.log_sum_exp(w / 1000) <= -1])
+    x = np.array(
+        [
+            [0.7398850960376182, -0.10727983089052837, 0.19588837726401942, -0.6345776754648507],
+            [0.3283588206106903, 0.2291807456060111, -0.9109720780759051, -0.09892696162672851],
+        ]
+    )
+    data = {"x": x[:records], "y": np.array([0.19661309027422064, -0.34218500647116107])[:records]}
+    privacy = dp.Privacy(10.0, 1e-6, "add-remove")
+    for mechanism in (dp.OutputPerturbation("gaussian"), dp.OutputPerturbation()):
+        assert dp.solve(template, data, privacy, mechanism, backend="conic", size=3).private
+
+
+class Chatty:
+    """Says what it sees on every channel that a process has."""
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def solve(self, problem, tolerance):
+        seen = float(np.abs(problem.batch.fields["x"]).sum())
+        sys.stdout.write(f"secret {seen}")
+        sys.stderr.write(f"secret {seen}")
+        for number in (1, 2):
+            os.write(number, f"secret {seen}\n".encode())
+        ctypes.CDLL(None).puts(f"secret {seen}".encode())
+        warnings.warn(f"secret {seen}", RuntimeWarning, stacklevel=1)
+        logging.getLogger("jax").critical(f"secret {seen}")
+        np.float64(1.0) / np.float64(0.0)
+        if self.fails:
+            raise ValueError(f"secret {seen}")
+        return FirstOrder().solve(problem, tolerance)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams of C are reached by another way")
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_that_a_solver_says_leaves(fails, capfd, caplog):
+    learner, data = dp.load("logistic_regression", features=2), {"x": np.ones((9, 2)) / 2, "y": [1] * 9}
+    said, disabled = "", logging.root.manager.disable
+    try:
+        dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=Chatty(fails))
+    except dp.NotConverged:
+        said = traceback.format_exc()
+    assert bool(said) == fails
+    sys.stdout.write("heard")
+    out, err = capfd.readouterr()
+    assert out == "heard"
+    assert "secret" not in said + err + caplog.text
+    assert logging.root.manager.disable == disabled
+
+
+@pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
+def test_solvers_are_silent_whatever_the_data(solver, capfd):
+    """OSQP said "Polishing not needed" of some data, and not of their neighbours."""
+    if solver not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    chosen = dp.ConicSolver(solver)
+    capfd.readouterr()
+    learner = dp.load("ridge_regression", features=2)
+    for scale in (0.0, 1e-9, 0.5):
+        data = {"x": np.full((20, 2), scale), "y": np.linspace(-1, 1, 20)}
+        dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=chosen)
+    assert capfd.readouterr() == ("", "")
