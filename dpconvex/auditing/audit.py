@@ -7,6 +7,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from dpconvex.auditing import parts
+from dpconvex.auditing.drawn import attack_draws
 from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.report import Attack, Audit, Place, written
 from dpconvex.core.arrays import Array
@@ -21,10 +22,11 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, OutputCertificate, StatisticsCertificate
 from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.engine import resolved
 from dpconvex.release.solve import run
-from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of, verify
+from dpconvex.release.verify import Method, Proved, analyse, check_template, verify
 
 # Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40
@@ -131,7 +133,8 @@ def attack_certificate(
 ) -> list[Attack]:
     times = certificate.privacy.person.weight  # of a person whose rows are all alike, and so are the others'
     if isinstance(certificate, StatisticsCertificate):
-        found = parts.attack_statistics(form_of(template), certificate, rng, times)
+        analysis = analyse(template, SufficientStatistics())
+        found = [parts.attack_statistics(analysis.form, certificate, rng, times)]
     else:
         if times > 1:
             template = template.with_parts(losses=tuple(times * loss for loss in template.losses))
@@ -145,14 +148,12 @@ def attack_certificate(
             found = [parts.attack_output(analysis, certificate, effort, rng)]
         else:
             found = [Objective(analysis, certificate, effort, rng).attack()]
-        if certificate.noise_dimension and certificate.noise != "matrix":
-            found.append(parts.attack_drawing(analysis, certificate, mechanism))
     if certificate.cover is not None:
         found.append(parts.attack_cover(certificate.cover))
     found += parts.attack_whitening(certificate)
     if certificate.clustering is not None:
         found.append(parts.attack_clustering(certificate.clustering, certificate.privacy.adjacency))
-    return found
+    return [*found, *attack_draws(analysis, certificate, mechanism), parts.attack_proof(certificate)]
 
 
 def attack_runs(

@@ -24,6 +24,9 @@ LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ra
 # Answers are this far from the faces of K, and singular values below this fraction of the largest are rounding.
 INSIDE, RANK = 1e-6, 1e-9
 COARSE, FINE = 1200, 8000  # Cells of the line, to compare rests of the data and at last
+# Answers that are sampled, to compare candidates and at last; the probability of a false alarm; factors of the leaves' values.
+PILOT, SAMPLES, ALARM, FARTHER = 500, 20000, 1e-9, (10.0, 1e2, 1e3)
+SAMPLED = f"exact density ratios of sampled answers (false alarms: {ALARM:g})"
 FINALISTS, TRIALS = (6, 4), (24, 6)  # Candidates that are integrated, and how often, usually and at least
 
 
@@ -74,10 +77,48 @@ class Objective:
                 attack = max(attack, self.integrated(case, last=True), key=lambda one: one.found_epsilon)
             return attack
         line = [case for case in found if len(case.point) == 1]
-        if not line:
-            attack = self.report(found[0], "no two records were found that differ along a line", math.nan, math.nan)
-            return replace(attack, notes=("Laws are integrated on the line only; dp.falsify attacks the constants.",))
-        return self.integrated(max(line, key=lambda case: self.integrated(case).ratio), last=True)
+        attacks = [self.integrated(max(line, key=lambda case: self.integrated(case).ratio), last=True)] if line else []
+        wide = [farther for case in found if len(case.point) > 1 for farther in self.farther(case)]
+        if wide:
+            case = max(wide, key=lambda case: float(self.leaks(case, PILOT).mean()))
+            attacks.append(self.report(case, SAMPLED, math.nan, self.sampled(case)))
+        if not attacks:
+            why = "the law of answers in a constrained subspace is not computed; dp.falsify attacks the constants"
+            attacks = [self.report(found[0], why, math.nan, math.nan)]
+        return max(attacks, key=lambda attack: attack.ratio)
+
+    def farther(self, case: Restricted) -> list[Restricted]:
+        """Return the candidate and others whose leaves have larger values, so that slopes vary less with the noise."""
+        if not self.free:
+            return [case] * self.everything
+        one, stay = case.one, np.zeros(1, dtype=bool)
+        scaled = (self.search.placed(one.sides, k * one.values, k * one.theta, 1, stay) for k in FARTHER)
+        return [case, *map(self.restricted, scaled)]
+
+    def leaks(self, case: Restricted, count: int) -> Array:
+        """Return samples whose mean is delta: of answers about the worst one, weighted by how likely each is."""
+        bent = case.curvature + case.one.sides[0].slopes_at(case.point[None], case.lift)[1][0]
+        draw = self.rng.normal(size=(count, len(case.point)))
+        theta = case.point + self.scale * np.linalg.solve(bent, draw.T).T
+        (g, h), (other, bend) = (side.slopes_at(theta, case.lift) for side in case.one.sides)
+        b = theta @ case.curvature + case.shift
+        logs = [
+            np.linalg.slogdet(case.curvature + curved)[1] - np.sum((b + slope) ** 2, axis=1) / (2 * self.scale**2)
+            for slope, curved in ((g, h), (other, bend))
+        ]
+        weight = np.exp(logs[0] - np.linalg.slogdet(bent)[1] + np.sum(draw**2, axis=1) / 2)
+        found = weight * np.maximum(-np.expm1(np.minimum(self.epsilon + logs[1] - logs[0], 0.0)), 0.0)
+        if not self.free:  # answers in the interior have a density
+            points = theta @ case.lift.T * (1 + 1e-9)
+            found = np.where((self.search.enter(points) == points).all(axis=1), found, 0.0)
+        return np.nan_to_num(found)
+
+    def sampled(self, case: Restricted) -> float:
+        """Bound delta from below, but for the probability `ALARM`: Maurer & Pontil 2009, theorem 4."""
+        bound, odds = float(self.leaks(case, PILOT).max()), math.log(2 / ALARM)
+        found = np.minimum(self.leaks(case, SAMPLES), bound)
+        lost = math.sqrt(2 * float(found.var(ddof=1)) * odds / SAMPLES) + 7 * bound * odds / (3 * (SAMPLES - 1))
+        return max(float(found.mean()) - lost, 0.0)
 
     def restricted(self, one: Candidates) -> Restricted:
         """Reduce a candidate to the directions that matter, and choose the rest of the data."""

@@ -1,0 +1,230 @@
+"""Attacks on noise as it is drawn: the samplers of releases run on nothing, and the noise is compared with its claimed law."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfc
+from scipy.stats import beta, gamma, t as student
+
+from dpconvex.auditing.report import Attack
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array
+from dpconvex.mechanisms import clipped_descent as clipped
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
+from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, WhiteningNoise, perturb
+from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans
+from dpconvex.mechanisms.private_whitening import Stages
+from dpconvex.mechanisms.sufficient_statistics import mechanism_of
+from dpconvex.noise.samplers import system_generator
+
+# Draws that are compared with their law, and the probability with which an honest sampler is called broken, for each part.
+DRAWS, ALARM = 8000, 1e-9
+FEWEST, NUMBERS = 500, 10**6  # Draws of long vectors, unless that makes more numbers than this
+SIDE, MATRICES = 128, 4  # Of second moments that are drawn: entries' laws do not depend on how many there are
+EXCEEDED = 0.2  # Thresholds are exceeded with about this probability
+FINE = 2.0**20  # What is rounded on the way is this much finer than the noise
+DISCRETE = (
+    1000.0  # Integer noise of a larger scale is as good as continuous: masses differ by less than 1e-6 of themselves
+)
+
+
+def compared(part: str, law: str, p: int, scale: float, groups: list[Array], grid: float = 0.0) -> Attack:
+    """Compare entries of noise with their law by how many exceed a threshold: an exact binomial test for each group.
+
+    Entries of one group are independent, and rounded to multiples of `grid`, if that is positive.
+    """
+    threshold = scale * float(brentq(lambda x: exceeds(law, p, x) - EXCEEDED, 1e-9, 1e9))
+    threshold = grid * (max(round(threshold / grid - 0.5), 0) + 0.5) if grid else threshold
+    claimed = exceeds(law, p, threshold / scale)
+    if grid and law.startswith("discrete") and scale <= DISCRETE * grid:
+        k, of = np.arange(1, 60 * DISCRETE), scale / grid
+        masses = np.exp(-k / of if law == LAPLACE else -(k**2) / (2 * of**2))
+        claimed = float(2 * masses[k > threshold / grid].sum() / (1 + 2 * masses.sum()))
+    counts = np.array([np.sum(np.abs(group) > threshold) for group in groups])
+    sizes = np.array([len(group) for group in groups])
+    upper = float(np.where(counts < sizes, beta.ppf(1 - ALARM / len(groups), counts + 1, sizes - counts), 1.0).min())
+    ends = [float(brentq(lambda x, mass=mass: exceeds(law, p, x) - mass, 0.0, 1e12)) for mass in (claimed, upper)]
+    found = ends[1] / ends[0]
+    above = "above" if found > 1 else "not above"
+    how = f"{sizes.max()} draws: the claimed scale is {above} its upper confidence limit (false alarms: {ALARM:g})"
+    return Attack(part, 1 / scale, 0.0, found / scale, 0.0, how, what="1/scale")
+
+
+def exceeds(law: str, p: int, x: float) -> float:
+    """Return the probability that one of p entries of noise of scale 1 exceeds x in size."""
+    if law == "matrix":  # p degrees of freedom
+        return float(2 * student.sf(x * math.sqrt(p), p))
+    if "aussian" in law:
+        return float(erfc(x / math.sqrt(2)))
+    if p == 1 or law == LAPLACE:
+        return math.exp(-x)
+    nodes, weights = mixture(p)
+    return float(weights @ erfc(x / 2 / nodes))
+
+
+@cache
+def mixture(p: int) -> tuple[Array, Array]:
+    """Return a rule for means over a normal law's deviation, over sqrt(2), for which its p entries have density exp(-||b||).
+
+    The deviation's square is twice a Gamma variable of shape (p + 1)/2.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return np.sqrt(gamma.ppf((nodes + 1) / 2, (p + 1) / 2)), weights / 2
+
+
+class Nothing:
+    """An engine without data: its minimiser is the linear term, its gradient 0, and K all of space.  It notes all steps."""
+
+    records, shift, pull = 0, 0.0, 0.0
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.seen: list[Array] = []
+
+    def minimise(self, *_: Any, linear: Array | None = None, **__: Any) -> Array:
+        return np.zeros(self.dim) if linear is None else linear
+
+    def loss_gradient(self, *_: Any) -> Array:
+        return np.zeros(self.dim)
+
+    clipped_gradient = loss_gradient
+
+    def clipped_slope(self, *_: Any) -> float:
+        return self.shift - self.pull
+
+    def public_gradient(self, theta: Array) -> Array:
+        return np.eye(1, self.dim)[0] * self.pull
+
+    def project(self, theta: Array) -> Array:
+        self.seen.append(theta)
+        return np.zeros(self.dim)
+
+
+class Silence:
+    """A generator whose noise is 0."""
+
+    bit_generator = None
+
+    def standard_normal(self, size: int) -> Array:
+        return np.zeros(size)
+
+
+def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Iterator[Attack]:
+    """Compare the noise of all that a release draws with the laws that its certificate claims."""
+    p, law, scale = certificate.noise_dimension, certificate.noise, certificate.noise_scale
+    if p:
+        vectors = noise_of(analysis, certificate, mechanism)
+        if law == "matrix":
+            rows, columns = shape_of(certificate)
+            image, freedom = best_structure(analysis).map.toarray(), int(certificate.settings["degrees_of_freedom"])
+            if np.linalg.matrix_rank(image) == rows * columns:
+                spread, own = scale * (freedom + columns) / 2, freedom - rows + 1
+                entries = vectors @ np.linalg.pinv(image).T
+                yield compared("noise as drawn", law, own, spread, [*entries.T])
+        else:
+            pooled = [vectors.ravel()] * (law == "gaussian")
+            yield compared("noise as drawn", law, p, scale, [*vectors.T, *pooled])
+    if isinstance(certificate, DescentCertificate) and "length_steps" in certificate.settings:
+        yield compared("length as drawn", "gaussian", 1, scale, [lengths(analysis, certificate)])
+    if certificate.cover is not None:
+        yield attack_residual(certificate.cover)
+    if certificate.whitening is not None:
+        groups = moments(certificate, certificate.whitening)
+        yield compared("whitening as drawn", "gaussian", 1, certificate.whitening.sigma, groups)
+    if certificate.clustering is not None:
+        yield from attack_rounds(certificate.clustering)
+
+
+def draws(numbers: int) -> int:
+    """Return how often to draw vectors of so many numbers."""
+    return (
+        int(np.clip(NUMBERS // numbers, FEWEST, DRAWS)) if numbers * FEWEST <= NUMBERS else max(NUMBERS // numbers, 1)
+    )
+
+
+def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Array:
+    """Return noise in the coordinates that the certificate counts, shape (m, p)."""
+    rng, dim, count = system_generator(), analysis.form.space.dim, draws(certificate.noise_dimension)
+    if isinstance(certificate, StatisticsCertificate):
+        sums, zeros = mechanism_of(certificate, analysis.form), np.zeros(certificate.noise_dimension)
+        return np.array([sums.perturbed(zeros, certificate, rng) for _ in range(count)])
+    found: list[Array] = []
+    one, unit = certificate, 1.0
+    if isinstance(certificate, DescentCertificate):
+        settings = {**certificate.settings, "steps": float(min(certificate.steps, count)), "momentum": 0.0}
+        settings.pop("length_steps", None)
+        one, unit = replace(certificate, settings=settings), certificate.step_size
+    while len(found) < count:
+        engine: Any = Nothing(dim)
+        answer = mechanism.run(analysis, one, engine, rng)
+        found.extend([answer] if certificate.minimises else engine.seen[1:])  # the first is the start
+    vectors = np.asarray(found[:count]) / unit
+    inside = certificate.noise != "matrix" and certificate.noise_dimension < dim
+    return np.asarray(vectors @ analysis.form.basis) if inside else vectors
+
+
+def lengths(analysis: Analysis, certificate: DescentCertificate) -> Array:
+    """Return the noise of slopes, shape (m,), from what it does to a length.
+
+    The public pull is so strong that it alone decides how far a slope moves the length, and nothing is cut off.
+    """
+    one = replace(certificate, settings={**certificate.settings, "length_steps": 1.0})
+    engine, theta = Nothing(analysis.form.space.dim), np.eye(1, analysis.form.space.dim)[0]
+    unit = clipped.slope_reach(analysis, one) / clipped.slope_bound(analysis, one)
+    engine.pull = FINE * unit * one.noise_scale
+
+    def reached(rng: Any) -> float:
+        return clipped.length(analysis, one, engine, theta, rng)
+
+    start, engine.shift = reached(Silence()), engine.pull / 4
+    middle, rng = reached(Silence()), system_generator()
+    moved = np.array([middle - reached(rng) for _ in range(DRAWS // 2)])
+    return np.asarray(moved * engine.shift / ((start - middle) * unit))
+
+
+def attack_residual(cover: IntegerNoise) -> Attack:
+    # No entry's law depends on how many there are, nor on what it hides.
+    many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
+    steps = perturb(np.zeros(many.dimension), many) / cover.step
+    return compared("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
+
+
+def moments(certificate: Certificate, noise: WhiteningNoise) -> list[Array]:
+    """Return noise of second moments' entries, all of one deviation: the diagonals', and the others'."""
+    d = max(noise.features, SIDE)
+    zeros, upper = np.zeros((d, d), dtype=np.int64), np.triu_indices(d, 1)
+    found = [Stages(certificate.privacy, noise, certificate).released(zeros, None) for _ in range(MATRICES)]
+    return [np.ravel([np.diag(one) for one in found]), np.ravel([one[upper] for one in found]) * math.sqrt(2)]
+
+
+def attack_rounds(noise: ClusteringNoise) -> Iterator[Attack]:
+    """Compare the noise of a clustering's sums with its law, and that of its counts: both are seen in centres."""
+    d, law, p = noise.features, "gaussian" if noise.noise == "gaussian" else "gamma", noise.features + 1
+    rounds = draws(d) // (noise.classes * noise.components) + 2
+    many = FINE * max(math.ceil(noise.deviation / noise.weight), 1.0)
+    # With many records and a fine grid centres show the sums; with a grid that no noise on sums gets over, the counts.
+    fine = replace(noise, rounds=rounds, step=noise.scale / many / FINE)
+    coarse = replace(noise, rounds=rounds, step=1e3 * noise.deviation, radius=1e3 * noise.deviation * 2.0**50)
+    for name, one, total in (("sums", fine, 0.0), ("counts", coarse, many * 2.0**45)):
+        seen: list[Array] = []
+
+        def statistics(centers: Array, total: float = total, seen: list[Array] = seen) -> tuple[Array, Array]:
+            seen.append(centers)
+            sums = np.full(centers.shape, total)
+            return sums, np.full(centers.shape[:2], many)
+
+        seen.append(NoisyKMeans().run(one, statistics, system_generator()))
+        centers = np.concatenate([found.reshape(-1, d) for found in seen[2:]])
+        if total:
+            entries, grid = np.rint(total / centers[:, :1] - many) * noise.weight, noise.weight
+        else:
+            entries, grid = centers * (many * one.step), 0.0
+        pooled = [entries.ravel()] * (law == "gaussian" and d > 1 and not total)
+        yield compared(f"clustering's {name} as drawn", law, p, noise.scale, [*entries.T, *pooled], grid)
