@@ -90,7 +90,7 @@ def log_det(loss: Loss, mu: Fraction) -> Fraction:
             for i, (w, line) in enumerate(zip(weights, loss.gram, strict=True))
         ]
         eliminated = pivots(sums)
-        found += [] if eliminated is None else [log(prod(eliminated, start=1 / prod(weights)))]
+        found += [] if eliminated is None else [log(prod(eliminated, start=1 / prod(weights, start=ONE)))]
     return min(found)
 
 
@@ -114,6 +114,7 @@ def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction
     for m, t, u in rows.tangents:
         if apart <= target:
             break
+        spend(20)
         outer = beta * scalar.lead / (2 * m) + piece.outer / (mu * (1 + u))
         left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
         points = Piece(piece.hull, outer, piece.spread / (mu * (1 + t)))
@@ -136,7 +137,6 @@ def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:
 
     Gradients are as long as s, eigenvalues as large as c, and one as c^3; of each stretch of angles, the largest of each counts.
     """
-    spend(STRETCHES)
     scale, steepest, floor, count = turn
     ratio, across, along = scale * steepest**2 / (floor * mu), *((count - 1, 1) if count <= most else (most, 0))
     found = ZERO

@@ -2,20 +2,21 @@
 
 import math
 from fractions import Fraction
-from functools import cache
 from math import isqrt
 
-from dpconvex.checker.reading import require, spend
+from dpconvex.checker.reading import effort, require, spend
 
 Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
 PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
 BITS, WIDE = 160, 256  # that are kept where numbers grow long, and where they are whole multiples of a unit
+LONGEST = 12_000  # bits of a number before the point
 
 
 def down(x: Fraction, bits: int = BITS) -> Fraction:
     """Return a number of few bits, at most x and near it."""
+    require(abs(x.numerator) >> LONGEST <= x.denominator, "a number is too large")
     shift = bits - abs(x.numerator).bit_length() + x.denominator.bit_length()
     if x.denominator.bit_length() <= bits or not x:
         return x
@@ -41,6 +42,7 @@ def plus(a: Range, b: Range) -> Range:
 
 def power(a: Range, exponent: int) -> Range:
     """Powers of one number: even ones are not negative."""
+    spend(exponent * effort(a) // 4)
     ends = sorted(end**exponent for end in a)
     return outward(ZERO if exponent % 2 == 0 and a[0] < 0 < a[1] else ends[0], ends[1])
 
@@ -53,9 +55,9 @@ def root(x: Fraction) -> Range:
     return Fraction(found, unit), Fraction(found + bool(found * found * x.denominator != x.numerator << shift), unit)
 
 
-@cache
 def exp(x: Fraction) -> Range:
     """Halve the exponent until a short series is enough, and square; in multiples of 2^-WIDE."""
+    spend(15)
     if x < 0:
         other = exp(min(-x, Fraction(4095)))
         return ZERO if x < -4095 else down(1 / other[1]), up(1 / other[0])
@@ -71,7 +73,6 @@ def exp(x: Fraction) -> Range:
     return outward(Fraction(low, 1 << WIDE), Fraction(high, 1 << WIDE))
 
 
-@cache
 def log(x: Fraction) -> Fraction:
     """Bound a logarithm from above: that of ``x exp(-y)``, where y is about log x, is at most that number less 1."""
     x = up(x)
@@ -103,7 +104,9 @@ def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
 
     All entries stay whole numbers, minors of the matrix times a common denominator (Bareiss 1968).
     """
-    scale = math.lcm(*(a.denominator for row in matrix for a in row))
+    denominators = {a.denominator for row in matrix for a in row}
+    spend(len(matrix) ** 2 + (sum(map(int.bit_length, denominators)) ** 2 >> 21))
+    scale = math.lcm(*denominators)
     rows = [[a.numerator * (scale // a.denominator) for a in row] for row in matrix]
     longest = max((abs(a).bit_length() for row in rows for a in row), default=0)
     spend(len(rows) ** 3 // 6 * (1 + len(rows) * longest // 5000))

@@ -12,13 +12,13 @@ from math import prod
 from typing import Any, TypeVar
 
 from dpconvex.checker.exact import ONE, ZERO, Range, power, times
-from dpconvex.checker.reading import MOST_NODES, indices, require, spend
+from dpconvex.checker.reading import MOST_NODES, effort, indices, require, spend
 from dpconvex.checker.table import OPERATIONS
 
 T = TypeVar("T")
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
-MOST_TERMS, MOST_ENTRIES, MOST_LENGTH, MOST_DEGREE = 300_000, 100_000, 20_000, 64
+MOST_TERMS, MOST_ENTRIES, MOST_LENGTH, MOST_DEGREE = 300_000, 100_000, 5_000, 64
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
 ENDS = {"lower": -1, "upper": 1}
 # Arguments of these have one shape; those are one number.
@@ -118,8 +118,8 @@ class Template:
                 terms = sum(map(len, node.entries))
                 require(terms <= MOST_TERMS, f"node {k}: {name} has too many terms")
                 spend(terms)
-                largest = max((abs(a.numerator) + a.denominator for e in node.entries for a in e.values()), default=0)
-                require(largest < 2**MOST_LENGTH, f"node {k}: {name} has too long numbers")
+                numbers = [part for e in node.entries for a in e.values() for part in (a.numerator, a.denominator)]
+                require(max(map(int.bit_length, numbers), default=0) < MOST_LENGTH, f"node {k}: too long numbers")
         return node
 
     def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:
@@ -190,28 +190,23 @@ def linear(
     return [add([multiply(one[i], two[j]) for i, j in group]) for group in groups]
 
 
-def longest(entry: Entry) -> int:
-    """Return how many times longer than usual a number of an entry takes to add or multiply; the first stands for all."""
-    first = next(iter(entry.values()), ZERO)
-    return 1 + (first.numerator.bit_length() + first.denominator.bit_length()) // 250
-
-
 def total(terms: Iterable[Entry]) -> Entry:
     found: Entry = {}
     for term in terms:
-        spend(len(term) * longest(term))
+        spend(effort(term.values()))
         for key, value in term.items():
             found[key] = found.get(key, ZERO) + value
     return {key: value for key, value in found.items() if value}
 
 
 def scaled(entry: Entry, factor: Fraction) -> Entry:
+    spend(effort(entry.values()))
     return {key: value * factor for key, value in entry.items()} if factor else {}
 
 
 def product(one: Entry, two: Entry) -> Entry:
     """Multiply entries of which at most one has parameters."""
-    spend(len(one) * len(two) * (longest(one) + longest(two)))
+    spend(len(one) * effort(two.values()) + len(two) * effort(one.values()))
     found: Entry = {}
     for (c, first), a in one.items():
         for (d, second), b in two.items():

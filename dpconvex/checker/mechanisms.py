@@ -2,7 +2,6 @@
 
 from collections import Counter
 from fractions import Fraction
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -29,10 +28,9 @@ def values(found: Claim, keys: str) -> list[Fraction]:
     return [found[key] for key in keys.split()]
 
 
-@cache
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
-    spend(400)
+    spend(60)
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
 
@@ -148,10 +146,9 @@ def moving(
     return total
 
 
-@cache
 def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
     """Bound what curvature adds to delta, for each deviation that a slope falls by: the S of docs/theory.md, section 7."""
-    spend(300)
+    spend(30)
     base = length**2 / 2 + curved - epsilon
     low = max(-base / length, ZERO)
     high = max((curved - base) / length, low)

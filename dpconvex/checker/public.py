@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
-from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, longest, number_of, scaled, total
-from dpconvex.checker.reading import Unreplayed, indices, require, spend
+from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, number_of, scaled, total
+from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import Rows, Vector, monomial_range
 
 # Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
@@ -112,7 +112,7 @@ def is_modulus(
         matrix[k][k] = (added - mu) * weight
     for entry, weight in squares(template, feasible, {(regularizer, True): Fraction(size)}):
         row = [(c, value) for (c, _), value in entry.items() if c >= 0]
-        spend(len(row) ** 2 * longest(entry))
+        spend(len(row) * effort(value for _, value in row))
         for c, a in row:
             first, by = matrix[c], weight * a
             for d, b in row:

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import cache, partial
 from typing import Any
 
 from dpconvex.checker.table import TABLES
 
-MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 500_000, 250_000
+MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 300_000, 250_000
 HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
@@ -29,7 +29,7 @@ class Unreplayed(Said):
 
 
 class Steps:
-    """How many steps are left: a hostile proof ends."""
+    """How many steps are left, of some 3 microseconds each: a hostile proof ends."""
 
     left = MOST_STEPS
 
@@ -38,6 +38,12 @@ def spend(count: int) -> None:
     Steps.left -= count
     if Steps.left < 0:
         raise Unreplayed("the rest of it, for it takes too many steps")
+
+
+def effort(values: Iterable[Fraction]) -> int:
+    """Return how many steps it takes to add or multiply each of some numbers once."""
+    lengths = (a.numerator.bit_length() + a.denominator.bit_length() for a in values)
+    return sum(1 + bits // 200 + (bits * bits >> 19) for bits in lengths)
 
 
 def require(holds: bool, step: str) -> None:

@@ -9,7 +9,7 @@ from math import comb, factorial, prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, outward, pivots, plus, power, root, times, up
 from dpconvex.checker.expansion import Entry, Monomial, Record, Template
-from dpconvex.checker.reading import require, spend
+from dpconvex.checker.reading import effort, require, spend
 
 Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
@@ -22,7 +22,7 @@ def vector(values: Mapping[int, Fraction]) -> Vector:
 
 
 def added(first: Vector, second: Vector, factor: Fraction = ONE) -> Vector:
-    spend(len(second))
+    spend(1 + len(first) // 2 + 2 * effort(value for _, value in second))
     found = dict(first)
     for key, value in second:
         found[key] = found.get(key, ZERO) + factor * value
@@ -30,6 +30,7 @@ def added(first: Vector, second: Vector, factor: Fraction = ONE) -> Vector:
 
 
 def multiple(v: Vector, factor: Fraction) -> Vector:
+    spend(effort(value for _, value in v))
     return tuple((key, value * factor) for key, value in v) if factor else ()
 
 
@@ -69,7 +70,7 @@ class Rows:
                 by_place[coordinate].append((g, monomial, value))
         products: dict[tuple[int, int], Block] = defaultdict(lambda: defaultdict(Fraction))
         for coordinate, terms_here in by_place.items():
-            spend(len(terms_here) ** 2)
+            spend(2 * len(terms_here) * effort(value for *_, value in terms_here))
             for (g, one, a), (h, two, b) in product(terms_here, terms_here):
                 products[g, h][one, two] += a * b / self.weights[coordinate]
         known: dict[tuple[tuple[Kind, Kind], tuple[tuple[tuple[Monomial, Monomial], Fraction], ...]], int] = {}
@@ -100,10 +101,10 @@ class Rows:
 
     def forms_of(self, u: Vector, v: Vector) -> dict[int, Fraction]:
         """Return the multiples of the forms that make up the inner product of two rows."""
-        sums, second = dict[int, Fraction](), dict(v)
+        sums, second, long = dict[int, Fraction](), dict(v), effort(value for _, value in v) // max(len(v), 1)
         for g, a in u:
             near = self.pairs[g] if len(self.pairs[g]) < len(v) else second
-            spend(1 + len(near))
+            spend(1 + len(near) * (long + effort([a])))
             for h in near:
                 for form, weight in self.pairs[g].get(h, ()) if h in second else ():
                     sums[form] = sums.get(form, ZERO) + a * second[h] * weight
@@ -112,7 +113,9 @@ class Rows:
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
         total, alike, others = (ZERO, ZERO), dict[Kind, Fraction](), list[tuple[Form, Fraction]]()
-        for k, value in self.forms_of(u, v).items():
+        sums = self.forms_of(u, v)
+        spend(5 * len(sums))
+        for k, value in sums.items():
             form = self.forms[k]
             if form.is_identity:
                 alike[form.kind] = alike.get(form.kind, ZERO) + value * form.factor
@@ -131,6 +134,7 @@ class Rows:
 
     def square(self, u: Vector) -> Fraction:
         """Bound ``||A_z' u||^2`` from above."""
+        spend(1 + len(u))
         if u not in self.squares:
             shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
             self.squares[u] = max(min(self.product(u, u)[1], shared), ZERO)
@@ -146,6 +150,7 @@ class Rows:
         found = [[ZERO] * len(vectors) for _ in side]
         parts = {(i, j): self.forms_of(vectors[i], vectors[j]) for i, j in product(side, side)}
         for k in {k for sums in parts.values() for k in sums}:
+            spend(2 * len(vectors) ** 2)
             low, high = self.forms[k].same
             whole = [[(parts[i, j].get(k, ZERO) + parts[j, i].get(k, ZERO)) / 2 for j in side] for i in side]
             if pivots(whole) is None:  # else multiples of it are in order
@@ -162,7 +167,7 @@ class Form:
     """
 
     def __init__(self, kind: Kind, other: Kind, block: Block, record: Record) -> None:
-        spend(4 * len(block))
+        spend(40 + 8 * len(block))
         self.kind, self.block = kind, block
         self.same, self.cross = (block_range(kind, other, block, record, same) for same in (True, False))
         values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}

@@ -13,7 +13,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, exp, log, outward, plus, power, root, times
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
-from dpconvex.checker.reading import Unreplayed, indices, require, spend
+from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple, vector
 
 Hull = tuple[Vector, ...]
@@ -71,7 +71,7 @@ class Scalar:
         return sums(self.hulls)
 
     def plus(self, other: Scalar) -> Scalar:
-        spend(len(self.hulls) // 8)
+        spend(4 + (len(self.hulls) + len(self.pieces)) // 8)
         first, second = (other, self) if self.is_affine else (self, other)
         pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
         if lead is not None and second.hulls:
@@ -91,6 +91,7 @@ class Scalar:
 
     def times(self, factor: Range) -> Scalar:
         low, high = factor
+        spend(5 + 2 * effort(self.value) + 2 * len(self.pieces))
         require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
         require(max(map(abs, factor)) < FAR, "a factor that nothing bounds")
         # What is unbounded stays so, whatever it is multiplied with.
@@ -114,6 +115,7 @@ class Scalar:
 
     def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> Scalar:
         """A convex function of one variable: gradients scale by its slope, its curvature adds a square."""
+        spend(5 + 2 * len(self.pieces))
         require(self.is_affine or slope[0] >= 0, "a curved term goes through a function that falls")
         pieces = [Piece(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
         lead = self.lead * slope[1] if self.lead and curvature and pieces and not pieces[0].outer else None
@@ -200,6 +202,7 @@ class Rules:
         for ((i, j), monomial), value in shapes[0].items():
             entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
         side = 1 + max(i for i, _ in entries)
+        spend(side**2)
         pairs = [(i, j) for i in range(side) for j in range(side)]  # those that are missing, too
         square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i, j in pairs)
         return bool(entries[0, 0]) and square and side <= rows and rank * side <= columns
@@ -218,16 +221,23 @@ class Rules:
             found = added(found, self.leaves.get((k, j), ()), factor)
         return found
 
-    def walk(self, k: int) -> list[Scalar]:
-        if k not in self.known:
+    def walk(self, root: int) -> list[Scalar]:
+        """Return what is known of an expression, after what it is made of."""
+        waiting, needed = [root], set[int]()
+        while waiting:
+            k = waiting.pop()
+            if k not in needed and k not in self.known:
+                needed.add(k)
+                waiting += [] if self.is_leaf(k) else self.template.nodes[k].args
+        for k in sorted(needed):
             node = self.template.nodes[k]
             entries = enumerate(node.entries or [])
             self.known[k] = [self.leaf(k, *item) for item in entries] if self.is_leaf(k) else self.apply(k, node)
             require(len(self.known[k]) == node.size, f"node {k}: {node.name} does not have its shape")
-        return self.known[k]
+        return self.known[root]
 
     def apply(self, k: int, node: Node) -> list[Scalar]:
-        args, options = [self.walk(a) for a in node.args], node.options
+        args, options = [self.known[a] for a in node.args], node.options
         spend(10 * sum(map(len, args)))
         if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
             groups = [[args[0][j] for j in indices(line, len(args[0]))] for line in options["groups"]]
@@ -253,12 +263,13 @@ class Rules:
 
 def record_range(entry: Entry, record: Record) -> Range:
     """Bound a polynomial of the record, term by term."""
-    spend(len(entry))
+    spend(10 * len(entry))
     terms = (times((value, value), monomial_range(monomial, record)) for (_, monomial), value in entry.items())
     return reduce(plus, terms, (ZERO, ZERO))
 
 
 def maximum(group: list[Scalar]) -> Scalar:
+    spend(sum(4 + len(s.pieces) for s in group))
     floor, top = max(s.value[0] for s in group), max(s.value[1] for s in group)
     alive = [s for s in group if s.value[1] > floor or s.value == (floor, floor)]
     if len(alive) == 1:
@@ -274,6 +285,7 @@ def maximum(group: list[Scalar]) -> Scalar:
 
 def log_sum_exp(group: list[Scalar]) -> Scalar:
     """Gradients are means of points under softmax weights, and Hessians their covariance."""
+    spend(sum(4 + 2 * len(s.pieces) for s in group))
     hull = tuple(dict.fromkeys(v for s in group for v in s.vertices))
     value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
     spread = (Piece(hull, ZERO, ONE),) if len(hull) > 1 else ()

@@ -35,7 +35,7 @@ def check_statistics(
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
     claimed, farthest = (claim["sensitivity"] / weight) ** 2, ZERO
     for y, other in product(labels, labels):
-        spend(1 + len(kinds))
+        spend(10 + 6 * sum(len(p[0]) for *_, p in kinds))
         pairs = ((y, y), (other, other), (y, other))
         three = [[scale * sum(map(mul, p[a], p[b]), ZERO) for *_, scale, p in kinds] for a, b in pairs]
         if adjacency == "add-remove" or most > 1:  # a person's further rows may stand alone
@@ -90,7 +90,7 @@ def highest(
     steps = [high - low if bent else ZERO for (low, high), bent in zip(ranges, curved, strict=True)]
     for _ in range(60):
         room = bend * max(steps, default=ZERO) ** 2 / 8
-        spend(len(points) * len(terms) * len(ranges))
+        spend(len(points) * len(terms) * (1 + len(ranges)))
         values = {
             point: sum((v * prod(x**e for x, e in zip(point, es, strict=True) if e) for v, es in terms), ZERO)
             for point in points
