@@ -131,6 +131,7 @@ def tune(chosen: argparse.Namespace) -> None:
     if "share" in further:
         raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
     out, data, options = prepared(chosen, declared, promise)
+    options["unit"] = None if promise.unit is None else declared.schema.units(chosen.data)
     found = dp.tune(candidates, data, promise, mechanism, **options, **further)
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")
@@ -198,7 +199,7 @@ def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[floa
 
 def evaluate(chosen: argparse.Namespace) -> None:
     release, declared = model_of(chosen)
-    known = release.spent or getattr(release.certificate, "privacy", dp.Privacy(1.0))
+    known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
     promise = replace(known, epsilon=chosen.epsilon, delta=0.0, adjacency=chosen.adjacency or known.adjacency)
     whose = None if promise.unit is None else declared.schema.units(chosen.data)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")

@@ -15,7 +15,7 @@ from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, requ
 from dpconvex.checker.rows import Rows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
-from dpconvex.checker.table import RUN, RUNS
+from dpconvex.checker.table import RUN, RUNS, SPLIT
 
 TRUSTED = (
     "what is proved about mechanisms (docs/theory.md, sections 4 to 11, 16 and 18, and docs/release.md, section 3)",
@@ -27,6 +27,7 @@ TRUSTED = (
 )
 
 WEIGHT = "weight_of_a_record"
+OTHER_PARTS = "every record is in one part of the data, and what other parts are for keeps the same guarantee"
 BEST_RUN = (
     "runs of other candidates keep what this one keeps, one record changes one mistake, and their number stays secret"
 )
@@ -99,7 +100,7 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
         f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many; sums of theirs are clipped"
     )
     own = (*TRUSTED[:-1], one, TRUSTED[-1].partition("; ")[2]) if unit else TRUSTED
-    trusted = (*own, *more, *((BEST_RUN,) if RUNS in settings else ()))
+    trusted = (*own, *more, *((BEST_RUN,) if RUNS in settings else ()), *((OTHER_PARTS,) if SPLIT in settings else ()))
     return Report(len(template.nodes) + len(losses), trusted, ())
 
 

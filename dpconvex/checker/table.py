@@ -7,8 +7,10 @@ Group = dict[str, str]
 
 LAWS, NUMBERS = '"gamma" | "gaussian" | "matrix"', "list of number"
 RUNS, RUN = "mean_number_of_runs", ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
+SPLIT = "parts_of_the_data"
 SEVERAL: tuple[Group, ...] = (
     {RUNS: "positive"},
+    {SPLIT: "count", "records_in_all_parts": "count"},
     dict(zip(RUN, ("number", "share", "positive", "positive", "probability"), strict=True)),
 )
 SETTINGS: dict[str, tuple[Group, ...]] = {

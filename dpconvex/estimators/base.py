@@ -6,7 +6,7 @@ makes features of a table, each record by itself, declares the problem for their
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, dataclass_transform
@@ -22,7 +22,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import is_real
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.estimators.options import explained, warn_of_more
+from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.language.privacy import Privacy
@@ -151,6 +151,10 @@ class Private(BaseEstimator):
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
         return verify(self.template(features), self.privacy(), size, **self._ways())
+
+    def candidate(self, features: int, varied: Collection[str] = ()) -> Template:
+        """Return the template that `dpconvex.tune` fits, or refuse options that are no part of it, and to vary such."""
+        return as_candidate(self, features, varied)
 
     def privacy(self) -> Privacy:
         """Return the guarantee of one fit."""

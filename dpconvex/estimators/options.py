@@ -1,13 +1,18 @@
 """Where habits of scikit-learn do not suit: options have other names here, and fits and scores have a price."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any
 
-from dpconvex.errors import warn
+from dpconvex.errors import DPConvexError, TemplateError, warn
+from dpconvex.language.template import Template
+from dpconvex.learners.problem_files import options as options_of
 
+GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
 LAMBDA = "`regularization`, the factor of half the squared weights beside the mean loss; about"
 OTHERS = {
     "C": f"{LAMBDA} 1 / (n C) for n records",
@@ -67,3 +72,32 @@ def scored(score: Callable[..., float]) -> Callable[..., float]:
         return score(self, *arguments, **options)
 
     return told
+
+
+def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Template:
+    """Return an estimator's template, or refuse options that are no part of it, those that are to be varied at any value."""
+    found, given, name = estimator.template(features), estimator.get_params(deep=False), type(estimator).__name__
+    record = found.record.fields
+    mapped = getattr(estimator, "encoder", None) is not None or getattr(record.get("x"), "shape", None) != (features,)
+    if mapped or set(record) != {"x", "y"}:
+        raise TemplateError(f"tune: {name} maps features first, or learns labels; pass a template for what it makes.")
+    known = options_of(estimator.problem) if estimator.problem else {}
+    for item in fields(estimator):
+        option, value = item.name, given[item.name]
+        if is_alike(value, item.default):
+            idle = option in varied and option not in known
+        else:
+            idle = False
+            with suppress(DPConvexError):  # without what a template needs there is none
+                other = type(estimator)(**{**given, option: item.default}).template(features)
+                idle = found is other or (found.source is not None and repr(found.source) == repr(other.source))
+        if idle:
+            where = "dp.Privacy(...)" if option in GUARANTEE else "tune(...), if it has that option"
+            raise TemplateError(f"tune: {option}={value!r} of {name} changes no template. Put it into {where}.")
+    return found
+
+
+def is_alike(value: Any, usual: Any) -> bool:
+    """Whether an option has its default value, be it a list in place of a tuple."""
+    one, other = (list(item) if isinstance(item, list | tuple) else item for item in (value, usual))
+    return value is usual or (type(one) is type(other) and repr(one) == repr(other))

@@ -88,6 +88,11 @@ class People:
             raise DomainError("there are other records than identifiers; nothing is released. Data must not change.")
         return batch if self.kept.all() else batch.chosen(self.kept)
 
+    def chosen(self, rows: NDArray[np.bool_]) -> "People":
+        """Return those of some of the records that were kept, with numbers of their own; `rows` has an entry for each."""
+        of = np.unique(self.of[rows], return_inverse=True)[1]
+        return People(frozen(of), frozen(np.ones(len(of), dtype=bool)), self.weighted)
+
     def check_together(self, data: Any) -> None:
         """Refuse partitions that a person's records are spread over, where their sums are clipped."""
         if not isinstance(data, Partitions | PartitionedBatch):

@@ -203,7 +203,7 @@ def planned(
     templates: Sequence[Template], privacy: Privacy, size: int, releases: int, method: Method, beside: Privacy | None
 ) -> Calibration:
     """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
-    check_privacy("calibrate", privacy)
+    check_privacy("calibrate", privacy, method.units)
     check_whole("calibrate", releases=releases)
     if not templates:
         raise TemplateError("calibrate: there is no template to fit.")
@@ -227,7 +227,7 @@ def largest(
     rest = exact(privacy.epsilon) - exact(0.0 if beside is None else beside.epsilon)
 
     def tried(epsilon: float) -> Calibration:
-        each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)
+        each = privacy.part(epsilon, floor(exact(privacy.delta) / count))
         proved = {template: method.prove(template, each, size) for template in dict.fromkeys(learners)}
         fits = tuple(proved[template] for template in learners)
         entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]

@@ -3,8 +3,9 @@
 Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from itertools import product
 from typing import Any
@@ -12,21 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.accounting.events import Event
 from dpconvex.core.arrays import quietly
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Box
 from dpconvex.core.runtime import in_order
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy, computable, left
-from dpconvex.language.record import table
+from dpconvex.language.record import counted, table
 from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.sweep import planned as shared
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.certificate_text import ONE_RUN, RUNS
+from dpconvex.mechanisms.certificate_text import ONE_RUN, PARTS, RECORDS, RUNS
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
 from dpconvex.mechanisms.recipe import Whitened
@@ -39,8 +41,10 @@ from dpconvex.release.verify import Method, Proved
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
 FIXED = "fixed before the data are read"
+PARTS_SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; docs/theory.md, section 8"
 COMPOSED = "composition of fits and choice; docs/theory.md, section 20"
 REPEATED = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
+ALONE = "Mistakes are counted one by one: a prediction depends on one record and the released parameters alone."
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,7 @@ def tune(
     seed: int | None = None,
     whitening: Whitened = None,
     workers: Any = None,
+    unit: ArrayLike | None = None,
 ) -> Tuning:
     """Fit several templates privately and choose one privately; the whole keeps one guarantee.
 
@@ -89,7 +94,8 @@ def tune(
     ----------
     candidates : mapping of str to Template, sequence of Template, or estimator
         Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
-        record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits.
+        record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits; its
+        options that say anything else are refused: pass them to `tune`.
     grid : mapping of str to sequence, optional
         For one estimator: values of its options, of which all combinations are candidates.
     privacy : Privacy
@@ -105,46 +111,62 @@ def tune(
         As for `solve`, with ``split=False`` as for `calibrate`; each fit whitens by a noisy second moment of its own.
     data, backend, size, clip, budget, seed, workers
         As for `sweep`.
+    unit
+        As for `solve`; a person's records stay together.
 
     Notes
     -----
     With m candidates there are m + 1 parts, and every record takes part in one fit or in the choice, so the whole costs what one
-    of them costs.  `tune_repeated` fits on all of the data, with about half of epsilon for each fit, however many candidates.
+    of them costs; nothing but its epsilon and delta is known, for a record may be in either.  `tune_repeated` fits on all of the
+    data, with about half of epsilon for each fit, however many candidates.
     """
-    check_privacy("tune", privacy)
+    check_privacy("tune", privacy, units=True)
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
-    method = Method(mechanism, None, whitening)
-    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers)
-    count, choice, plan = len(named) + 1, privacy, None
+    method = Method(mechanism, None, whitening, units=True)
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers, unit=unit)
+    count, choice, plan, part = len(named) + 1, privacy, None, None
     if split:
-        share = whole_share(call, count)
-        ways = [method.prove(template, privacy, share) for template in templates]
+        part, sizes = parted(call, count)
+        ways = [method.prove(template, privacy, share) for template, share in zip(templates, sizes, strict=False)]
     else:
-        choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
+        choice = privacy.part(CHOICE * privacy.epsilon)
         plan = shared(templates, privacy, call.size, 1, method, choice)
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
-    batch = call.record.validate(call.data, clip=clip, empty=True)
-    part = parts(batch.size, count, share, privacy.adjacency, call.source.rng) if split else None
+    batch = call.cut(call.record.validate(call.data, clip=clip, empty=True))
+    if part is not None and batch.size != len(part):
+        raise DomainError("the number of records changed; data must not change while they are fitted.")
 
-    def cut(k: int) -> Batch:
-        return batch if part is None else batch.chosen(part == k)
+    def of_part(k: int) -> tuple[Batch, dict[str, Any]]:
+        """Return the records of one part, or all of them, and whose they are."""
+        rows = np.ones(batch.size, dtype=bool) if part is None else part == k
+        mine = {} if call.people is None else {"people": call.people.chosen(rows)}
+        return batch if part is None else batch.chosen(rows), mine
 
-    tasks = (partial(call.run, way, cut(k), call.source.next()) for k, way in enumerate(ways))
-    releases, held_out = list(in_order(tasks, workers or 1, "fits")), cut(len(ways))
-    wrong = [Errors(call.record, item, features, label, privacy).total(held_out) for item in releases]
+    def fitted(k: int, source: NoiseSource) -> Release:
+        mine, whose = of_part(k)
+        return call.run(ways[k], mine, source, **whose)
+
+    tasks = (partial(fitted, k, call.source.next()) for k in range(len(ways)))
+    releases, (held_out, _) = list(in_order(tasks, workers or 1, "fits")), of_part(len(ways))
+    every = [Errors(call.record, item, features, label, privacy) for item in releases]
+    wrong = [Fraction(errors.total(held_out), errors.moved) for errors in every]
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
-    certificate = releases[best].certificate
+    certificate: Any = releases[best].certificate or ways[best].certificate
+    shares = {"fits": float(len(ways)), "records": float(call.size), "epsilon of the choice": choice.epsilon}
+    many, fixed, source, event = f"the best of {len(ways)} fits", FIXED, PARTS_SOURCE, None
+    settings = {PARTS: float(count), RECORDS: float(call.size)}
     if plan is not None:
-        shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon}
-        shares |= {"fits": float(len(ways)), "epsilon of all": plan.total.epsilon}
-        many, fixed = f"the best of {len(ways)} fits", f"{FIXED}; composed by the rule: {plan.total.rule}"
-        certificate = of_the_best(plan.certificates[best], privacy, many, len(ways), shares, fixed, COMPOSED)
-        certificate = replace(certificate, event=plan.event)
+        certificate, event, source = plan.certificates[best], plan.event, COMPOSED
+        shares |= {"epsilon of each fit": plan.each.epsilon, "epsilon of all": plan.total.epsilon}
+        fixed, settings = f"{FIXED}; composed by the rule: {plan.total.rule}", {RUNS: float(len(ways))}
+    else:
+        many += f" to parts of the data, one of {count} parts each,"
+    certificate = of_the_best(certificate, privacy, many, settings, shares, fixed, source, event)
     return outcome(call, names[best], releases[best], certificate)
 
 
@@ -166,6 +188,7 @@ def tune_repeated(
     seed: int | None = None,
     whitening: Whitened = None,
     workers: Any = None,
+    unit: ArrayLike | None = None,
 ) -> Tuning:
     """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one guarantee.
 
@@ -177,7 +200,7 @@ def tune_repeated(
         As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
     repetitions : Repetitions, optional
         The law of their number, by default logarithmic with mean 10; one or two times the number of candidates is sensible.
-    candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers
+    candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers, unit
         As for `tune`.
 
     Examples
@@ -189,14 +212,18 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    check_privacy("tune_repeated", privacy)
+    check_privacy("tune_repeated", privacy, units=True)
     law = repetitions if repetitions is not None else Repetitions()
     named = named_templates(candidates, grid, data, features, label)
     if not isinstance(law, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    method, templates = Method(mechanism, None, whitening), list(named.values())
-    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers)
-    plans = {name: planned(template, privacy, law, call.size, method) for name, template in named.items()}
+    method, templates = Method(mechanism, None, whitening, units=True), list(named.values())
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit)
+    scores = {name: Errors(call.record, trial(template), features, label, privacy) for name, template in named.items()}
+    plans = {
+        name: planned(template, privacy, law, call.size, method, scores[name].moved)
+        for name, template in zip(named, call.templates, strict=True)
+    }
     call.check(*(plan.fit for plan in plans.values()))
     for plan in plans.values():
         measurement(plan.score.noise, plan.score.scale)
@@ -207,13 +234,13 @@ def tune_repeated(
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
         release = call.run(plans[name].fit, batch, own)
-        wrong = Errors(call.record, release, features, label, privacy).total(batch)
+        wrong = replace(scores[name], release=release).total(call.cut(batch))
         return int(perturb(np.array([float(wrong)]), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
     # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
     score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
-    return outcome(call, name, release, plans[name].certificate, score)
+    return outcome(call, name, release, plans[name].certificate, round(score / scores[name].largest))
 
 
 def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
@@ -221,19 +248,29 @@ def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: 
     return Tuning(name, found, found.spent, mistakes)
 
 
-def whole_share(call: Fit, count: int) -> int:
-    """Return how many records each of so many parts has, or refuse to cut them."""
-    if call.size < count:
-        raise TemplateError(f"tune: {call.size} records cannot be split into {count} parts.")
-    return int(call.size // count)
+def parted(call: Fit, count: int) -> tuple[NDArray[Any], list[int]]:
+    """Assign each record to a part, that of its person, shape (n,); return for how many records each part's fit is, too.
+
+    Under replace-one neighbours differ in a person with as many records, since their number is public, so that the sizes of
+    parts have one law for both (docs/theory.md, section 8).
+    """
+    people, adjacency = call.people, call.privacy.adjacency
+    whose = np.arange(counted(call.data)) if people is None else people.of
+    many, size = int(whose.max(initial=-1)) + 1, call.size if call.protected else 0
+    if (size or many) < count:
+        raise TemplateError(f"tune: {size or many} records or people cannot be split into {count} parts.")
+    own = parts(many, count, many // count, adjacency, call.source.rng)
+    part = own[whose]
+    sizes = np.bincount(part if people is None or not people.weighted else own, minlength=count)
+    return part, [size // count] * count if call.protected else sizes.tolist()
 
 
 def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Generator) -> NDArray[Any]:
-    """Assign each record to a part, without looking at the records, shape (size,); under add-remove each by itself."""
+    """Assign each record, or person, to a part without looking at it, shape (size,); under add-remove each by itself."""
     small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
         return rng.integers(0, count, size=size).astype(small)
-    # Each fit is for a share of the records, as it was proved; what is left over takes part in the choice.
+    # What is left over takes part in the choice.
     return rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small))
 
 
@@ -246,40 +283,49 @@ class Plan:
     certificate: Certificate
 
 
-def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method) -> Plan:
+def planned(
+    template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method, moved: int = 1
+) -> Plan:
     with computable(privacy):
         # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
         each = repetitions.each(privacy)
-        score = laplace_count(repetitions.share * each.epsilon)
-        part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
-        fit = Method(mechanism, None, first).prove(template, part, size)
+        score = laplace_count(repetitions.share * each.epsilon, moved)
+        part = each.part(left(each.epsilon, score.epsilon), each.delta)
+        fit = replace(method, mechanism=mechanism, whitening=first).prove(template, part, size)
     shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     many = f"the best of {repetitions.mean:g} runs on average"
-    certificate = of_the_best(fit.certificate, privacy, many, repetitions.mean, law | shares, FIXED, REPEATED)
     known = dict(zip(ONE_RUN, (law["eta"], law["gamma"], part.epsilon, score.epsilon, part.delta), strict=True))
-    certificate = replace(certificate, settings={**certificate.settings, **known})
+    settings = {RUNS: float(repetitions.mean)} | known
+    certificate = of_the_best(fit.certificate, privacy, many, settings, law | shares, FIXED, REPEATED, None)
     assumed = (
         "Nobody learns how many runs there were, and they are independent.",
-        "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
-        "mistakes by at most one.",
         f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
     )
-    return Plan(fit, score, replace(certificate, event=None, assumptions=(*certificate.assumptions, *assumed)))
+    return Plan(fit, score, replace(certificate, assumptions=(*certificate.assumptions, *assumed)))
 
 
 def of_the_best(
-    fit: Certificate, privacy: Privacy, many: str, count: float, shares: dict[str, float], fixed: str, source: str
+    fit: Certificate,
+    privacy: Privacy,
+    many: str,
+    settings: dict[str, float],
+    shares: dict[str, float],
+    fixed: str,
+    source: str,
+    event: Event | None,
 ) -> Certificate:
+    """Return the certificate of a choice among fits, whose event is that of all of them and of the choice."""
     steps = Derivation("shares of the guarantee", "", shares, fixed), fit.derivation
     told = "These are the constants of one fit; the guarantee pays for all of them and for the choice."
-    return replace(
-        fit,
+    return fit.copied(
+        event=event,
         privacy=privacy,
-        mechanism=f"{many} of {fit.mechanism}",
-        settings={**fit.settings, RUNS: float(count)},
+        mechanism=f"{many} of {fit.mechanism}" if RUNS in settings else f"{many} by {fit.mechanism}",
+        settings={**fit.settings, **settings},
         derivation=Derivation(many, "", privacy.claims, source, steps),
+        assumptions=(*fit.assumptions, ALONE),
         advice=(*fit.advice, told),
     )
 
@@ -296,14 +342,12 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
         raise TemplateError(f"tune: pass several templates or estimators, or one estimator with a grid, as {example}.")
     found = candidates if several else varied(candidates, grid)
     given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
-    named = {name: declared(name, candidate, data, features) for name, candidate in given.items()}
+    named = {name: declared(name, candidate, data, features, grid or ()) for name, candidate in given.items()}
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")
     first, reference = next(iter(named.items()))
     for name, template in named.items():
-        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
-        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
-        errors = Errors(template.record, trial, features, label, Privacy(1.0))
+        errors = Errors(template.record, trial(template), features, label, Privacy(1.0))
         errors.check("tune", strict=False)
         if template.predict is None or not errors.counts:
             lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
@@ -311,6 +355,11 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
         if domains(template) != domains(reference):
             raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records.")
     return named
+
+
+def trial(template: Template) -> Release:
+    zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
+    return Release(zeros, not_private_because="of no data", predictor=template.predict)
 
 
 def varied(estimator: Any, grid: Any) -> dict[str, Any]:
@@ -325,22 +374,18 @@ def varied(estimator: Any, grid: Any) -> dict[str, Any]:
     return dict(zip(names, made, strict=True))
 
 
-def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
+def declared(name: str, candidate: Any, data: Any, features: str, varied: Collection[str]) -> Template:
+    """Return the template of a candidate: itself, or what an estimator fits to so many features."""
     if isinstance(candidate, Template):
         return candidate
-    build, width = getattr(candidate, "template", None), 0
+    build, width = getattr(candidate, "candidate", None), 0
     if callable(build) and isinstance(data, Partitions):
         width = data.width(features)
     elif callable(build) and isinstance(features, str) and features in data:
         width = sum(np.shape(data[features])[1:2])
     if not callable(build) or not width:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
-    if getattr(candidate, "whitening", None) not in (None, False):
-        raise TemplateError(f"tune: candidate {name!r} has an option whitening, which tune takes itself.")
-    template = build(width)
-    fields = template.record.continuous if isinstance(template, Template) else {}
-    if getattr(fields.get(features), "shape", None) != (width,):
-        raise TemplateError(f"tune: candidate {name!r} maps features first; do that yourself, and pass its template.")
+    template: Template = build(width, varied)
     return template
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -263,6 +263,10 @@ class Certificate(CertificateText):
             line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
             missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
         return missed if rates.ndim else float(missed)
+
+    def copied(self, *, event: Event | None, **changes: Any) -> Self:
+        """Return a copy with changes: say what the copy is for accounting, or None if only its guarantee is known."""
+        return replace(self, event=event, **changes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}

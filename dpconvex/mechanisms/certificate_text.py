@@ -17,6 +17,8 @@ Rows = Iterator[tuple[str, str, str]]
 RUNS = "mean_number_of_runs"
 # What else its proof asks for: the law of their number, and what one of them may cost.
 ONE_RUN = ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
+# And the best of fits to parts of the data: how many parts there are, and how many records in all of them.
+PARTS, RECORDS = "parts_of_the_data", "records_in_all_parts"
 COMPARED = (
     *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
@@ -181,10 +183,12 @@ class CertificateText(Printed):
         return Comparison(self, other)
 
     def lines(self: Any) -> Iterator[tuple[str, str]]:
+        n, parts = int(self.settings.get(RECORDS, self.size)), int(self.settings.get(PARTS, 0))
+        fitted = f", of which {self.size}, one of {parts} parts, are fitted" * (parts > 0)
         protected = (
-            f"(add-remove adjacency); the number of records is protected, and a nominal n = {self.size} stands for it"
+            f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
         )
-        unit = f"(substitution adjacency); the number of records, n = {self.size}, is public"
+        unit = f"(substitution adjacency); the number of records, n = {n}, is public{fitted}"
         yield "certificate", self.described
         yield "guarantee", guarantee(self.privacy, self.exceptions)
         whose = self.privacy.whose

@@ -34,19 +34,22 @@ def rate(epsilon: float, adjacency: str) -> float:
 
 
 def select(
-    mistakes: Sequence[int],
+    mistakes: Sequence[Fraction | int],
     epsilon: float,
     adjacency: str,
     rng: np.random.Generator | None = None,
     how: str = "permute-and-flip",
 ) -> int:
-    """Choose a candidate with few mistakes, epsilon-differentially privately; with a generator, for tests, not privately."""
+    """Choose a candidate with few mistakes, epsilon-differentially privately; with a generator, for tests, not privately.
+
+    Mistakes are in units of what one person, or record, moves them by at most.
+    """
     factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
     left = list(range(len(mistakes)))
     while True:  # a candidate with the fewest mistakes is accepted for sure
         place = below(len(left), rng)
         candidate = left[place]
-        if accepts(factor * int(mistakes[candidate] - fewest), rng):
+        if accepts(factor * Fraction(mistakes[candidate] - fewest), rng):
             return candidate
         if how == "permute-and-flip":
             del left[place]
@@ -119,12 +122,12 @@ class Repetitions:
         a, b = sorted((run.epsilon, log_inverse_gamma(self.mean, self.shape)))
         choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
         epsilon = run.epsilon + (1 + self.shape) * choice
-        return Privacy(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK), run.adjacency)
+        return run.part(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK))
 
     def each(self, whole: Privacy) -> Privacy:
         """Return what each run may cost for the best of all to keep a guarantee; rounded down."""
         low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, 60)
-        return Privacy(low, whole.delta / (self.mean * (1 + 2 * SLACK)), whole.adjacency)
+        return whole.part(low, whole.delta / (self.mean * (1 + 2 * SLACK)))
 
     def _invert(self, level: Decimal) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""
