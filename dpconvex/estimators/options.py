@@ -13,6 +13,7 @@ from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import options as options_of
 
 GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
+TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed", "whitening")
 LAMBDA = "`regularization`, the factor of half the squared weights beside the mean loss; about"
 OTHERS = {
     "C": f"{LAMBDA} 1 / (n C) for n records",
@@ -84,16 +85,17 @@ def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Temp
     known = options_of(estimator.problem) if estimator.problem else {}
     for item in fields(estimator):
         option, value = item.name, given[item.name]
-        if is_alike(value, item.default):
-            idle = option in varied and option not in known
-        else:
-            idle = False
-            with suppress(DPConvexError):  # without what a template needs there is none
-                other = type(estimator)(**{**given, option: item.default}).template(features)
-                idle = found is other or (found.source is not None and repr(found.source) == repr(other.source))
+        usual, idle = is_alike(value, item.default), False
+        if usual and (option not in varied or option in known):
+            continue
+        with suppress(DPConvexError):  # without what a template needs there is none
+            other = not value if usual and isinstance(value, bool) else item.default
+            made = type(estimator)(**{**given, option: other}).template(features)
+            idle = found is made or (found.source is not None and repr(found.source) == repr(made.source))
         if idle:
-            where = "dp.Privacy(...)" if option in GUARANTEE else "tune(...), if it has that option"
-            raise TemplateError(f"tune: {option}={value!r} of {name} changes no template. Put it into {where}.")
+            where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
+            which = f"which tune takes itself: {where}" if option in TAKEN else "which changes nothing that tune fits"
+            raise TemplateError(f"tune: {name} has an option {option}={value!r}, {which}. Leave it out.")
     return found
 
 

@@ -217,10 +217,11 @@ def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
         given = OTHERS[item.name]
         try:
             assert repr(kind(**{item.name: given}).candidate(4).source) != usual
-        except dp.TemplateError:
-            with pytest.raises(dp.TemplateError):  # nor varied at its usual value
-                kind().candidate(4, [item.name])
-    with pytest.raises(dp.TemplateError, match="changes no template"):
+        except dp.TemplateError as error:
+            if "Leave it out" in str(error):
+                with pytest.raises(dp.TemplateError):  # nor varied at its usual value
+                    kind().candidate(4, [item.name])
+    with pytest.raises(dp.TemplateError, match="takes itself"):
         kind(epsilon=2.0).candidate(4)
 
 
@@ -232,7 +233,7 @@ def test_options_of_an_estimator_that_are_for_the_call_cost_nothing(choose, name
     for value, values in ((given[name], [0.1]), (getattr(dp.LogisticRegression(), name), [0.1, 0.2])):
         model = dp.LogisticRegression(classes=(-1, 1), **({name: value} if value is given[name] else {}))
         varied = {"regularization": values} if value is given[name] else {name: [value]}
-        with pytest.raises(dp.TemplateError, match="changes no template"):
+        with pytest.raises(dp.TemplateError, match="takes itself"):
             choose(model, data(60), dp.Privacy(5.0), grid=varied, budget=budget)
     assert not budget.entries
 
