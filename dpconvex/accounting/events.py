@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from dpconvex.core.plain_data import built, is_real
+from dpconvex.core.plain_data import built, is_real, names_of
 from dpconvex.errors import TemplateError
 from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, chi_delta, gaussian_delta, swing, table
 
@@ -268,7 +268,7 @@ def event_of(values: Any, depth: int = 0) -> Event:
         raise TemplateError("its compositions are nested too deeply")
     cls = kinds[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
-    if set(given) != {item.name for item in fields(cls)} or [] in given.values():  # type: ignore[arg-type]
+    if set(given) != names_of(cls)[0] or [] in given.values():  # type: ignore[arg-type]
         raise TemplateError(f"an event of kind {kind!r} has other fields than {sorted(given)}, or one is empty")
     return cast(Event, built(cls, given, {Event: lambda part: event_of(part, depth + 1)}, f"an event of kind {kind!r}"))
 

@@ -186,29 +186,29 @@ class Basic:
     def price(self, item: Entry) -> tuple[Any, ...]:
         return exact(item.privacy.epsilon), exact(item.privacy.delta)
 
-    def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
-        """Whether so many spends are within the total; one that is only read has been accepted before."""
-        return min(self._left(entries)) >= 0
+    def plus(self, sums: tuple[Any, ...], *entries: Entry) -> tuple[Any, ...]:
+        """Return the sums of prices, with those of further entries, in their order."""
+        return tuple(map(sum, zip(*map(self.price, entries), strict=True), sums)) if entries else sums
 
-    def spent(self, entries: Sequence[Entry]) -> Amount:
+    def fits(self, sums: tuple[Any, ...], reading: bool = False) -> bool:
+        """Whether sums of prices are within the total; what is only read has been accepted before."""
+        return min(self._left(sums)) >= 0
+
+    def spent(self, sums: tuple[Any, ...]) -> Amount:
         """Return the total of the spends, rounded up."""
-        return Amount(*map(float, self.sums(entries)))
+        return Amount(*map(float, sums))
 
-    def left(self, entries: Sequence[Entry]) -> Amount:
+    def left(self, sums: tuple[Any, ...]) -> Amount:
         """Return what is left, rounded down."""
-        return Amount(*map(floor, self._left(entries)))
+        return Amount(*map(floor, self._left(sums)))
 
-    def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-        epsilon, delta = self.sums(entries)
+    def _left(self, sums: tuple[Any, ...]) -> tuple[Fraction, Fraction]:
+        epsilon, delta = sums
         return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
 
-    def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
+    def refusal(self, sums: tuple[Any, ...], item: Entry) -> str:
         """Say more about why one more spend does not fit, if there is more to say."""
         return ""
-
-    def sums(self, entries: Sequence[Entry]) -> tuple[Any, ...]:
-        """Return the sums of all prices."""
-        return tuple(map(sum, zip(self.nothing, *map(self.price, entries), strict=True)))
 
 
 class Additive(Basic):
@@ -232,27 +232,27 @@ class Additive(Basic):
         raise NotImplementedError
 
     def price(self, item: Entry) -> tuple[Any, ...]:
-        return *self.cost(item.known), math.fsum(count * p for p, count in tails(item.known))
+        return priced(self, item.known)
 
-    def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
-        cost, lost = self._lost(self.sums(entries))
+    def fits(self, sums: tuple[Any, ...], reading: bool = False) -> bool:
+        cost, lost = self._lost(sums)
         room = 1 - GUARD * (0.9 if reading else 1.0)
         return cost <= self.limit * room and lost <= self.share * room
 
-    def spent(self, entries: Sequence[Entry]) -> Amount:
-        return Amount(self.epsilon(self.sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
+    def spent(self, sums: tuple[Any, ...]) -> Amount:
+        return Amount(self.epsilon(sums[0]), self.total.delta) if any(sums) else Amount(0.0, 0.0)
 
-    def left(self, entries: Sequence[Entry]) -> Amount:
+    def left(self, sums: tuple[Any, ...]) -> Amount:
         """The guarantee of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
-        cost, lost = self._lost(self.sums(entries))
+        cost, lost = self._lost(sums)
         cost = self.limit * (1 - GUARD) - cost
         if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):
             return Amount(0.0, 0.0)
         return Amount(self.epsilon(cost), self.total.delta)
 
-    def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
+    def refusal(self, sums: tuple[Any, ...], item: Entry) -> str:
         cost, more = self._lost(self.price(item))
-        left = max(self.share - self._lost(self.sums(entries))[1], 0.0)
+        left = max(self.share - self._lost(sums)[1], 0.0)
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
         why = f"it loses delta = {more:.3g} beside, of {left:.3g} that is left"
         return f"{said}; {why}, where a truncation failure counts 1 + exp(epsilon of the total) times"
@@ -260,6 +260,11 @@ class Additive(Basic):
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums
         return cost, lost + tails_delta(beyond, self.total.epsilon)
+
+
+@lru_cache(maxsize=4096)
+def priced(rule: Additive, event: Event) -> tuple[float, float, float]:
+    return *rule.cost(event), math.fsum(count * p for p, count in tails(event))
 
 
 class Gauss(Additive):
@@ -295,7 +300,8 @@ class Renyi(Additive):
             raise TemplateError(f"Budget: Rényi accounting of order {self.order:g} cannot keep {self.total}.")
 
     def cost(self, event: Event) -> tuple[float, float]:
-        return event.renyi(self.order)
+        divergence, lost = event.renyi(self.order)
+        return float(divergence), lost
 
     def epsilon(self, cost: float) -> float:
         return max(cost + converted(self.order, self.delta), 0.0)

@@ -38,14 +38,16 @@ def check_whole(owner: str, least: int = 1, optional: bool = False, /, **values:
 
 def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
     """Return what a type hint asks for, or raise `TemplateError`; `readers` read types that have a form of their own."""
+    if kind is Any or (type(value) is kind and kind in (bool, int, str)):
+        return value
+    if readers and kind in readers:
+        return readers[kind](value)
+    (origin, arguments), name = parts_of(kind), where or "it"
 
     def part(one: Any, item: Any, place: object) -> Any:
         return built(one, item, readers, f"{where}{place}".lstrip("."))
 
-    if readers and kind in readers:
-        return readers[kind](value)
-    origin, arguments, name = get_origin(kind), get_args(kind), where or "it"
-    if kind is Any or (value is None and NoneType in arguments):
+    if value is None and NoneType in arguments:
         return value
     if origin in (Union, UnionType):
         *others, last = (one for one in arguments if one is not NoneType)
@@ -55,10 +57,10 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
         return part(last, value, "")
     if is_dataclass(kind):
         cls: Any = kind
-        needed = {item.name for item in fields(cls) if item.default is MISSING and item.default_factory is MISSING}
+        known, needed = names_of(cls)
         if not isinstance(value, Mapping):
             raise TemplateError(f"{name} must hold the fields of a {cls.__name__}, not {value!r:.60}")
-        if not needed <= set(value) <= {item.name for item in fields(cls)}:
+        if not needed <= set(value) <= known:
             raise TemplateError(f"{name} has other fields than a {cls.__name__}: {sorted(map(str, value))}")
         hints = hints_of(cls)
         return cls(**{key: part(hints[key], item, f".{key}") for key, item in value.items()})
@@ -75,9 +77,19 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
     fits = type(number) is float or (type(number) is int and abs(number) < 2**1023)
     if kind is float and fits and not math.isnan(number):
         return float(number)
-    if kind in (bool, str) and type(value) is kind:
-        return value
     raise TemplateError(f"{name} must be {getattr(kind, '__name__', kind)}, not {value!r:.60}")
 
 
 hints_of = lru_cache(get_type_hints)
+
+
+@lru_cache
+def parts_of(kind: Any) -> tuple[Any, Any]:
+    return get_origin(kind), get_args(kind)
+
+
+@lru_cache
+def names_of(cls: Any) -> tuple[set[str], set[str]]:
+    """Return the names of all fields of a dataclass, and of those without a default."""
+    needed = {item.name for item in fields(cls) if item.default is MISSING and item.default_factory is MISSING}
+    return {item.name for item in fields(cls)}, needed

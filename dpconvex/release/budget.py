@@ -21,6 +21,7 @@ from dpconvex.release import ledger
 from dpconvex.release.places import replaceable
 
 VERSION = 1
+AS_IT_IS: Any = dict.fromkeys((Privacy, Event), lambda made: made)
 ORIGIN = ("time", "user", "host", "dataset")
 
 
@@ -78,10 +79,11 @@ class Budget:
         self._asked = accounting
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else replaceable(path).absolute()
-        if not self._rule.left(()).epsilon and not (self.path and self.path.exists()):
+        if not self._rule.left(self._rule.nothing).epsilon and not (self.path and self.path.exists()):
             why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
             raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
+        self._sums = self._rule.nothing  # of the prices of these
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
@@ -96,8 +98,8 @@ class Budget:
     def open(cls, path: str | os.PathLike[str], dataset: str = "") -> Self:
         """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
         file = replaceable(path).absolute()
-        with ledger.locked(file) as descriptor:
-            rule, _ = parsed(ledger.read(descriptor), file)
+        with ledger.locked(file, writing=False) as descriptor:
+            rule = rule_in(ledger.lines_of(ledger.read(descriptor), file)[0], file)
         return cls(rule.total, file, dataset=dataset)
 
     @staticmethod
@@ -109,14 +111,18 @@ class Budget:
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
-            parsed(whole + end, file)
+            first, *lines = ledger.lines_of(whole + end, file)
+            spends_in(lines, rule_in(first, file), file)
             return ledger.mend(descriptor, file)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """What was spent so far, in order."""
+        return self._now()[0]
+
+    def _now(self) -> tuple[tuple[Entry, ...], tuple[Any, ...]]:
         with self._alone(), self._opened():
-            return tuple(self._seen)
+            return tuple(self._seen), self._sums
 
     @property
     def accounting(self) -> str:
@@ -126,12 +132,12 @@ class Budget:
     @property
     def spent(self) -> Amount:
         """The total of the spends; the sum of their guarantees under basic accounting, else epsilon at the ledger's delta."""
-        return self._rule.spent(self.entries)
+        return self._rule.spent(self._now()[1])
 
     @property
     def remaining(self) -> Amount:
         """What is left, rounded down, so that all of it can be spent; by events, the largest Gaussian release that fits."""
-        return self._rule.left(self.entries)
+        return self._rule.left(self._now()[1])
 
     def totals(self) -> list[Total]:
         """Return the non-adaptive composition of all spends at the ledger's delta, by every accountant; the smallest first."""
@@ -173,19 +179,21 @@ class Budget:
         fields |= {name: getattr(item, name) for name in ORIGIN}
         line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
         with self._alone():
-            with self._opened() as descriptor:
-                if not self._rule.fits([*self._seen, item]):
+            with self._opened(writing=True) as descriptor:
+                sums = self._rule.plus(self._sums, item)
+                if not self._rule.fits(sums):
                     raise self._exceeded(item)
                 if descriptor is not None and self.path is not None:
                     ledger.append(descriptor, line, self.path)
             self._content += line  # of a file that nobody replaced meanwhile
             self._seen.append(item)
+            self._sums = sums
 
     def _exceeded(self, item: Entry) -> BudgetExceeded:
-        asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._seen)
+        asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._sums)
         none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
         said = f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}"
-        why = self._rule.refusal(self._seen, item)
+        why = self._rule.refusal(self._sums, item)
         return BudgetExceeded(f"{said}, {sum_text(left)}{none} is left{why}. Nothing was spent.")
 
     def _alone(self) -> threading.Lock:
@@ -211,8 +219,8 @@ class Budget:
         return f"Budget({self.privacy}{where})"
 
     def _repr_html_(self) -> str:
-        found = self.entries
-        spent, left = self._rule.spent(found), self._rule.left(found)
+        found, sums = self._now()
+        spent, left = self._rule.spent(sums), self._rule.left(sums)
         rows = [(e.named, text(e.privacy.epsilon), text(e.privacy.delta), str(e.event or "")) for e in found]
         rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
         part = spent.epsilon / self.privacy.epsilon
@@ -221,38 +229,45 @@ class Budget:
         return f"{head}<p>{bar(part)} {100 * part:.0f} % spent</p>{table}"
 
     def __str__(self) -> str:
-        found = self.entries
+        found, sums = self._now()
         lines = [
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
-            f"  spent  {sum_text(self._rule.spent(found))}, in {len(found)} spend{'s' * (len(found) != 1)}",
-            f"  left   {sum_text(self._rule.left(found))}",
+            f"  spent  {sum_text(self._rule.spent(sums))}, in {len(found)} spend{'s' * (len(found) != 1)}",
+            f"  left   {sum_text(self._rule.left(sums))}",
             *(f"  - {item.named}: {item.privacy}{f'; {item.event}' if item.event else ''}" for item in found),
         ]
         return "\n".join(lines)
 
     @contextmanager
-    def _opened(self) -> Iterator[int | None]:
-        """Hold the file alone, if there is one, and read it, unless it is what was read before."""
+    def _opened(self, writing: bool = False) -> Iterator[int | None]:
+        """Hold the file, if there is one, and read what was appended since; if more has changed, all of it."""
         if self.path is None:
             yield None
             return
-        with ledger.locked(self.path) as descriptor:
+        with ledger.locked(self.path, writing) as descriptor:
             content = ledger.read(descriptor)
             if not content or content != self._content:
                 self._take(content, self.path)
             yield descriptor
 
     def _take(self, content: bytes, path: Path) -> None:
-        rule, entries = parsed(content, path)
+        grown = bool(self._content) and content.startswith(self._content)
+        lines = ledger.lines_of(content, path, len(self._content) if grown else 0)
+        rule, seen, sums = self._rule, self._seen, self._sums
+        if not grown:
+            rule, seen = rule_in(lines.pop(0), path), []
+            sums = rule.nothing
         if rule.total != self.privacy:
             other = f"this ledger's total is {rule.total}, not {self.privacy}"
             raise TemplateError(f"{path}: {other}. Open it with Budget.open(path), or make another file.")
         if self._asked not in (None, rule.name):
             other = f"this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed"
             raise TemplateError(f"{path}: {other}: leave it out, or make another ledger for other people.")
-        if entries[: len(self._seen)] != self._seen:
+        entries, sums = spends_in(lines, rule, path, len(seen), sums)
+        seen = [*seen, *entries]
+        if not grown and seen[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{path}: spends that were in this ledger are gone; restore the file.")
-        self._rule, self._seen, self._content = rule, entries, content
+        self._rule, self._seen, self._sums, self._content = rule, seen, sums, content
 
 
 def origin() -> dict[str, str]:
@@ -274,26 +289,36 @@ def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def parsed(content: bytes, path: Path) -> tuple[Basic, list[Entry]]:
-    """Return what a ledger says: its rule, with the total, and the spends, which must be within it."""
-    entries: list[Entry] = []
-    first, *lines = ledger.lines_of(content, path)
+def rule_in(line: bytes, path: Path) -> Basic:
+    """Return what the first line of a ledger says: its rule, with the total."""
     try:
-        head = built(dict[str, Any], ledger.decoded(first))
+        head = built(dict[str, Any], ledger.decoded(line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
         if (kind, version, type(version)) != ("dpconvex", VERSION, int):
             raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
-        rule = rule_of(head.pop("accounting", Basic.name), Privacy.from_dict(head))
+        return rule_of(head.pop("accounting", Basic.name), Privacy.from_dict(head))
     except ValueError as error:
         raise DPConvexError(f"{path}, line 1: not the ledger of a privacy budget ({error}).") from error
-    for position, line in enumerate(lines, start=2):
+
+
+def spends_in(
+    lines: list[bytes], rule: Basic, path: Path, before: int = 0, sums: tuple[Any, ...] = ()
+) -> tuple[list[Entry], tuple[Any, ...]]:
+    """Return the spends of further lines, and what all cost with those before, which must be within the total."""
+    entries: list[Entry] = []
+    total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
+    for position, line in enumerate(lines, start=before + 2):
         try:
             spend = built(dict[str, Any], ledger.decoded(line))
-            promise = {name: spend.pop(name, None) for name in ("epsilon", "delta")}
-            fields = {**spend, "privacy": {**rule.total.to_dict(), **promise}}
-            entries.append(built(Entry, fields, {Event: event_of}))
+            cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
+            if (text_of := repr(cost)) not in made:
+                event = cost.pop("event")
+                made[text_of] = built(Privacy, {**total, **cost}), None if event is None else event_of(event)
+            known = dict(zip(("privacy", "event"), made[text_of], strict=True))
+            entries.append(built(Entry, spend | known, AS_IT_IS))
         except ValueError as error:
             raise DPConvexError(f"{path}, line {position}: not a spend: a label and a guarantee ({error}).") from error
-    if not rule.fits(entries, reading=True):
+    sums = rule.plus(sums or rule.nothing, *entries)
+    if not rule.fits(sums, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
-    return rule, entries
+    return entries, sums

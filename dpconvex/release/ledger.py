@@ -19,19 +19,35 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields).encode("ascii") + b"\n"
 
 
+REMEDIES = {
+    errno.ENOENT: "restore it, or state a total (--budget 3) to make a new one in a folder that exists",
+    errno.ELOOP: "its links lead in a circle; name a file",
+    errno.EACCES: "let your user read and write it (chmod u+rw), and its folder if it is new",
+    errno.EROFS: "keep it on a disk that can be written",
+    errno.ENOSPC: "make room on the disk",
+}
+
+
+def failed(path: Path, what: str, error: OSError) -> DPConvexError:
+    """Return what to raise for a ledger that the system refuses, with a remedy."""
+    broken = path.is_symlink() and not path.exists() and error.errno != errno.ELOOP
+    remedy = "it is a link to no file; remove it, or restore that file" if broken else REMEDIES.get(error.errno or 0)
+    return DPConvexError(f"{path}: the ledger cannot be {what} ({error.strerror}); {remedy or 'name another file'}.")
+
+
 def create(path: Path, first: bytes) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
     try:
-        if not path.exists():
+        if not (path.exists() or path.is_symlink()):
             with suppress(FileExistsError):  # another process was first
                 write_whole(path, first, over=False)
     except OSError as error:
-        raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
+        raise failed(path, "made", error) from error
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[int]:
-    """Open an existing ledger for one process, and one thread of it, alone; yields the file descriptor.
+def locked(path: Path, writing: bool = True) -> Iterator[int]:
+    """Open an existing ledger for one process, and one thread of it, alone, or to read it; yields the file descriptor.
 
     A ledger that is not there is an error: a new one would forget what it held.  Whoever waited for the lock on a file that was
     replaced meanwhile begins anew.
@@ -40,19 +56,15 @@ def locked(path: Path) -> Iterator[int]:
         import fcntl
     except ImportError as error:
         raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
+    mode, lock = (os.O_RDWR | os.O_APPEND, fcntl.LOCK_EX) if writing else (os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH)
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+            descriptor = os.open(path, mode)
         except OSError as error:
-            remedy = (
-                "; restore it, or state a total (--budget 3) to make a new one"
-                if isinstance(error, FileNotFoundError)
-                else ""
-            )
-            raise DPConvexError(f"{path}: the ledger cannot be opened ({error.strerror}){remedy}.") from error
+            raise failed(path, "opened" if writing else "read", error) from error
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                fcntl.flock(descriptor, lock)
             except OSError as error:
                 why = f"the ledger cannot be locked ({error.strerror})"
                 raise DPConvexError(f"{path}: {why}; keep it on a disk of this machine.") from error
@@ -109,22 +121,21 @@ def mend(descriptor: int, path: Path) -> str:
 
 
 def read(descriptor: int) -> bytes:
-    content = b""
-    while part := os.pread(descriptor, 2**30, len(content)):
+    content = bytearray()
+    while part := os.pread(descriptor, 2**20, len(content)):
         content += part
-    return content
+    return bytes(content)
 
 
-def lines_of(content: bytes, path: Path) -> list[bytes]:
-    """Return the lines of a ledger, all of which must be whole."""
-    *lines, tail = content.split(b"\n")
-    if not lines:
+def lines_of(content: bytes, path: Path, start: int = 0) -> list[bytes]:
+    """Return the lines of a ledger from a place on, all of which must be whole."""
+    if b"\n" not in content:
         raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
-    if tail:
+    if not content.endswith(b"\n"):
         why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
         remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
         raise DPConvexError(f"{path}: {why}, {remedy}.")
-    return lines
+    return content[start:].split(b"\n")[:-1]
 
 
 def decoded(line: bytes) -> Any:

@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -165,6 +166,7 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
         (HEADER + SPEND.replace('"a"', "3"), "line 2.*label"),
         (HEADER + SPEND.replace("label", "name"), "line 2.*label"),
         (HEADER + SPEND.replace("}", ', "event": {"kind": "magic"}}'), "line 2: not a spend"),
+        (HEADER + SPEND.replace("}", ', "event": {}}'), "line 2: not a spend"),
         (HEADER + SPEND * 3, "exceed"),
         (HEADER + SPEND.replace("0.0}", "0.1}"), "exceed"),
     ],
@@ -373,3 +375,97 @@ def test_lines_without_an_origin_are_read_and_a_ledger_without_room_opens(path):
     roomless = HEADER.replace('"delta": 0.0', '"delta": 1e-06, "accounting": "gaussian"')
     path.write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 100.0', roomless), encoding="utf-8")
     assert Budget.open(path).remaining == Amount(0.0, 0.0)
+
+
+def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(path):
+    """With 20,000 lines a spend after another's takes a fraction of what opening takes; a change before the end is refused."""
+    Budget(Privacy(1), path)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(SPEND.replace("0.5", f"1e-0{5 + k % 4}").replace('"a"', f'"{k}"') for k in range(20_000))
+    begun = time.process_time()
+    budget, other = Budget.open(path), Budget.open(path)
+    opened, begun = time.process_time() - begun, time.process_time()
+    for _ in range(5):
+        other.spend(Privacy(1e-3), "other")
+        budget.spend(Privacy(1e-3), "own")
+    assert time.process_time() - begun < opened
+    assert budget.entries == other.entries == Budget.open(path).entries
+    assert budget.spent == Budget.open(path).spent == other.spent
+    for before, after in ((b"1e-05", b"1e-06"), (b'"epsilon": 1.0', b'"epsilon": 2.0'), (b'"5"', b'"6"')):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(before, after, 1) + SPEND.replace("0.5", "0.001").encode())
+        with pytest.raises(DPConvexError, match=r"gone; restore|total is"):
+            budget.spend(Privacy(1e-3), "on a ledger that was changed")
+        path.write_bytes(content)
+    path.write_bytes(content + SPEND.encode() + b"torn")
+    with pytest.raises(DPConvexError, match="torn"):
+        budget.spend(Privacy(1e-3), "on a torn line")
+    path.write_bytes(content + SPEND.encode() + SPEND.encode())
+    with pytest.raises(DPConvexError, match="exceed"):
+        budget.spend(Privacy(1e-3), "on a ledger that is overspent")
+    path.write_bytes(content + SPEND.replace("0.5", "true").encode())
+    with pytest.raises(DPConvexError, match=r"line 20012.*epsilon"):
+        budget.spend(Privacy(1e-3), "on a line that is none")
+
+
+def test_hundreds_of_spends_by_renyi_divergences_take_no_time_each():
+    budget, begun = Budget(Privacy(5, 1e-5), accounting="renyi"), time.process_time()
+    for number in range(400):
+        budget.spend(Privacy(1e-3 + 1e-9 * number), "x")
+    assert time.process_time() - begun < 3
+    assert "np." not in repr((budget.spent, budget.remaining, budget.totals()))
+
+
+LITTLE_MEMORY = """
+import resource, sys
+from dpconvex import Budget
+
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**26,) * 2)
+print(len(Budget.open(sys.argv[1]).entries))
+"""
+
+
+def test_a_short_ledger_is_read_in_little_memory(path):
+    path.write_text(HEADER + SPEND, encoding="utf-8")
+    assert program(LITTLE_MEMORY, path) == [1]
+
+
+def test_a_ledger_that_cannot_be_used_is_refused_with_a_remedy(path):
+    lost, circle = path.with_name("lost"), path.with_name("circle")
+    lost.symlink_to("nowhere")
+    circle.symlink_to(circle)
+    for file, remedy in (
+        (lost, "a link to no file; remove it"),
+        (circle, "links lead in a circle; name a file"),
+        (path / "ledger", "folder that exists"),
+        (Path("/dev/null/ledger"), "name another file"),
+    ):
+        for use in (lambda file=file: Budget(Privacy(1), file), lambda file=file: Budget.open(file)):
+            with pytest.raises(DPConvexError, match=f"{file}: the ledger cannot be .*{remedy}"):
+                use()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_ledger_that_may_only_be_read_is_read_and_never_charged():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "ledger")
+        Budget(Privacy(1), path).spend(Privacy(0.25), "a")
+        path.chmod(0o444)
+        Path(folder).chmod(0o755)
+
+        def as_nobody(action):
+            return in_a_fork(lambda: [os.setuid(65534), action()])
+
+        def read():
+            assert Budget.open(path).spent.epsilon == 0.25
+            assert Budget(Privacy(1), path).entries[0].label == "a"
+            assert "a (" in str(Budget.open(path))
+
+        assert as_nobody(read) == ""
+        assert "chmod u+rw" in as_nobody(lambda: Budget.open(path).spend(Privacy(0.25), "b"))
+        assert "chmod u+rw" in as_nobody(lambda: Budget(Privacy(1), path.with_name("new")))
+        path.chmod(0)
+        assert "chmod u+rw" in as_nobody(lambda: Budget.open(path))
+        assert len(Budget.open(path).entries) == 1
