@@ -23,7 +23,7 @@ from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record, in_one_place
-from dpconvex.language.tables import is_missing
+from dpconvex.language.tables import is_missing, value_of
 from dpconvex.language.template import Template
 from dpconvex.language.validation import label_entries
 
@@ -52,6 +52,8 @@ class People:
         entries = label_entries("unit", given)
         if any(map(is_missing, entries)):
             raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
+        # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
+        entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]
         others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
         if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
             raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
@@ -65,6 +67,9 @@ class People:
         ]
         known: dict[Any, int] = {}
         of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
+        if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
+            why = "some identifiers differ as texts, and are one number or time, as '7' and '07' are"
+            raise DomainError(f"unit: {why}; nothing was spent. Spell each {unit} in one way.")
         keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
         order = np.lexsort((keys, of))
         counts = np.bincount(of, minlength=len(known))

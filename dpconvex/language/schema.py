@@ -186,7 +186,7 @@ class Schema:
         """Return the column that says whose each record of a table is, for ``unit=`` of a fit."""
         if self.privacy_unit is None:
             raise TemplateError("this schema declares no privacy_unit.")
-        return table_of(data).columns([self.privacy_unit])[self.privacy_unit]
+        return table_of(data).columns([self.privacy_unit], absent=self.absent)[self.privacy_unit]
 
     def check_names(self, data: Any) -> None:
         """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""

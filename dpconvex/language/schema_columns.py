@@ -2,9 +2,10 @@
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.errors import DomainError, TemplateError, shorten
-from dpconvex.language.tables import day, missing_entries, number, objects, text_of
+from dpconvex.language.tables import MISSING, day, missing_entries, number, objects, text_of, value_of
 
 Where = Callable[[int], str]
 
 INDICATOR = "indicator"
 ORDERED = (list, tuple, np.ndarray)
+NONE: Mapping[Any, float] = MappingProxyType({})
 
 
 class Column:
@@ -62,13 +64,21 @@ class Column:
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         """Return the features of entries that are there, or refuse the first that is no number between the ends."""
         plain, (lower, upper) = self.reads is number and values.dtype.kind in "iuf", self.ends
+        if not plain and values.dtype in (np.float16, np.float32):
+            written = values.astype(str).astype(
+                float
+            )  # in single precision 1.1 is another number, and is written alike
+            values = np.where(np.abs(values) < 2**24, written, np.inf)  # whole numbers beyond that lost digits
         numbers = np.array(values if plain else [self.reads(value) for value in values.tolist()], float)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             value = values.tolist()[index]
             raise DomainError(
                 f"{where(index)}: {(text_of(value) if isinstance(value, bool) else value)!r} {self.unknown}."
             )
-        outside = np.flatnonzero((numbers < lower) | (numbers > upper))
+        with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
+            single = np.array(self.ends, dtype=np.float32).astype(float)
+        inside = (numbers >= lower) & (numbers <= upper)
+        outside = np.flatnonzero(~inside & ~np.isin(numbers, single))
         if len(outside) and not clip:
             said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
             remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
@@ -128,17 +138,38 @@ class Levels(Column):
 
     levels: Sequence[str]
     other = False
+    folded: ClassVar[bool] = False  # whether upper and lower case are the same
 
-    def __post_init__(self, **synonyms: float) -> None:
+    def __post_init__(self, synonyms: Mapping[Any, float] = NONE) -> None:
         levels = self.__dict__["levels"] = levels_of(self.levels)
         said = f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur"
-        self.__dict__["unknown"] = f"{said}; a Categorical may say other=True"
-        self.__dict__["places"] = {level: float(place) for place, level in enumerate(levels)} | synonyms
+        self.__dict__["unknown"] = (
+            f"{said}, and what stands for a missing value under absent; a Categorical may say other=True"
+        )
+        texts = {level: float(place) for place, level in enumerate(levels)}
+        places: dict[Any, float] = {}
+        for level, place in texts.items():
+            value = value_of(level)  # if "01" and "1" are levels, the number 1 is neither
+            places[value] = math.nan if value in places else place
+        self.__dict__["places"] = {**places, **texts, **synonyms}
         self.__dict__["ends"] = (0.0, len(levels) - 1.0 + self.other)
         super().__post_init__()
 
     def reads(self, value: Any) -> float:
-        return float(self.__dict__["places"].get(text_of(value), len(self.levels) if self.other else math.nan))
+        text, places = isinstance(value, str), self.__dict__["places"]
+        # A data frame may hold some texts as missing values, and whole numbers as ones that lost digits.
+        if (text and self.missing not in (None, value) and value in MISSING) or (
+            isinstance(value, float) and abs(value) >= 2**53
+        ):
+            return math.nan
+        value = value.casefold() if text and self.folded else value
+        found = value if text else value_of(value)
+        place = places.get(found)
+        if place is None and text:
+            place = places.get(value_of(value))
+        if place is None:  # a time that is no level was read out of something else
+            place = float(len(self.levels)) if self.other and not isinstance(found, datetime.date) else math.nan
+        return float(place)
 
 
 @dataclass(frozen=True)
@@ -176,16 +207,14 @@ class Boolean(Levels):
     missing: str | bool | None = None
 
     kind: ClassVar[str] = "boolean"
+    folded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         false, true = self.__dict__["levels"] = levels_of((self.false, self.true))
-        no, yes = false.casefold(), true.casefold()
-        if no in ("true", "1") or yes in ("false", "0"):
+        no, yes = (value_of(level.casefold()) for level in (false, true))
+        if no in ((True,), 1) or yes in ((False,), 0) or no == yes:
             raise TemplateError(f"{false!r} and {true!r} would be misread; declare them as Ordered.")
-        super().__post_init__(**{"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, no: 0.0, yes: 1.0})
-
-    def reads(self, value: Any) -> float:
-        return super().reads(text_of(value).casefold())
+        super().__post_init__({0: 0.0, 1: 1.0, (False,): 0.0, (True,): 1.0, no: 0.0, yes: 1.0})
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import csv
 import datetime
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from os import PathLike, fspath
@@ -21,6 +22,10 @@ from dpconvex.language.validation import TIMES, has_masked
 Values = NDArray[Any]
 
 PARQUET = (".parquet", ".pq")
+LONGEST = 2**31 - 1  # characters of a cell, at most as many as the module counts everywhere
+# Texts that pandas reads as missing.
+MISSING = {"NA", "N/A", "NaN", "NULL", "None", "n/a", "nan", "null", "<NA>", "#N/A", "#NA", "-NaN", "-nan", "#N/A N/A"}
+MISSING |= {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 
@@ -63,12 +68,12 @@ class Table:
     ) -> dict[str, Values]:
         """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
         self.check_names(names, known)
-        found = {name: self.read(name) for name in names}
+        found, marks = {name: self.read(name) for name in names}, {value_of(text) for text in absent}
+        numbers = [mark for mark in marks if isinstance(mark, int | float)]
         for name, values in found.items():
-            if values.dtype.kind == "O":
+            if values.dtype.kind == "O" or any((values == mark).any() for mark in numbers):
                 texts = [value.strip() if isinstance(value, str) else value for value in values.tolist()]
-                kept = [None if isinstance(v, str) and v in absent else v for v in texts] if absent else texts
-                found[name] = objects(kept)
+                found[name] = objects([None if value_of(v) in marks else v for v in texts] if marks else texts)
         lengths = {name: len(values) for name, values in found.items()}
         if len(set(lengths.values())) > 1:
             raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
@@ -156,6 +161,7 @@ def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
 
 def csv_table(path: Path, header: bool) -> Table:
     try:
+        csv.field_size_limit(LONGEST)
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
             rows = ((reader.line_num, row) for row in reader if row)
@@ -189,6 +195,27 @@ def text_of(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
+def value_of(entry: Any) -> Hashable:
+    """Return an entry's value, by which entries are compared: a text in a file has that of what a data frame makes of it.
+
+    Numbers are compared as numbers, dates as times, and "True" is a truth value, whose value is ``(True,)``, for True equals 1.
+    """
+    if isinstance(entry, np.datetime64):
+        entry = entry.astype("datetime64[us]").item()
+    if isinstance(entry, datetime.date):
+        return entry if isinstance(entry, datetime.datetime) else datetime.datetime.combine(entry, datetime.time())
+    found = number(entry)
+    if not math.isnan(found):
+        with suppress(ValueError, OverflowError):  # of 1e2 and infinity; whole numbers beyond 2^53 stay apart
+            return int(entry) if found.is_integer() else found
+        return found
+    if isinstance(entry, str) and DAY.match(entry):
+        with suppress(ValueError):
+            return datetime.datetime.fromisoformat(entry)
+    text = text_of(entry)
+    return (text.lower() == "true",) if text.lower() in ("true", "false") else text
+
+
 def missing_entries(values: Values) -> NDArray[np.bool_]:
     if values.dtype.kind in "iuf":
         return values != values
@@ -214,10 +241,10 @@ def number(value: Any) -> float:
 
 def day(value: Any) -> float:
     """Return the number of the day that an entry is or spells, perhaps with a time of it; NaN if it is none."""
-    if isinstance(value, datetime.date):
-        return float(value.toordinal())
-    text = str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else str(value)
     try:
+        if isinstance(value, datetime.date):
+            return float(value.toordinal())
+        text = str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else str(value)
         return float(datetime.datetime.fromisoformat(text).toordinal()) if DAY.match(text) else math.nan
-    except ValueError:
+    except (ValueError, NotImplementedError):  # of years that Python does not count
         return math.nan

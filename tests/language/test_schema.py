@@ -4,8 +4,13 @@ import dataclasses
 import datetime
 import json
 import tomllib
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 from hypothesis import given, strategies as st
 
@@ -234,3 +239,133 @@ def test_a_saved_model_reads_tables_of_its_own_schema(tmp_path):
     turned = dp.Schema({"rank": (0, 1), "age": (0, 9)}, "l", ["no", "yes"]).encode(table)[0]
     with pytest.raises(dp.TemplateError, match="encoded by another schema"):
         release.predict(turned)
+
+
+def sources(path):
+    """The same file by path, and as what readers make of it."""
+    frame, texts = pd.read_csv(path), pd.read_csv(path, dtype=str, keep_default_na=False)
+    parquet = path.with_suffix(".parquet")
+    frame.to_parquet(parquet)
+    singles = {name: "float32" for name in frame.columns if frame[name].dtype.kind == "f"}
+    return {
+        "pandas": frame,
+        "texts": texts,
+        "string": pd.read_csv(path, dtype="string"),
+        "category": frame.astype("category"),
+        "nullable": pd.read_csv(path, dtype_backend="numpy_nullable"),
+        "objects": frame.astype(object),
+        "single": frame.astype(singles),
+        "polars": pl.read_csv(path),
+        "polars dates": pl.read_csv(path, try_parse_dates=True),
+        "arrow": pa.csv.read_csv(path),
+        "parquet": parquet,
+        "lists": {name: list(column) for name, column in frame.items()},
+        "arrays": {name: column.to_numpy() for name, column in frame.items()},
+    }
+
+
+OTHER = {"other": True, "missing": "indicator"}
+TYPED = {
+    "truth values": (dp.Categorical(["True", "False"], **OTHER), ["True", "False", "True"], True),
+    "truth values, other case": (dp.Categorical(["true", "FALSE"], **OTHER), ["True", "False", "True"], True),
+    "padded codes": (dp.Categorical(["01067", "99999"], **OTHER), ["01067", "99999", "00001"], True),
+    "decimals": (dp.Categorical(["1.50", "2.25"], **OTHER), ["1.50", "2.25", "1.1"], True),
+    "exponents": (dp.Categorical(["1e2", "7"], **OTHER), ["1e2", "7", "8"], True),
+    "holes": (dp.Categorical(["1", "2"], **OTHER), ["1", "", "2"], True),
+    "days": (dp.Categorical(["2020-01-31", "2020-02-01"], **OTHER), ["2020-01-31", "2020-02-01", "2020-01-31"], True),
+    "grades": (dp.Ordered(["1.0", "2.0", "3.0"]), ["1.0", "2.0", "3.0"], True),
+    "two spellings": (dp.Categorical(["1067", "01067"], **OTHER), ["1067", "01067", "1067"], False),
+    "long codes": (
+        dp.Categorical(["9007199254740993", "9007199254740992"], **OTHER),
+        ["9007199254740993", "", "1"],
+        False,
+    ),
+    "names of missing": (dp.Categorical(["a", "b"], **OTHER), ["a", "None", "NA"], False),
+    "a level that is read as missing": (dp.Categorical(["a", "NA"], missing="indicator"), ["a", "NA", "a"], False),
+    "yes and no": (dp.Boolean("0", "1.0"), ["1.0", "0.0", "1.0"], True),
+    "a truth value": (dp.Boolean(missing="indicator"), ["True", "", "FALSE"], True),
+    "absent numbers": (dp.Numeric(0, 99, missing="indicator"), ["1", "99", "5"], True),
+    "absent decimals": (dp.Numeric(0, 200, missing="indicator"), ["1.5", "99.0", "5"], True),
+    "dates": (
+        dp.Date("2020-01-01", "2021-01-01", missing="indicator"),
+        ["2020-01-31", "2020-12-31", "2020-03-01"],
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_file_is_encoded_as_any_frame_of_it_or_one_of_them_is_refused(name, tmp_path):
+    column, entries, same = TYPED[name]
+    path = tmp_path / "t.csv"
+    path.write_text("a,y\n" + "".join(f"{entry},{label}\n" for entry, label in zip(entries, "010", strict=True)))
+    schema = dp.Schema({"a": column}, "y", ["0", "1"], absent=["99", "2020-12-31"])
+
+    def encoded(table):
+        try:
+            return schema.encode(table)[0]
+        except dp.DomainError:
+            return None
+
+    by_path = encoded(path)
+    assert not same or by_path is not None
+    for source, table in sources(path).items():
+        found = encoded(table)
+        assert not same or found is not None, source
+        if by_path is not None and found is not None:
+            np.testing.assert_allclose(found, by_path, atol=1e-6, err_msg=source)
+
+
+@pytest.mark.parametrize(
+    ("labels", "entries"), [(["True", "False"], "True False True"), (["01", "1.50"], "01 1.50 01")]
+)
+def test_labels_are_compared_by_value(labels, entries, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,y\n" + "".join(f".5,{entry}\n" for entry in entries.split()))
+    schema = dp.Schema({"a": (0, 1)}, "y", labels)
+    for source, table in {"path": path, **sources(path)}.items():
+        assert schema.encode(table)[1].tolist() == entries.split(), source
+
+
+def test_identifiers_that_are_one_number_in_a_frame_are_no_two_people_in_a_file(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,y,who\n" + "".join(f".5,0,{who}\n" for who in ("7", "07", "8")))
+    schema = dp.Schema({"a": (0, 1)}, "y", ["0", "1"], privacy_unit="who", absent=["8"])
+    privacy, learner = (
+        dp.Privacy(1.0, unit="who", most=1),
+        dp.load("logistic_regression", features=1, labels=("0", "1")),
+    )
+    data = dict(zip("xy", schema.encode(path), strict=True))
+    with pytest.raises(dp.DomainError, match="without an identifier"):
+        dp.solve(learner, data, privacy, unit=schema.units(path))
+    for table in (path, pd.read_csv(path)):
+        budget = dp.Budget(dp.Privacy(5.0))
+        with pytest.raises(dp.DomainError, match="unit: "):
+            dp.solve(learner, data, privacy, unit=replace(schema, absent=()).units(table), budget=budget)
+        assert not budget.entries
+
+
+def test_timestamps_of_pandas_are_identifiers():
+    times = pd.to_datetime(["2020-01-31 12:00", "2020-01-31 13:00", "2020-01-31 12:00"])
+    learner, data = dp.load("logistic_regression", features=1), {"x": [[0.1], [0.2], [0.3]], "y": [1, -1, 1]}
+    for zone in (None, "UTC", "Europe/Berlin"):
+        whose = pd.Series(times if zone is None else times.tz_localize(zone))
+        fitted = dp.solve(learner, data, dp.Privacy(1.0, unit="time", most=2), unit=whose)
+        assert fitted.certificate.size == 3
+        with pytest.raises(dp.DomainError, match="more records than the 1"):
+            dp.solve(learner, data, dp.Privacy(1.0, unit="time", most=1), unit=whose)
+
+
+def test_a_bound_in_single_precision_and_a_long_cell_are_read(tmp_path):
+    for k in range(1, 1000):
+        schema = dp.Schema({"a": (-k / 10, k / 10)}, "y", label_bounds=(-k / 10, k / 10))
+        ends = np.array([-k / 10, k / 10], dtype=np.float32)
+        for single in (ends, ends.astype(float)):
+            x, y = schema.encode({"a": single, "y": single})
+            assert np.abs([x[:, 0], y]).max() <= 1.0
+            np.testing.assert_allclose([x[:, 0], y], [[-1.0, 1.0]] * 2, rtol=1e-6)
+        with pytest.raises(dp.DomainError, match="outside"):
+            schema.encode({"a": np.nextafter(ends, np.float32(np.inf)), "y": ends})
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,y,note\n.5,0,{'n' * 200_000}\n")
+    assert dp.Schema({"a": (0, 1)}, "y", ["0", "1"]).encode(path)[1].tolist() == ["0"]
