@@ -68,7 +68,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
         At which the epsilon of a spend is entered that is not pure, beside its event.
     apart : float, optional
         How many of a `DpEvent`'s lengths of one record neighbours are apart: by default 2 where one is replaced, and else 1.
-        Of what `dp_event` returned, it is 1.
+        Of what `dp_event` returned, it is 1.  A `NoOpDpEvent` costs nothing, and makes no entry.
     """
     if not isinstance(budget, Budget) or not (delta is None or (is_real(delta) and 0 < delta < 0.5)):
         raise TemplateError(f"charge: give a Budget, and no delta, or one in (0, 0.5), not {budget!r}, {delta!r}.")
@@ -80,6 +80,8 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
             f"charge: {entry!r} counts records, and nobody cuts them to {total.most} of a {total.unit}."
         )
     measured = hasattr(spend, "output_measure")
+    if not measured and is_nothing(library(), spend):
+        return
     known = from_opendp(spend, total, delta) if measured else from_dp_event(spend, total, delta, apart)
     known = known if measured or total.most == 1 else known.of_group(total.most)
     parts: list[Any] = list(known.leaves())
@@ -140,6 +142,16 @@ def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float 
     return Approximate(accountant.compose(event).get_epsilon(at(delta)) * (1 + 1e-9), at(delta))
 
 
+def is_nothing(da: Any, event: Any) -> bool:
+    """Say whether an event is no release at all."""
+    match event:
+        case da.ComposedDpEvent(events=events):
+            return all(is_nothing(da, part) for part in events)
+        case da.SelfComposedDpEvent(event=part, count=count):
+            return count == 0 or is_nothing(da, part)
+    return isinstance(event, da.NoOpDpEvent)
+
+
 def read(da: Any, event: Any, distance: float) -> list[Event]:
     """Return what an event is composed of; nothing where a part of it has no form of ours."""
     match event:
@@ -148,7 +160,7 @@ def read(da: Any, event: Any, distance: float) -> list[Event]:
         case da.LaplaceDpEvent(noise_multiplier=noise) if noise > 0:
             return [Pure(math.nextafter(distance / noise, math.inf))]
         case da.ComposedDpEvent(events=events):
-            parts = [read(da, part, distance) for part in events if not isinstance(part, da.NoOpDpEvent)]
+            parts = [read(da, part, distance) for part in events if not is_nothing(da, part)]
             return [leaf for part in parts for leaf in part] if all(parts) else []
         case da.SelfComposedDpEvent(count=count) if not is_whole(count, 1):
             raise TemplateError(f"charge: an event is composed a whole number of times, not {count!r}.")

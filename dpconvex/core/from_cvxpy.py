@@ -37,6 +37,13 @@ OPTIONS = {"p": "the exponent of a power", "M": "the threshold of huber"}
 REWRITE = "write it with atoms that have rules (see docs/rules.md), or register a rule for this one"
 
 
+# Of the matrix in what cp.log_normcdf returns, an approximation by squares: the squared entries.
+NORMCDF = [0.02301291, 0.08070214, 0.16411522, 0.09003495, 0.08200854, 0.01371543, 0.04641081]
+PROBIT = (
+    "declare -log of it as a dp.Atom, continued by a line below some margin: its slope must be bounded (docs/rules.md)"
+)
+
+
 class Reader:
     """Reads expressions and constraints that share variables, each node once.
 
@@ -107,6 +114,10 @@ class Reader:
 
     def _number(self, value: Any, node: Any) -> Expression:
         entries = value.data if sp.issparse(value) else np.asarray(value)
+        if sp.issparse(value) and value.shape == (7, 7) and np.allclose(np.square(value.diagonal()), NORMCDF, atol=0):
+            raise MissingRule(
+                "cp.log_normcdf is an approximation by squares, with slopes that nothing bounds", None, PROBIT
+            )
         if np.iscomplexobj(entries):
             if np.imag(entries).any():
                 remedy = "write real and imaginary parts apart, with real constants"

@@ -28,7 +28,7 @@ class Ball:
         Number of coordinates.
     radius : float
         Public bound on the norm; positive and finite.
-    norm : {1, 2, inf}
+    norm : {1, 2, inf, "inf"}
         Which norm is bounded.
 
     Raises
@@ -47,6 +47,8 @@ class Ball:
     def __post_init__(self) -> None:
         if not (is_whole(self.dim, 1) and self.dim <= LARGEST_DIMENSION):
             raise TemplateError(f"Ball: dim must be a positive integer, at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        if self.norm == "inf":
+            object.__setattr__(self, "norm", np.inf)
         if not (is_real(self.norm) and self.norm in (1, 2, np.inf)):
             raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
         if not (is_real(self.radius) and (0 < self.radius <= LARGEST_RADIUS or self.radius == np.inf)):

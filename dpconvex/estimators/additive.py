@@ -22,7 +22,7 @@ from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.estimators.tables import plain
 from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
-from dpconvex.features.transformers import of_tables
+from dpconvex.features.transformers import of_tables, unquoted
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema, check_unit
 from dpconvex.mechanisms.certificate import DescentCertificate
@@ -97,9 +97,10 @@ class Additive(Private):
         to be given.
     knots, pairs : object
         As for `SplineEncoder`.
-    monotone : mapping of str to {"increasing", "decreasing"}, optional
+    monotone : mapping of str to {"increasing", "decreasing"}, or sequence of {1, 0, -1}, optional
         Columns of numbers whose curves never fall, or never rise: exactly, and so does the score, to the last bit.
-    curvature : mapping of str to {"convex", "concave"}, optional
+        A sequence has one sign for each feature of the schema, and 0 where a curve is free.
+    curvature : mapping of str to {"convex", "concave"}, or sequence of {1, 0, -1}, optional
         Columns of numbers whose curves bend one way alone: exactly so at their knots.
 
     Attributes
@@ -115,8 +116,8 @@ class Additive(Private):
     schema: Schema | None = field(default=None, kw_only=False)
     knots: Mapping[str, Sequence[float]] | None = None
     pairs: Sequence[tuple[str, str]] = ()
-    monotone: Mapping[str, str] | None = None
-    curvature: Mapping[str, str] | None = None
+    monotone: Mapping[str, Any] | Sequence[int] | None = None
+    curvature: Mapping[str, Any] | Sequence[int] | None = None
 
     # Declaration
 
@@ -130,7 +131,7 @@ class Additive(Private):
         blocks = self.encoder.blocks()
         able = {block.name for block in blocks if len(block.axes[0].knots)} - {n for pair in self.pairs for n in pair}
         for option, known in (("monotone", MONOTONE), ("curvature", CURVATURE)):
-            for name, shape in dict(getattr(self, option) or {}).items():
+            for name, shape in self._shapes(option, known).items():
                 if name not in able or shape not in known:
                     what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
                     raise TemplateError(f"{option} must be {what}, not {shape!r} for {name!r}.")
@@ -140,8 +141,20 @@ class Additive(Private):
 
     def _signs(self, block: Block) -> tuple[int, int]:
         """Return the signs that slopes and their differences are to have, 0 where they are free."""
-        rising, bending = (dict(option or {}).get(block.name) for option in (self.monotone, self.curvature))
-        return MONOTONE.get(rising or "", 0), CURVATURE.get(bending or "", 0)
+        rising, bending = self._shapes("monotone", MONOTONE), self._shapes("curvature", CURVATURE)
+        return MONOTONE.get(rising.get(block.name, ""), 0), CURVATURE.get(bending.get(block.name, ""), 0)
+
+    def _shapes(self, option: str, known: Mapping[str, int]) -> dict[str, str]:
+        """Return the declared shape of each column that has one, by its word; signs stand for words."""
+        given = getattr(self, option)
+        given, words = {} if given is None else given, {sign: word for word, sign in known.items()}
+        if not isinstance(given, Mapping):
+            names = list(self.schema.features if self.schema else ())
+            if isinstance(given, str) or len(given) != len(names):
+                how = f"a mapping such as {{'age': {next(iter(known))!r}}}, or one of 1, 0, -1 for each of {names}"
+                raise TemplateError(f"{option} must be {how}, not {given!r}.")
+            given = dict(zip(names, given, strict=True))
+        return {name: words.get(word, word) for name, word in given.items() if word not in (0, None)}
 
     def _inequalities(self) -> Array:
         """Return rows a of unit length of ``a @ w >= 0`` for the declared shapes, shape (rows, features)."""
@@ -198,6 +211,7 @@ class Additive(Private):
         """
         raise NotImplementedError
 
+    @unquoted()
     def _data(self, X: Any, y: Any) -> Any:
         name, encoder = type(self).__name__, self.encoder
         in_one_place(name, X)

@@ -25,6 +25,7 @@ from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
+from dpconvex.features.transformers import unquoted
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Encoded, Schema, check_encoded, check_unit
 from dpconvex.language.tables import text_of
@@ -207,10 +208,7 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.encoder_ = X.schema if isinstance(X, Encoded) else None
-        counts = (
-            self.budget is None and self.seed is None and not sp.issparse(X)
-        )  # `solve` gets sparse ones as they are
-        self._again = counts and fitted_before(X)
+        self._again = self.budget is None and self.seed is None and fitted_before(X)
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
@@ -219,6 +217,7 @@ class Private(BaseEstimator):
         rows, labels = self._read(X, y)
         return {"x": turned(rows, self._features), "y": self._target(labels)}
 
+    @unquoted()
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return arrays, whose values are looked at when they are paid for."""
         plain("fit", "y", y, is_classifier(self), cells=False)

@@ -14,8 +14,9 @@ from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.features.bases import ClassifierMixin
+from dpconvex.features.transformers import unquoted
 from dpconvex.language.record import in_one_place
-from dpconvex.language.validation import check_labels, label_entries
+from dpconvex.language.validation import check_labels
 from dpconvex.learners.clustering import ComponentCenters
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
@@ -324,16 +325,12 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         in_one_place("MetricLearner", X)
         return super()._data(X, y)
 
+    @unquoted()
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         differences = differences_of(X)
         plain("fit", "y", y, texts=True, cells=False)
         self.n_features_in_ = differences.shape[1]
         return differences, column_or_1d(y)
-
-    def _target(self, y: Any) -> Any:
-        different, alike = self._labels()
-        names = {alike: "alike", different: "different"}
-        return [names.get(label, label) for label in label_entries("y", y)]
 
     def save(self, path: Any, schema: Any = None) -> None:
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
@@ -367,6 +364,7 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         return tags
 
 
+@unquoted()
 def differences_of(X: ArrayLike, features: int | None = None) -> Array:
     plain("MetricLearner", "X", X)
     options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64, "ensure_min_samples": 0}

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arrays import Array
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Box
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
@@ -134,6 +134,10 @@ class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
     width: float = 0.1
 
 
+class NoStandardErrors(NotConverged, AttributeError):
+    """The noise leaves no standard errors; an `AttributeError`, so that `hasattr` and `dir` work."""
+
+
 class LinearRegression(PrivateRegressor, problem="linear_regression"):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
@@ -167,8 +171,11 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         self._released()
         if not hasattr(self, "statistics_"):
             why = f"a pure guarantee of epsilon = {self.epsilon:g} leaves no standard errors here"
-            raise NotConverged(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
-        (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
+            raise NoStandardErrors(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
+        try:
+            (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
+        except DPConvexError as error:
+            raise NoStandardErrors(str(error)) from error
         numbered = [f"x{k}" for k in range(self.n_features_in_)]
         features = getattr(self, "feature_names_in_", getattr(self.schema_, "feature_names", numbered))
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)

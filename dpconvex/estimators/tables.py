@@ -18,7 +18,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from dpconvex.errors import DomainError, TemplateError, warn
-from dpconvex.features.transformers import TableTransformer
+from dpconvex.features.transformers import TableTransformer, unquoted
 from dpconvex.language.columns import FileRows, Stored, records_of
 from dpconvex.language.partitions import Partitions, has_partitions
 from dpconvex.language.schema import Schema
@@ -31,6 +31,7 @@ SHARED = ("budget", "mechanism", "backend", "learner")
 SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
 
 
+@unquoted()
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
     """Return features as scikit-learn reads them; what it says of texts and, unless `later`, of values gets a remedy."""
     kind = plain(caller, "X", X, cells=not later)

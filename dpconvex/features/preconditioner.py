@@ -49,12 +49,12 @@ class PublicPreconditioner(LearnsNothing):
         return self._map()(rows, rows.dtype)  # multiples of 2^-20, which single precision holds
 
     def _map(self) -> Whitening:
-        """Return the map, made once for the same options."""
-        options, made = (id(self.records), self.power, self.ridge), vars(self).get("_made")
-        if made is None or made[0] != options:
-            made = options, Whitening("x", 1.0, matrix(self._public(), self.power, self.ridge))
+        """Return the map, made once for the same options and values of the records."""
+        public, made = self._public(), vars(self).get("_made")
+        if made is None or made[0] != (self.power, self.ridge) or not np.array_equal(made[1], public):
+            made = (self.power, self.ridge), public.copy(), Whitening("x", 1.0, matrix(public, self.power, self.ridge))
             self._made = made
-        return made[1]
+        return made[2]
 
     def _public(self) -> Array:
         public = numbers("PublicPreconditioner: records", self.records)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.features.bases import BaseEstimator, TransformerMixin
 from dpconvex.language.schema import Schema
 
@@ -34,6 +36,19 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
         return tags
 
 
+@contextmanager
+def unquoted() -> Iterator[None]:
+    """Leave out of scikit-learn's errors the records that they quote, and keep their remedy."""
+    try:
+        yield
+    except DPConvexError:
+        raise
+    except ValueError as error:
+        first, *rest = str(error).splitlines()
+        raise ValueError(" ".join([first, *(line for line in rest if line.startswith("Reshape"))])) from None
+
+
+@unquoted()
 def finite_rows(transformer: Any, X: Any, reset: bool) -> NDArray[Any]:
     """Return records as they are stored, in double or single precision; refuse the first that is not finite."""
     options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}

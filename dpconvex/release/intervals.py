@@ -118,7 +118,8 @@ def intervals(
     if not (abs(basis).sum(axis=1) > 0).all():
         raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
     if not (bent or is_likelihood(template, analysis.form.space)):
-        why = "the loss has several scores, and is no logarithm of probabilities: exp(-loss) does not add up to 1 over labels"
+        scores = f"reads {leaves.forms} scores" if leaves.forms != 1 else "of one score has no curvature"
+        why = f"the loss {scores}, and is no logarithm of probabilities: exp(-loss) does not add up to 1 over labels"
         raise TemplateError(f"intervals: {why}, so that the second moment of gradients says nothing of its Hessian.")
     tuple(names(analysis.form.space))  # refuses what has none
     method = Method(SufficientStatistics("gamma" if privacy.pure else "gaussian"))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ref
@@ -40,7 +40,9 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
-FITTED: dict[int, tuple[Any, int]] = {}  # Arrays that were fitted without a budget, by their ids, and how often
+FITTED: dict[
+    int, tuple[Any, int]
+] = {}  # Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
 
 
 @public
@@ -146,7 +148,8 @@ def statistics(
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     method = Method(chosen, residual_noise, whitening, units=True)
     fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
-    found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
+    with fit.told():
+        found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
     return found
 
 
@@ -202,7 +205,7 @@ class Fit:
                 self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
-        if self.budget is None and self.seed is None and fitted_before(self.data):
+        if self.uncounted and fitted_before(self.data):
             spends = f"this fit spends {self.privacy} on them"
             warn(
                 f"these data were fitted before, and nobody counts what that costs: {spends}. Count fits with budget=...."
@@ -222,8 +225,14 @@ class Fit:
             if size < 2 * count and signal < 4:
                 yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."
 
+    @property
+    def uncounted(self) -> bool:
+        return self.budget is None and self.seed is None
+
     def pay(self, event: Event | None = None) -> None:
         pay(self.budget, self.privacy, self.label, event)
+        if self.uncounted:
+            note_fit(self.data)
 
     def proved_and_paid(self) -> Proved:
         found = self.method.prove(self.templates[0], self.privacy, self.size)
@@ -235,23 +244,35 @@ class Fit:
         return batch if self.people is None else self.people.cut(batch)
 
     def run(self, fit: Proved, data: Any, source: NoiseSource, people: People | None = None) -> Release:
-        try:
+        with self.told():
             return run(fit, data, self.backend, source, self.clip, people or self.people)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Let an error about values say what it cost; without a budget, data that were refused count as never fitted."""
+        try:
+            yield
         except DomainError as error:
+            note_fit(self.data, 0)
             paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
             raise DomainError(f"{error}{paid}") from error
 
 
 def fitted_before(data: Any) -> bool:
-    """Say whether the same array was fitted once before; nobody is told twice."""
-    first = next(iter(data.values()), None) if isinstance(data, Mapping) else data
+    """Say whether the same array was fitted before; nobody is told twice."""
+    return note_fit(data, 2) == 1
+
+
+def note_fit(data: Any, state: int = 1) -> int:
+    """Note that an array was fitted, was spoken of if it was fitted, or, with 0, was not; return what was known of it."""
+    first, before = next(iter(data.values()), None) if isinstance(data, Mapping) else data, 0
     with suppress(TypeError):  # of lists nobody knows which they are
         where = id(first)
-        alive, times = FITTED.get(where, (None, 0))
-        times = times + 1 if alive is not None and alive() is first else 1
-        FITTED[where] = ref(first, lambda _: FITTED.pop(where, None)), times
-        return times == 2
-    return False
+        alive, known = FITTED.get(where, (None, 0))
+        before = known if alive is not None and alive() is first else 0
+        now = max(before, 1) if state == 1 else state if before else 0
+        FITTED[where] = ref(first, lambda _: FITTED.pop(where, None)), now
+    return before
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:

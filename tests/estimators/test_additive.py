@@ -260,3 +260,13 @@ def test_what_is_refused_besides(shaped):
         shaped.template(5)
     with pytest.raises(dp.errors.DPConvexError):
         shaped.fit(dp.Partitions([{"x": np.zeros((5, 3)), "y": np.zeros(5)}]))
+
+
+def test_shapes_as_signs():
+    named = classifier(monotone={"age": "increasing"}, curvature={"dose": "convex"}).fit(TABLE, SICK)
+    for monotone, curvature in (([1, 0, 0], {"dose": 1, "age": 0}), ((1, None, 0), np.array([0, 1, 0]))):
+        signed = classifier(monotone=monotone, curvature=curvature).fit(TABLE, SICK)
+        assert (signed.decision_function(TABLE) == named.decision_function(TABLE)).all()
+    for monotone in ([1, 0], "increasing", [2, 0, 0], {"age": "up"}, [0, 0, 1]):
+        with pytest.raises(dp.TemplateError, match="monotone must be"):
+            classifier(monotone=monotone).fit(TABLE, SICK)

@@ -192,7 +192,7 @@ def test_a_metric_finds_what_pairs_share():
     np.testing.assert_allclose(gaps.sum(axis=1), np.einsum("ni,ij,nj->n", between, fitted.metric_, between), atol=1e-12)
     assert np.linalg.eigvalsh(fitted.metric_)[0] >= -1e-15
     # The problem file says the same of differences.
-    np.testing.assert_array_equal(fitted.release_.predict(between) == "alike", fitted.predict(x) == "same")
+    np.testing.assert_array_equal(fitted.release_.predict(between), fitted.predict(x))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(x), fitted.predict(x))
 
 
@@ -267,3 +267,65 @@ def test_tables_with_a_schema_are_saved_with_it(tmp_path):
         model.fit(dp.Partitions(pieces(table), schema)).save(tmp_path / "model.npz")
         np.testing.assert_allclose(model.coef_, expected, rtol=0, atol=1e-4)
         assert dp.Release.load(tmp_path / "model.npz", template=dp.load).schema == schema
+
+
+FITS = {
+    dp.LinearRegression: {"bounds": (-1.0, 1.0)},
+    dp.Ridge: {"bounds": (-1.0, 1.0)},
+    dp.LogisticRegression: {"classes": (-1, 1)},
+    dp.KernelSVC: {"classes": (-1, 1), "components": 4},
+    dp.LargeMarginGaussian: {"classes": (-1, 1)},
+    dp.OrdinalRegressor: {"classes": (-1, 1)},
+}
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("kind", FITS, ids=lambda kind: kind.__name__)
+def test_what_a_fit_leaves_undetermined_is_an_attribute_that_is_not_there(kind, delta):
+    model = kind(delta=delta, seed=0, **FITS[kind]).fit(X[:60], SIGNS[:60])
+    for name in dir(model):
+        hasattr(model, name)
+    assert model._repr_html_()
+    if kind is dp.LinearRegression:
+        assert not hasattr(model, "coefficients_")
+        with pytest.raises(dp.NotConverged, match="help"):
+            model.coef_std_  # noqa: B018
+
+
+def test_advice_for_standard_errors_was_not_followed_yet():
+    options = {"delta": 1e-6, "bounds": (-1.0, 1.0), "seed": 0}
+    for intercept, offered in ((True, False), (False, False)):  # whitened already, or without weights of records
+        model = dp.LinearRegression(fit_intercept=intercept, **options).fit(X[:60], SIGNS[:60])
+        with pytest.raises(dp.NotConverged, match=r"About \d") as told:
+            model.coefficients_  # noqa: B018
+        assert ("whitening=True" in str(told.value)) == offered
+
+
+SECRET = 0.123456789
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: dp.LogisticRegression().fit(np.full((5, 2), SECRET + 0j), [0, 1, 0, 1, 0]),
+        lambda: dp.LogisticRegression().fit(np.full(5, SECRET), [0, 1, 0, 1, 0]),
+        lambda: dp.LogisticRegression().fit(np.array(SECRET), [0]),
+        lambda: dp.Ridge().fit(np.full((5, 2), 0.1), np.full(5, SECRET + 1j)),
+        lambda: dp.Ridge().fit(np.full((5, 2), 0.1), np.full((5, 2), SECRET)),
+        lambda: dp.MetricLearner().fit(np.full((5, 2, 2), SECRET + 1j), [0, 1, 0, 1, 0]),
+        lambda: dp.MetricLearner().fit(np.full((5, 2, 2), 0.1), np.full(5, SECRET + 1j)),
+        lambda: dp.PublicPreconditioner([[1.0, 0.0]]).fit_transform(np.full((5, 2), SECRET + 1j)),
+        lambda: dp.PublicPreconditioner([[1.0, 0.0]]).fit_transform(np.full(5, SECRET)),
+    ],
+)
+def test_errors_quote_no_records(call):
+    with pytest.raises(ValueError, match=r"[Cc]omplex|array|shape") as told:
+        call()
+    assert str(SECRET)[:5] not in str(told.value)
+
+
+def test_pairs_of_other_labels_are_told_what_was_declared():
+    pairs = np.full((20, 2, 2), 0.1)
+    with pytest.raises(dp.DomainError, match=r"declared are \[(0, 1|1, 0)\]"):
+        dp.MetricLearner().fit(pairs, [-1, 1] * 10)
+    assert set(dp.MetricLearner(classes=(-1, 1), seed=0).fit(pairs, [-1, 1] * 10).predict(pairs)) <= {-1, 1}

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import SkipTestWarning
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -330,3 +331,24 @@ def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, cap
     for fitted, given in ((alone, schema), (estimator.fit(features, target), None)):
         fitted.save(tmp_path / "alone.npz", given)
         assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema
+
+
+@pytest.mark.parametrize("kind", ["voting", "soft voting", "stacking", "bagging"])
+def test_ensembles_number_labels(kind):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.5, 0.5, (2000, 2))
+    y = np.where(x[:, 0] > 0, "yes", "no")
+
+    def ensemble(**options):
+        one, two = (dp.LogisticRegression(epsilon=5.0, seed=seed, **options) for seed in (0, 1))
+        if kind == "stacking":
+            return StackingClassifier([("one", one), ("two", two)], cv=2)
+        if kind == "bagging":
+            return BaggingClassifier(one, n_estimators=2)
+        return VotingClassifier([("one", one), ("two", two)], voting="soft" if kind[0] == "s" else "hard")
+
+    with pytest.raises(dp.DomainError, match=r"Ensembles.*declare classes=range\(2\)"):
+        ensemble(classes=("no", "yes")).fit(x, y)
+    model = ensemble(classes=range(2)).fit(x, y)
+    assert set(model.predict(x)) == {"no", "yes"}
+    assert (model.predict(x) == y).mean() > 0.9

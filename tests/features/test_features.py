@@ -359,3 +359,12 @@ def test_public_records_become_round():
 def test_bad_preconditioners_are_refused(options, X, said):
     with pytest.raises(dp.DPConvexError, match=said):
         dp.PublicPreconditioner(**options).transform(X)
+
+
+def test_public_records_that_change_in_place_make_another_map():
+    public, rows = np.array([[1.0, 0.0], [0.8, 0.1]]), np.array([[0.5, 0.4]])
+    made = dp.PublicPreconditioner(public)
+    before = made.transform(rows)
+    public[:] = public[:, ::-1]
+    assert not (made.transform(rows) == before).any()
+    assert (made.transform(rows) == dp.PublicPreconditioner(public.copy()).transform(rows)).all()

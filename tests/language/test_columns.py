@@ -308,3 +308,9 @@ def test_nothing_is_read_outside_of_the_domain_whatever_changes(form, clip, copi
         for read in (lambda: loss.value_and_gradient(np.ones(3)), lambda: batch.fields["x"][np.array([3])]):
             with pytest.raises(dp.DomainError, match="lie outside"):
                 read()
+
+
+def test_the_largest_entry_is_a_norm_by_its_name():
+    assert dp.Ball(2, norm="inf") == dp.Ball(2, norm=np.inf)
+    with pytest.raises(dp.TemplateError, match="norm must be"):
+        dp.Ball(2, norm="2")

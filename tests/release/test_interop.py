@@ -331,3 +331,13 @@ def test_a_measurement_on_data_of_one_size_is_no_spend_where_records_come_and_go
     replaced = dp.Budget(dp.Privacy(20.0))
     dp.interop.charge(replaced, mean, "sum")
     assert replaced.spent.epsilon >= 10
+
+
+def test_no_release_is_no_entry():
+    da, budget = pytest.importorskip("dp_accounting"), dp.Budget(dp.Privacy(3.0))
+    nothing, gaussian = da.NoOpDpEvent(), da.LaplaceDpEvent(2.0)
+    for event in (nothing, da.ComposedDpEvent([nothing, da.SelfComposedDpEvent(nothing, 3)]), da.ComposedDpEvent([])):
+        dp.interop.charge(budget, event, "nothing")
+    assert not budget.entries
+    dp.interop.charge(budget, da.ComposedDpEvent([da.SelfComposedDpEvent(nothing, 3), gaussian]), "something")
+    assert [entry.named for entry in budget.entries]

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 import weakref
 from dataclasses import dataclass
 
@@ -263,3 +264,31 @@ def test_a_copy_remembers_nothing_of_its_original():
     assert dp.verify(other, PROMISE, SIZE).cover != proved.cover
     assert dp.verify(other, PROMISE, SIZE).cover == dp.verify(penalized(1.0), PROMISE, SIZE).cover
     assert dp.verify(copy.deepcopy(template), PROMISE, SIZE) == dp.verify(template, PROMISE, SIZE) == proved
+
+
+def test_data_of_a_refused_fit_were_not_fitted():
+    x, y = np.full((200, 2), 0.3), [-1, 1] * 100
+    template = dp.load("logistic_regression", features=2)
+
+    def warned(call):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                call()
+            except dp.DPConvexError:
+                return "refused"
+        return sum("these data were fitted before" in str(one.message) for one in told)
+
+    solved = lambda labels=y, **options: dp.solve(template, {"x": x, "y": labels}, dp.Privacy(1.0), **options)  # noqa: E731
+    fitted = lambda **options: dp.LogisticRegression(classes=(-1, 1), **options).fit(x, y)  # noqa: E731
+    refused = [
+        lambda: solved(["a"] * 200),
+        lambda: solved(size=3),
+        lambda: fitted(radius=0.1),
+        lambda: fitted(regularization=-1),
+    ]
+    refused.append(lambda: dp.LinearRegression(radius=0.1).fit(x, y))
+    assert [warned(call) for call in refused] == ["refused"] * len(refused)
+    assert [warned(call) for call in (fitted, fitted, solved)] == [0, 1, 0]
+    x = x.copy()
+    assert [warned(call) for call in [*refused, solved, solved, fitted]][-3:] == [0, 1, 0]
