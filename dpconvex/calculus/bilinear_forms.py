@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.expansion import Bases
+from dpconvex.core.polynomial import numbered_rows
 from dpconvex.language.columns import dense
 from dpconvex.numerics import EPSILON, Interval
 
@@ -34,7 +35,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
-    result = spectral_range(scaled, kinds, bases, same)
+    result = spectral_range(scaled, monomial, kinds, bases, same)
     isotropic = isotropic_coefficients(scaled, kinds, bases)
     if isotropic is not None:
         result = result.meet(polynomial_range(isotropic, bases, same), magnitude)
@@ -89,15 +90,15 @@ def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases
     return total.meet(Interval(float(values.min()) - pad, float(values.max()) + pad), magnitude)
 
 
-def spectral_range(scaled: Block, kinds: Kinds, bases: Bases, same: bool) -> Interval:
-    """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers."""
+def spectral_range(scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: Bases, same: bool) -> Interval:
+    """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers.
+
+    Of one record, and of numbers, fields of one scalar are factors apart, which keep their signs: ``y ||x||^2`` has that of y.
+    """
     total = Interval(0.0, 0.0)
-    norms, least = {}, {}
-    for kind, members in kinds.items():
-        norms[kind] = math.prod(bases.bases[b].norm for b in kind)
-        # A tensor power of the record is at least so long, but a part of it can vanish.
-        whole = len(members) == tensor_size(kind, bases)
-        least[kind] = math.prod(math.sqrt(bases.bases[b].squared[0]) for b in kind) if whole else 0.0
+    size = np.array([base.size for base in bases.bases])
+    single = np.append(size == 1, True)[np.append(bases.owner, -1)]
+    longer = {kind: tuple(b for b in kind if size[b] > 1) for kind in kinds}
     for first, rows in kinds.items():
         for second, columns in kinds.items():
             block = scaled[rows][:, columns]
@@ -105,13 +106,28 @@ def spectral_range(scaled: Block, kinds: Kinds, bases: Bases, same: bool) -> Int
                 continue
             # Few roundings for each factor of a monomial, and those of the decomposition; what is constant is exact.
             room = EPSILON * (8 * (len(first) + len(second)) + (max(block.shape) if first or second else 0))
-            if first == second and (same or not first):
-                low, high = eigenvalue_range(block)
-                square = Interval(least[first] ** 2 * (1 - room), norms[first] ** 2 * (1 + room))
-                total = total + Interval((Interval(low, low) * square).low, (Interval(high, high) * square).high)
+            kind = longer[first]
+            if kind == longer[second] and (same or not kind):
+                # Places of rows and columns among the monomials of the longer fields.
+                rest = np.sort(np.where(single[monomial], -1, monomial)[np.concatenate([rows, columns])], axis=1)
+                distinct, place = numbered_rows(rest)
+                entries = sp.coo_array(block)
+                places = place[: len(rows)][entries.coords[0]], place[len(rows) :][entries.coords[1]]
+                low, high = eigenvalue_range(sp.csr_array((entries.data, places), shape=(len(distinct),) * 2))
+                # A tensor power of the record is at least so long, but a part of it can vanish.
+                whole = len(distinct) == tensor_size(kind, bases)
+                least, most = (math.prod(bases.bases[b].squared[end] for b in kind) for end in (0, 1))
+                factor = Interval(least * (1 - room) if whole else 0.0, most * (1 + room))
+                for side in (first + second,) if same else (first, second):
+                    for b in (b for b in set(side) if size[b] == 1):
+                        factor = factor * Interval(bases.bases[b].lower[0], bases.bases[b].upper[0]).power(
+                            side.count(b)
+                        )
+                total = total + Interval(low, high) * factor
             else:
-                size = singular_bound(block) * norms[first] * norms[second] * (1 + room)
-                total = total + Interval(-size, size)
+                norm = math.prod(bases.bases[b].norm for b in first + second)
+                bound = singular_bound(block) * norm * (1 + room)
+                total = total + Interval(-bound, bound)
     return total
 
 

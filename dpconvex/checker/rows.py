@@ -194,25 +194,29 @@ def multiplicity(monomial: Monomial, kind: Kind) -> int:
 
 
 def block_range(first: Kind, second: Kind, block: Block, record: Record, same: bool) -> Range:
-    """By Cauchy-Schwarz and Gershgorin for the monomials, divided by the roots of their multiplicities: entries of a tensor."""
-    if not first and not second:
-        value = sum(block.values(), ZERO)
-        return value, value
+    """By Cauchy-Schwarz and Gershgorin for the monomials, divided by the roots of their multiplicities: entries of a tensor.
+
+    Of one record, and of numbers, fields of one scalar are factors apart, which keep their signs: ``y ||x||^2`` has that of y.
+    """
+    pairs = [tuple(tuple(k for k in m if record.sizes[record.owner[k]] > 1) for m in pair) for pair in block]
+    kind, other = (tuple(b for b in side if record.sizes[b] > 1) for side in (first, second))
+    if kind == other and (same or not kind) and all(one == two for one, two in pairs):
+        values = [value / multiplicity(one, kind) for (one, _), value in zip(pairs, block.values(), strict=True)]
+        size = prod((record.squares[b] for b in kind), start=ONE)
+        found = times((min(values), max(values)), (ZERO if kind else ONE, size))  # a part of a tensor can vanish
+        one, two = next(iter(block))
+        for side in (one + two,) if same else (one, two):
+            for k in (k for k in set(side) if record.sizes[record.owner[k]] == 1):
+                found = times(found, power((record.lower[k], record.upper[k]), side.count(k)))
+        return found
     size = root(prod((record.squares[b] for b in first + second), start=ONE))[1]
-    if all(one == two for one, two in block):
-        values = [value / multiplicity(one, first) for (one, _), value in block.items()]
-        low, high = min(values), max(values)
-        if same:  # a part of a tensor can vanish
-            return outward(min(low, ZERO) * size, max(high, ZERO) * size)
-        bound = max(abs(low), abs(high))
-    else:
-        sums: dict[tuple[bool, Monomial], Fraction] = defaultdict(Fraction)
-        for (one, two), value in block.items():
-            weight = root(Fraction(1, multiplicity(one, first) * multiplicity(two, second)))[1]
-            sums[False, one] += abs(value) * weight
-            sums[True, two] += abs(value) * weight
-        sides = [max(value for (side, _), value in sums.items() if side is which) for which in (False, True)]
-        bound = root(sides[0] * sides[1])[1]
+    sums: dict[tuple[bool, Monomial], Fraction] = defaultdict(Fraction)
+    for (one, two), value in block.items():
+        weight = root(Fraction(1, multiplicity(one, first) * multiplicity(two, second)))[1]
+        sums[False, one] += abs(value) * weight
+        sums[True, two] += abs(value) * weight
+    sides = [max(value for (side, _), value in sums.items() if side is which) for which in (False, True)]
+    bound = root(sides[0] * sides[1])[1]
     return outward(-bound * size, bound * size)
 
 

@@ -144,14 +144,16 @@ class Bases:
         return result
 
     def monomial_range(self, monomial: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Bound each monomial by interval arithmetic, knowing that even powers are not negative."""
+        """Bound each monomial by interval arithmetic: a square is not negative, and keeps the sign of what it multiplies."""
         lower, upper = np.append(self.lower, 1.0), np.append(self.upper, 1.0)
-        low, high = np.ones(len(monomial)), np.ones(len(monomial))
-        for index in monomial.T:
-            low, high = interval_product((low, high), (lower[index], upper[index]))
-        pairs = np.pad(monomial, ((0, 0), (monomial.shape[1] % 2, 0)), constant_values=-1)
-        square = (pairs[:, ::2] == pairs[:, 1::2]).all(axis=1)
-        return np.where(square, np.maximum(low, 0.0), low), high
+        nearest, farthest = np.maximum(np.maximum(lower, -upper), 0.0), np.maximum(np.abs(lower), np.abs(upper))
+        low, high, paired = np.ones(len(monomial)), np.ones(len(monomial)), np.zeros(monomial.shape, dtype=bool)
+        for k in range(monomial.shape[1] - 1):
+            paired[:, k : k + 2] |= ((monomial[:, k] == monomial[:, k + 1]) & ~paired[:, k])[:, None]
+        for index, square in zip(monomial.T, paired.T, strict=True):
+            ends = np.where(square, nearest[index], lower[index]), np.where(square, farthest[index], upper[index])
+            low, high = interval_product((low, high), ends)
+        return low, high
 
 
 @contextmanager

@@ -61,6 +61,7 @@ RECORDS = [
     dp.Record(x=Ball(2, 0.5, norm=1), t=Box([-1.0, 0.5], [2.0, 0.75])),
     dp.Record(x=Ball(2, 1.0), y=Ball(2, 3.0, norm=np.inf)),
     dp.Record(t=Box(-0.5, 2.0)),
+    dp.Record(x=Ball(2, 1.0), s=Box(0.5, 2.0), t=Box(-3.0, -1.0)),
 ]
 KINDS = ["full", "sparse", "definite", "large", "isotropic", "partial"]
 
@@ -98,6 +99,18 @@ def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
         slack = 1e-9 * (1 + float(np.abs(seen).max()))
         assert interval.low - slack <= seen.min()
         assert seen.max() <= interval.high + slack
+
+
+@pytest.mark.parametrize(
+    ("ends", "low", "high"), [((0.0, 4.0), 0.0, 4.0), ((-4.0, -1.0), -4.0, 0.0), ((-1.0, 2.0), -1.0, 2.0)]
+)
+def test_products_with_a_number_keep_its_sign(ends, low, high):
+    """``<x, y x> = y ||x||^2`` of one record has the sign of y; of two records it has none."""
+    bases = Bases(dp.Record(x=Ball(2, 1.0), y=Box(*ends)).continuous)
+    form = sp.csr_array(([1.0, 1.0], ([0, 1], [2, 3])), shape=(4, 4))  # rows and columns are x_1, x_2, x_1 y, x_2 y
+    same, cross = (form_range(form, np.array([[-1, 0], [-1, 1], [0, 2], [1, 2]]), bases, one) for one in (True, False))
+    assert (same.low, same.high) == pytest.approx((low, high), abs=1e-12)
+    assert cross.high == -cross.low == pytest.approx(max(map(abs, ends)))
 
 
 @pytest.mark.parametrize(("limit", "what"), [("FORMS", "different forms"), ("PRODUCTS", "products")])

@@ -188,6 +188,8 @@ SHARP = [
     (cp.norm(x, 2), 0.0, 2.0),
     (cp.maximum((x[0] + x[1]) ** 2 / 8, 0.5), 0.5, 1.0),  # its cross term stands for two entries of a tensor square
     (cp.norm(x, 1), 0.0, 2.0 * np.sqrt(3)),
+    (s * x[0] ** 2, 0.0, 8.0),  # squares keep the sign of what they multiply
+    (-(s**3) * x[0] ** 2, -32.0, 0.0),
     (cp.norm(one, 2), 0.0, 1.0),
     (cp.norm(t, 2), np.sqrt(0.5), np.sqrt(11.25)),
 ]
