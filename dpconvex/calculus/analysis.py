@@ -17,8 +17,10 @@ from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.expression import postorder
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
+from dpconvex.geometry.domains import POLYHEDRAL
 from dpconvex.language.privacy import ONE_ROW, Person
 from dpconvex.numerics import Interval, intervals
 
@@ -55,7 +57,11 @@ class Analysis:
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
-        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
+        # Steps may end where two pieces tie, and rounding decides whose gradient is computed.
+        pieces = (node for node in postorder(form.losses) if node.atom in POLYHEDRAL)
+        tied = set(postorder(list(pieces)))
+        blurred = [leaf in tied for leaf in everything]
+        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred)
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)
         count = 0 if unbounded is not None else len(form.losses)

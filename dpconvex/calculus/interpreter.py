@@ -9,7 +9,7 @@ import numpy as np
 from dpconvex.core.abstract_values import Scalar, Term
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.expansion import Expander, placed
+from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
@@ -67,9 +67,7 @@ class Walker:
         steps = zip(expression.args, walked, strict=True)
         children = tuple(step for argument, (_, step) in steps if argument.variables)
         atom = expression.operation
-        with placed(expression):
-            self.expander.check_symmetric(expression)
-            entries = atom.rule(expression, [entries for entries, _ in walked])
+        entries = self.expander.applied(expression, [entries for entries, _ in walked])
         curved = atom.affine == "curved"
         name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
         values = [entry.value for entry in entries]

@@ -10,7 +10,7 @@ from dpconvex.core.expansion import Bases
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.numerics import Interval, interval_product, interval_sums, intervals
+from dpconvex.numerics import APART, Interval, interval_product, interval_sums, intervals
 
 Pair = tuple[Array, Array]
 
@@ -18,9 +18,12 @@ SLACK = 1e-14  # A few roundings of a length
 
 
 def leaf_ranges(
-    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases
+    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: Sequence[bool]
 ) -> dict[int, tuple[Pair, list[Interval]]]:
-    """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many."""
+    """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
+
+    Ranges of `blurred` leaves contain computed values, at computed points of K, which may miss it by rounding.
+    """
     if not leaves:
         return {}
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
@@ -53,7 +56,9 @@ def leaf_ranges(
         )
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
-    least, most = np.minimum(least, most), np.maximum(least, most)
+    near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0))
+    near = np.where(np.repeat(np.asarray(blurred), np.diff(ends)), near, 0.0)
+    least, most = np.minimum(least, most) - near, np.maximum(least, most) + near
     values, spans = intervals(least, most), zip(leaves, ends, ends[1:], strict=False)
     return {id(leaf): ((offset[0][a:b], offset[1][a:b]), values[a:b]) for leaf, a, b in spans}
 

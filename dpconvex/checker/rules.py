@@ -271,7 +271,7 @@ def record_range(entry: Entry, record: Record) -> Range:
 def maximum(group: list[Scalar]) -> Scalar:
     spend(sum(4 + len(s.pieces) for s in group))
     floor, top = max(s.value[0] for s in group), max(s.value[1] for s in group)
-    alive = [s for s in group if s.value[1] > floor or s.value == (floor, floor)]
+    alive = [s for s in group if s.value[1] >= floor]  # also those that tie: steps go there
     if len(alive) == 1:
         return replace(alive[0], value=(floor, top), behind=None)
     curved = [s for s in alive if s.hulls or s.ball]

@@ -7,7 +7,7 @@ the atom says (`expand` and `rule`).  Functions of the record that are no polyno
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.rules import entry_ends, length_of
+from dpconvex.core.atoms.matrices import eigenvalue_range
+from dpconvex.core.atoms.rules import NARROWER, entry_ends, length_of
+from dpconvex.core.discipline import sign
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows
@@ -205,10 +207,7 @@ class Expander:
     def _ranges(self, expression: Expression) -> list[Scalar]:
         polynomial = self.polynomial(expression)
         if polynomial is None:
-            self.check_symmetric(expression)
-            with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
-                arguments = [self._ranges(argument) for argument in expression.args]
-                found: list[Scalar] = expression.operation.rule(expression, arguments)
+            found = self.applied(expression, [self._ranges(argument) for argument in expression.args])
             return [Scalar(entry.value, together=entry.together) for entry in found]
 
         def length(places: list[int]) -> float:
@@ -217,14 +216,29 @@ class Expander:
         ranges = intervals(*self.bases.range(polynomial))
         return [Scalar(value, together=(length, k)) for k, value in enumerate(ranges)]
 
-    def check_symmetric(self, expression: Expression) -> None:
-        """Refuse eigenvalues of a matrix that is not symmetric: the atom's domain would be a constraint on the data."""
-        atom = expression.operation
-        for matrix, kind in zip(expression.args, atom.domain(expression), strict=True):
-            if kind in ("symmetric", "semidefinite") and not (matrix.is_affine and self.expand(matrix).is_symmetric):
+    def applied(self, expression: Expression, arguments: list[list[Scalar]]) -> list[Scalar]:
+        """Apply an atom's rule to what is known of its arguments, if they are in its domain for every record and on all of K."""
+        atom, inside = expression.operation, []
+        for argument, kind, entries in zip(expression.args, atom.domain(expression), arguments, strict=True):
+            low, high = entry_ends(entries)
+            if kind in ("positive", "not negative") and sign(argument) == 1:
+                low = np.maximum(low, 0.0)
+                entries = [replace(e, value=v) for e, v in zip(entries, intervals(low, high), strict=True)]
+            inside.append(entries)
+            if kind in ("symmetric", "semidefinite") and not (
+                argument.is_affine and self.expand(argument).is_symmetric
+            ):
                 why = f"{atom.name} is defined for symmetric matrices, and this one is not symmetric for every record"
                 remedy = "declare the variable symmetric, and add fields of the record as outer products or diagonals"
                 raise NotPrivate(why, expression, remedy)
+            least = (
+                eigenvalue_range(argument.shape, low, high).low if kind == "semidefinite" else low.min(initial=np.inf)
+            )
+            if kind not in (None, "symmetric") and (least < 0 or (least == 0 and kind == "positive")):
+                why = f"{atom.name} needs an argument that is {kind}, and it goes down to {least:.4g}"
+                raise NotPrivate(why, expression, f"shift the argument, or {NARROWER}")
+        with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
+            return list(atom.rule(expression, inside))
 
     @once
     def _function(self, expression: Expression) -> Polynomial:

@@ -106,8 +106,9 @@ class DataEngine:
         return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
 
     def project(self, theta: Array) -> Array:
-        # Of a noisy point: post-processing, so how exactly that is done has nothing to hide.
-        return self.analysis.form.feasible.project(theta)
+        # Post-processing, which hides nothing; but from far away rounding would leave it outside of K, and not from nearby.
+        feasible = self.analysis.form.feasible
+        return feasible.project(feasible.project(theta)) if feasible.has_projection else feasible.project(theta)
 
 
 def resolved(backend: Any, *templates: Template) -> Any:

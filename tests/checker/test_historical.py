@@ -23,6 +23,7 @@ from dpconvex.checker.rules import Rules
 PURE, DELTA, ADD = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 OUTPUT, GAUSSIAN = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
 OBJECTIVE, CLIPPED = dp.ObjectivePerturbation(), dp.NoisyGradientDescent(clip=1.0, steps=20)
+UNCLIPPED = dp.NoisyGradientDescent(steps=10)
 BALL, BOX, Z, T = {"x": dp.Ball(2)}, {"x": dp.Box(-1, 1)}, {"z": dp.Ball(1)}, {"t": dp.Box(0, 5)}
 w, v, u = cp.Variable(2, name="w"), cp.Variable((1, 2), name="v"), cp.Variable(3, name="u")
 LABELS, LARGE, BITS = (BALL | {"y": dp.Choice(labels)} for labels in ((1, 3), (1e9, 1e9 + 1), (0, 1)))
@@ -169,6 +170,11 @@ CASES = {
     ),
     "NaN was a modulus": (problem("logistic_regression"), modulus("nan"), "no exact number"),
     "whitening was proved for every delta": (WHITENED, beyond_its_quantile, "left"),
+    "what ties was no branch": (
+        of(lambda x: cp.maximum(10 * x * w[0], 10) + x * w[0] / 100, BOX, UNCLIPPED, DELTA, K=NEAR),
+        times(1e-3, "gradient_bound"),
+        LONGER,
+    ),
     "gradients above the clip": (of(lambda x: x * w[0] / 2**40 + 1024 * w[1], BOX, CLIPPED, DELTA), ABOVE, "two clips"),
 }
 

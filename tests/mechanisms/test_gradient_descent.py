@@ -267,3 +267,24 @@ def test_noise_comes_before_what_is_public():
     moved = 2 * dp.NoisyGradientDescent().run(analyse(template), one, Line(np.full(1, -slope), public), seeds[1])
     assert moved == -(noisy + public)
     assert moved != -(noisy - slope + (slope + public))
+
+
+def test_neighbours_at_a_tie_are_as_far_apart_as_certified():
+    """At w = 1 the gradient of max(10 x w, 10) is 5 for x = 1, the mean of both pieces', and 0 for all other records."""
+    w, n = cp.Variable(name="w"), 20
+    record = dp.Record(x=dp.Box(-1, 1))
+    template = dp.Template(record, lambda x: cp.maximum(10 * x * w, 10) + 0.01 * x * w, 0.0, [cp.abs(w) <= 1])
+    mechanism, analysis = dp.NoisyGradientDescent(steps=10), analyse(template)
+    for adjacency in ADJACENCIES:
+        certificate, sums = dp.verify(template, dp.Privacy(1.0, 1e-5, adjacency), n, mechanism), []
+        for last in (1.0, 0.0):
+            data = {"x": np.append(np.ones(n - 1), last)[: n if last or adjacency == "replace-one" else n - 1]}
+            engine = DataEngine(analysis, record.validate(data), n, None)
+            theta = engine.project(np.array([123.4]))  # where a step of noise ends
+            assert theta == 1
+            sums.append(engine.loss_gradient(theta))
+        assert 5 <= abs(sums[0] - sums[1]) <= certificate.sensitivity
+        assert certificate.sensitivity <= (20.1 if adjacency == "replace-one" else 10.1)
+    smooth = dp.Template(record, lambda x: cp.maximum(10 * x * w, 10.1) + 0.01 * x * w, 0.0, [cp.abs(w) <= 1])
+    assert analyse(smooth).kink is None  # what stays below is left out
+    assert analyse(smooth).gradient_bound == pytest.approx(0.01)

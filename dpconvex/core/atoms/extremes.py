@@ -22,10 +22,13 @@ LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
 
 def largest(expression: Expression, group: rules.Entries) -> Scalar:
-    """Bound the maximum of several entries, without those that another is proved to exceed: if one is left, there is no kink."""
+    """Bound the maximum of several entries, without those that stay below another: if one is left, there is no kink.
+
+    Entries that may tie stay: a gradient at a face of K, where steps go, may be theirs.
+    """
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
-    alive = [entry for entry in group if entry.value.high > floor or entry.value.low == entry.value.high == floor]
+    alive = [entry for entry in group if not rules.stays_below(entry.value.high, floor)]
     if len(alive) == 1:
         return replace(alive[0], value=value, behind=None, together=None)
     curved = [entry for entry in alive if entry.terms]

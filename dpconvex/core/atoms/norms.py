@@ -14,7 +14,7 @@ from dpconvex.core.atoms.powers import absolute, even_slope
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule
-from dpconvex.numerics import Interval
+from dpconvex.numerics import SMALLEST, Interval
 
 INFINITE = float("inf")
 
@@ -23,14 +23,16 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     p, axis = expression.option("p"), expression.option("axis")
     if p == 2:
         square = xp.sum(a * a, axis=axis, keepdims=True)
-        return xp.where(square > 0, xp.sqrt(xp.where(square > 0, square, 1.0)), 0.0)
+        large = square > SMALLEST  # else too little is left of its digits to divide by it
+        return xp.where(large, xp.sqrt(xp.where(large, square, 1.0)), 0.0)
     size = xp.maximum(a, -a)
     top = xp.max(size, axis=axis, keepdims=True)
     # Divided by its largest entry, so that no power overflows.
-    scale = xp.where(top > 0, top, 1.0)
+    large = top > SMALLEST
+    scale = xp.where(large, top, 1.0)
     powers = xp.where(a != 0, xp.where(a != 0, size / scale, 1.0) ** p, 0.0)
     mass = xp.sum(powers, axis=axis, keepdims=True)
-    return xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0)
+    return xp.where(large, scale * xp.where(large, mass, 1.0) ** (1 / p), 0.0)
 
 
 def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:

@@ -71,9 +71,10 @@ HUBER = Atom(
 
 def absolute_value(expression: Expression, entry: Scalar) -> Scalar:
     low, high = entry.value.low, entry.value.high
-    if low >= 0:
+    moves = any(term.rows.any() for term in entry.terms)  # to 0, perhaps, where the computed slope is 0
+    if low > 0 or (low == 0 and not moves):
         return entry
-    if high <= 0:
+    if high < 0 or (high == 0 and not moves):
         return entry.scaled(rules.MINUS)
     remedy = f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}"
     kink = Kink("the absolute value is not differentiable at 0", expression, remedy)
@@ -137,10 +138,9 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     p, value = expression.option("p"), entry.value
     even = is_whole_line(p)
     steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
-    if not even and (value.low < 0 or (steep and rules.shrunk(value) <= 0)):
-        away = f"needs an argument bounded away from {'zero' if steep else 'negative numbers'}"
-        remedy = f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take all"
-        raise NotPrivate(f"the power {p:g} {away}, and it goes down to {value.low:.4g}", None, remedy)
+    if steep and not even and rules.shrunk(value) <= 0:
+        why = f"the power {p:g} needs an argument bounded away from zero, and it goes down to {value.low:.4g}"
+        raise NotPrivate(why, None, f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take all")
     rules.bounded(entry, f"the power {p:g}")
     if steep and not even:
         value = Interval(rules.shrunk(value), value.high)

@@ -1,0 +1,112 @@
+"""Gradients as they are computed, at points of K where pieces of a loss tie: steps go there (docs/theory.md, section 8)."""
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import entries_matrix
+from dpconvex.core.runtime import double_precision
+from dpconvex.evaluation.engine import Engine
+from dpconvex.evaluation.forms import form_of, lowered_losses
+from dpconvex.release.engine import DataEngine
+from dpconvex.release.verify import analyse
+
+SETS = {
+    "box": lambda w, radius: [cp.abs(w) <= radius],
+    "ball": lambda w, radius: [cp.norm(w) <= radius],
+    "simplex": lambda w, radius: [w >= 0, cp.sum(w) == radius],
+    "far away": lambda w, radius: [w >= 1e7 * radius, w <= 1e7 * radius + 1],
+}
+# Of an affine m, and what m is at least and at most: all tie where m is one of these.
+PIECES = {
+    "maximum": lambda m, low, high: cp.maximum(m, high),
+    "three": lambda m, low, high: cp.maximum(low, m, high),
+    "largest": lambda m, low, high: cp.max(cp.hstack([m, high, 2 * m - high])),
+    "minimum": lambda m, low, high: -cp.minimum(m, low),
+    "abs from below": lambda m, low, high: cp.abs(m - low),
+    "abs from above": lambda m, low, high: cp.abs(m - high),
+    "norm": lambda m, low, high: cp.norm(cp.hstack([m - low, m - high]), 1),
+    "infinity": lambda m, low, high: cp.norm(cp.hstack([m - low, 0.5 * (high - m)]), "inf"),
+    "Euclidean": lambda m, low, high: cp.norm(cp.hstack([m - low, 2 * (m - low)])),
+    "choice": lambda m, low, high: cp.sum_largest(cp.hstack([m, high, low]), 2),
+    "hinge": lambda m, low, high: cp.pos(m - high) + cp.pos(low - m),
+    "nested": lambda m, low, high: cp.maximum(cp.abs(m - high) + high, m, high),
+    "variation": lambda m, low, high: cp.tv(cp.hstack([m, high, m])),
+    "piecewise constant": lambda m, low, high: cp.maximum(cp.maximum(m, high), cp.maximum(m, low) + 0 * m),
+    "square": lambda m, low, high: cp.square(cp.pos(m - high)) + cp.maximum(m, high),
+    "eigenvalue": lambda m, low, high: cp.lambda_max(cp.bmat([[m - high, 0], [0, 0]])),
+}
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def by_jax(template, space, batch, theta):
+    """Return the gradients of all records at a point by automatic differentiation, shape (records, dim)."""
+    lift, (loss,) = entries_matrix(space), lowered_losses(template, space)
+
+    def value(entries, *record):
+        values = loss.program.values(jax.numpy, entries[:, None], [part[None] for part in record], loss.constants)
+        return values[loss.program.root].reshape(())
+
+    with double_precision():
+        each = jax.vmap(jax.grad(value), in_axes=(None, *(0 for _ in loss.fields)))
+        fields = [jax.numpy.asarray(batch.fields[name]) for name in loss.fields]
+        return np.asarray(each(jax.numpy.asarray((lift @ theta)[loss.place]), *fields)) @ lift[loss.place].toarray()
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.sampled_from(sorted(SETS)), st.sampled_from(sorted(PIECES)), st.sampled_from([1, 2, 5]))
+@example(2407019644, "box", "maximum", 1)
+@example(1209717818, "box", "minimum", 2)
+@example(592207380, "simplex", "three", 5)
+@example(3717673525, "simplex", "square", 2)  # its projection from far away missed it
+def test_no_computed_gradient_exceeds_its_bounds_at_ties(seed, where, name, dim):
+    """Ends of ranges, their neighbours among the numbers, and other numbers nearby are where pieces tie."""
+    rng = np.random.default_rng(seed)
+    radius, slope = rng.choice([1.0, 0.1, 0.3, 7.0, 1e-3]), rng.choice([1.0, 10.0, 0.1, 1 / 3])
+    w = cp.Variable(dim, name="w")
+    corner = radius if where == "ball" or dim == 1 else radius * (1 if where == "simplex" else dim)
+    if where == "far away":
+        ends = np.array([-1.0, 1.0]) * slope * dim
+        shift = np.full(dim, 1e7 * radius)
+    else:
+        ends, shift = np.array([-1.0, 1.0]) * slope * corner, np.zeros(dim)
+    low, high = ends * (1 + rng.choice([0.0, 0.0, 0.0, 2.0**-52, 1e-15, -1e-15, 1e-12], size=2))
+    record = dp.Record(x=dp.Box(-np.ones(dim), np.ones(dim)) if where != "ball" else dp.Ball(dim))
+
+    def loss(x):
+        return PIECES[name](slope * (x @ (w - shift)), low, high) + 0.01 * (x @ (w - shift))
+
+    template = dp.Template(record, loss, 0.0, SETS[where](w, radius))
+    analysis = analyse(template)
+    signs = rng.choice([-1.0, 1.0], size=(4, dim))
+    x = np.concatenate([signs, -signs, np.ones((1, dim)), -np.ones((1, dim)), np.zeros((1, dim)), np.eye(dim)])
+    if where == "ball":
+        x = x / np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
+        x = np.concatenate([x, x * (1 - 2.0**-53)])
+    batch, space = template.record.validate({"x": x}), analysis.form.space
+    numpy, engine = Engine(form_of(template, space), batch), DataEngine(analysis, batch, len(x), None)
+    for start in (*(1e9 * signs), *(1e9 * np.eye(dim)), np.zeros(dim)):
+        theta = engine.project(start)
+        found = [numpy.each_gradient(theta)[:, :dim]]
+        found += [by_jax(template, space, batch, theta)] if seed % 8 == 0 else []
+        for gradients in found:
+            assert np.linalg.norm(gradients, axis=1).max() <= analysis.gradient_bound * (1 + 1e-12)
+            apart = np.linalg.norm(gradients[:, None] - gradients[None], axis=2).max()
+            assert apart <= analysis.replacement_bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("order", "bound"), [(2, 1.0), (3, 1.0), (1.5, 100 ** (1 / 1.5 - 0.5))])
+def test_gradients_of_norms_of_tiny_numbers_are_no_longer_than_others(order, bound):
+    """A square of 1e-162 has lost its digits: divided by the root of such squares, a gradient had length 6."""
+    w = cp.Variable(100, name="w")
+    record = dp.Record(x=dp.Box(-np.ones(100), np.ones(100)))
+    template = dp.Template(record, lambda x: cp.norm(w - x, order), 0.0, [cp.norm(w) <= 1])
+    scales = np.array([[1e-162], [1e-161], [3e-324], [1e-300], [1e-290], [1e-145]])
+    batch = record.validate({"x": np.append(np.full(99, 1.5), 1.6) * scales})
+    analysis = analyse(template)
+    found = Engine(form_of(template, analysis.form.space), batch).each_gradient(np.zeros(100))
+    assert np.linalg.norm(found, axis=1).max() <= analysis.gradient_bound
+    assert analysis.gradient_bound == pytest.approx(bound)
