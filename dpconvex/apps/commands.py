@@ -370,6 +370,10 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given."""
     if chosen.ledger is not None and chosen.budget is not None:
+        fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
+        if not fits and not Path(chosen.ledger).exists():
+            why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
+            raise TemplateError(f"{why}; state more, as --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
         total = promise.part(chosen.budget, chosen.budget_delta)
         return dp.Budget(total, chosen.ledger, chosen.accounting)
     if chosen.budget is not None or chosen.accounting is not None:

@@ -174,7 +174,7 @@ def hidden(
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)
-    noise = replace(noise, records=records, counting=counting)
+    noise = replace(noise, records=float(records), counting=counting)
     return bare, noise, (bare.derivation, *residual_steps(noise))
 
 

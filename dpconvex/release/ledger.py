@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ from dpconvex.release.places import distinct, write_whole
 
 
 def line_of(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields).encode("ascii") + b"\n"
+    """Return a line with a checksum, its last entry, so that a line that was changed is noticed."""
+    return sealed(json.dumps(fields).encode("ascii")) + b"\n"
+
+
+def sealed(body: bytes) -> bytes:
+    return body[:-1] + b', "sum": "%s"}' % sha256(body).hexdigest()[:16].encode()
 
 
 REMEDIES = {
@@ -141,6 +147,10 @@ def lines_of(content: bytes, path: Path, start: int = 0) -> list[bytes]:
 def decoded(line: bytes) -> Any:
     """Return the value that a line holds, or raise `ValueError`."""
     try:
-        return json.loads(line, object_pairs_hook=distinct)
+        value = json.loads(line, object_pairs_hook=distinct)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
+    # Lines of ledgers that earlier versions wrote have no checksum.
+    if isinstance(value, dict) and value.pop("sum", None) is not None and line != sealed(line[:-28] + b"}"):
+        raise ValueError("its checksum is another: the line was changed; restore the file from a copy")
+    return value

@@ -394,3 +394,13 @@ def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):
     told = [run(f"{command} --seed 3 --json").json for _ in range(2)]
     assert told[0] == told[1]
     assert (told[0]["private"], np.shape(told[0]["errors"])) == (False, (3, 1))
+
+
+@pytest.mark.parametrize("further", ["--delta 1e-6", "--epsilon 5", "--delta"])
+def test_a_total_without_room_leaves_no_ledger(run, further):
+    fit = "fit logistic_regression data.csv --config fit.toml --out m.npz --ledger l.jsonl --budget 3"
+    done = run(f"{fit} {further}")
+    assert done.status
+    assert not Path("l.jsonl").exists()
+    if further != "--delta":
+        assert "state more, as --budget" in done.err

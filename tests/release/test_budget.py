@@ -394,7 +394,7 @@ def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(p
     for before, after in ((b"1e-05", b"1e-06"), (b'"epsilon": 1.0', b'"epsilon": 2.0'), (b'"5"', b'"6"')):
         content = path.read_bytes()
         path.write_bytes(content.replace(before, after, 1) + SPEND.replace("0.5", "0.001").encode())
-        with pytest.raises(DPConvexError, match=r"gone; restore|total is"):
+        with pytest.raises(DPConvexError, match=r"gone; restore|total is|checksum"):
             budget.spend(Privacy(1e-3), "on a ledger that was changed")
         path.write_bytes(content)
     path.write_bytes(content + SPEND.encode() + b"torn")
@@ -469,3 +469,23 @@ def test_a_ledger_that_may_only_be_read_is_read_and_never_charged():
         path.chmod(0)
         assert "chmod u+rw" in as_nobody(lambda: Budget.open(path))
         assert len(Budget.open(path).entries) == 1
+
+
+@pytest.mark.parametrize(
+    "before, after", [("10.0", "90.0"), ("10.0", "11.0"), ("2.0", "0.2"), ("spent", "spend"), ("1e-07", "1e-08")]
+)
+def test_a_changed_line_is_noticed(path, before, after):
+    Budget(Privacy(10.0, 1e-5), path).spend(Privacy(2.0, 1e-7), "spent")
+    content = path.read_text(encoding="utf-8")
+    path.write_text(content.replace(before, after, 1), encoding="utf-8")
+    with pytest.raises(DPConvexError, match="checksum"):
+        Budget.open(path)
+    path.write_text(content, encoding="utf-8")
+    assert len(Budget.open(path).entries) == 1
+
+
+def test_ledgers_without_checksums_open(path):
+    Budget(Privacy(10.0, 1e-5), path).spend(Privacy(2.0, 1e-7), "spent")
+    path.write_text(re.sub(r', "sum": "[0-9a-f]+"', "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    Budget.open(path).spend(Privacy(2.0, 1e-7), "again")
+    assert [entry.label for entry in Budget.open(path).entries] == ["spent", "again"]
