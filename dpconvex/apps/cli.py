@@ -7,19 +7,22 @@ if it was interrupted.  Whatever goes wrong, nothing is written.  Nothing heavy 
 import argparse
 import csv
 import json
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
+from threading import current_thread, main_thread
 from typing import Any, NoReturn
 
 import dpconvex as dp
 from dpconvex.apps.progress import progress
 from dpconvex.checker.files import replayed
 from dpconvex.checker.reading import Rejected
+from dpconvex.core.runtime import Interrupt
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
@@ -234,6 +237,7 @@ def parser() -> argparse.ArgumentParser:
 
 def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
     """Print JSON for a program to read, or text."""
+    Interrupt.close()
     print(json.dumps(data, default=str) if chosen.json else text)
 
 
@@ -245,18 +249,40 @@ def check(chosen: argparse.Namespace) -> int:
     return REFUSED if report.unreplayed else 0
 
 
+@contextmanager
+def interruptible(program: bool) -> Iterator[None]:
+    """Note a Ctrl-C as well as raise it, until the answer is written; a program that has written it ends undisturbed."""
+
+    def note(*_: Any) -> None:
+        if not Interrupt.closed:
+            Interrupt.noted = True
+            raise KeyboardInterrupt
+
+    Interrupt.noted = Interrupt.closed = False
+    usual = signal.default_int_handler
+    ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is usual
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_IGN if program and Interrupt.closed else usual)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
     try:
         with (
+            interruptible(arguments is None),
             warnings.catch_warnings(),
             progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext(),
         ):
             warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
             command = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name.replace("-", "_"))
             status: int | None = command(chosen)
-        sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough
         sys.stdout = None
         return REFUSED

@@ -18,7 +18,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.apps.cli import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
-from dpconvex.core.runtime import Stage
+from dpconvex.core.runtime import Interrupt, Stage
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.schema import Schema, draft, read_settings
 from dpconvex.language.tables import table_of
@@ -88,10 +88,13 @@ def schema(chosen: argparse.Namespace) -> None:
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
     """Return what writes a text to a file, or prints it if there is none."""
-    if path is None:
-        return sys.stdout.write
-    out = writable(path, inputs)
-    return lambda text: write_whole(out, text.encode("utf-8"))
+    out = None if path is None else writable(path, inputs)
+
+    def write(text: str) -> None:
+        Interrupt.close()
+        sys.stdout.write(text) if out is None else write_whole(out, text.encode("utf-8"))
+
+    return write
 
 
 # What is paid for
@@ -140,6 +143,7 @@ def tune(chosen: argparse.Namespace) -> None:
 
 def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Path) -> None:
     release, proof = replace(release, schema=schema), release.certificate
+    Interrupt.close()
     if out.exists():  # perhaps a model that was paid for
         before = out.replace(out.with_name(f"{out.name}.old"))
         print(f"dpconvex {chosen.name}: what was in {out} is in {before} now.", file=sys.stderr)

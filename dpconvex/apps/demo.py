@@ -13,6 +13,7 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.apps.cli import told
 from dpconvex.core.arrays import Array
+from dpconvex.core.runtime import Interrupt
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import TemplateError
 from dpconvex.plots import PLAIN as COLOUR, error_bands
@@ -69,6 +70,7 @@ def demo(chosen: argparse.Namespace) -> None:
     footnote, promise = FOOTNOTE, "ε-differential privacy for replacing one record"
     if chosen.seed is not None:
         footnote = promise = f"NOT PRIVATE: the noise was drawn with the seed {chosen.seed}."
+    Interrupt.close()
     picture(epsilons, errors, promise).savefig(out)
     data = {"epsilons": epsilons, "errors": errors[:-1].tolist(), "reference": errors[-1].tolist()}
     names = [*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"]

@@ -42,6 +42,24 @@ class Stage:
     name = "preparing"
 
 
+class Interrupt:
+    """A Ctrl-C that the command line noted: its exception is lost where it lands in a callback of the garbage collector."""
+
+    noted = closed = False
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise again before something is paid."""
+        if cls.noted:
+            raise KeyboardInterrupt
+
+    @classmethod
+    def close(cls) -> None:
+        """Raise again before something is written; from then on the command line ignores a Ctrl-C."""
+        cls.closed = True
+        cls.check()
+
+
 @contextmanager
 def double_precision() -> Iterator[None]:
     """Context in which JAX computes in float64, in this thread; its global configuration is left alone."""

@@ -14,7 +14,7 @@ from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
 from dpconvex.core.markup import aligned, bar, paragraph
 from dpconvex.core.plain_data import built, is_real
-from dpconvex.core.runtime import this_process
+from dpconvex.core.runtime import Interrupt, this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
@@ -183,6 +183,7 @@ class Budget:
                 sums = self._rule.plus(self._sums, item)
                 if not self._rule.fits(sums):
                     raise self._exceeded(item)
+                Interrupt.check()
                 if descriptor is not None and self.path is not None:
                     ledger.append(descriptor, line, self.path)
             self._content += line  # of a file that nobody replaced meanwhile

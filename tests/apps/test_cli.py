@@ -4,8 +4,10 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -361,6 +363,73 @@ def test_the_module_runs_as_a_program(tmp_path):
     gone = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (gone.returncode, gone.stderr) == (1, "")
+
+
+# A Ctrl-C that lands in a callback of the garbage collector, as JAX has one, where its exception is lost.
+LOST = """
+import gc, os, signal, sys
+from dpconvex import Budget
+from dpconvex.apps import cli
+
+def collected(*_):
+    gc.callbacks.remove(collected)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def struck(owner, name):
+    function = getattr(owner, name)
+    def stands_in(*arguments, **options):
+        if when == "after":
+            done = function(*arguments, **options)
+        gc.callbacks.append(collected)
+        gc.collect()
+        return done if when == "after" else function(*arguments, **options)
+    setattr(owner, name, stands_in)
+
+_, where, when, *sys.argv[1:] = sys.argv
+struck(*{"loaded": (cli, "import_module"), "paid": (Budget, "spend")}[where])
+sys.exit(cli.main())
+"""
+FIT_ALONE = f"fit logistic_regression data.csv {COLUMNS} --epsilon 1 --ledger ledger.jsonl --budget 3 --out model.npz"
+
+
+def started(*python):
+    environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
+    for file in ("ledger.jsonl", "model.npz"):
+        Path(file).unlink(missing_ok=True)
+    command = [sys.executable, *python, *FIT_ALONE.split()]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def spends():
+    return len(dp.Budget.open("ledger.jsonl").entries) if Path("ledger.jsonl").exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("where", "when", "paid"), [("loaded", "after", 0), ("paid", "before", 0), ("paid", "after", 1)]
+)
+def test_an_interrupt_that_is_swallowed_ends_a_fit_before_it_pays_or_writes(run, where, when, paid):
+    fit = started("-c", LOST, where, when)
+    said = fit.communicate(timeout=300)[1].decode()
+    assert fit.returncode == 130, said
+    assert "Exception ignored" in said
+    assert "interrupted; nothing was written" in said
+    assert spends() == paid
+    assert not Path("model.npz").exists()
+
+
+@pytest.mark.parametrize("moments", [2, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_fit_that_is_interrupted_at_any_time_writes_a_model_that_was_paid_for_or_nothing(run, moments):
+    begun, usual, random = time.monotonic(), 0.0, np.random.default_rng()
+    for moment in range(moments + 1):
+        fit = started("-m", "dpconvex")
+        if moment:
+            time.sleep(random.uniform(0.1, 1.1) * usual)
+            fit.send_signal(signal.SIGINT)
+        said = fit.communicate(timeout=300)[1].decode()
+        assert fit.returncode in (0, 130, -signal.SIGINT), said  # the last before the command line is loaded
+        assert Path("model.npz").exists() == (fit.returncode == 0), said
+        assert spends() == 1 if fit.returncode == 0 else spends() <= 1
+        usual = usual if moment else time.monotonic() - begun
 
 
 PLACES = ["data.csv", "ledger.jsonl", "to ledger", "to fit", "folder", "missing/m.npz", "data.csv/m.npz", "pipe"]
