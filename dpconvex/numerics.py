@@ -107,7 +107,7 @@ def times(a: float, b: float) -> tuple[float, float]:
     return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
 
 
-def add(a: Any, b: Any) -> Ends:
+def sum_ends(a: Any, b: Any) -> Ends:
     """Bound the sums of arrays from below and above: Knuth's error term is exact."""
     with np.errstate(invalid="ignore", over="ignore"):
         total = np.asarray(a + b, dtype=float)
@@ -116,7 +116,7 @@ def add(a: Any, b: Any) -> Ends:
     return moved(total, error < 0, error > 0, np.isfinite(a) & np.isfinite(b))
 
 
-def divide(a: Any, b: Any) -> Ends:
+def quotient_ends(a: Any, b: Any) -> Ends:
     """Bound the quotients of arrays from below and above; by what is not zero."""
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         quotient = np.asarray(a / b, dtype=float)

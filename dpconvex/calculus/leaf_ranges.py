@@ -73,10 +73,7 @@ def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet
 
 def factors_of(part: Polynomial, monomial: Pair) -> Pair:
     """Bound what multiplies the coordinate of each term, given the bounds of its monomial."""
-    exact = part.error == 0
-    about = [part.coefficient + sign * part.error * (1 + SLACK) for sign in (-1, 1)]
-    about = [np.where(exact, part.coefficient, end) for end in about]
-    return interval_product(monomial, (about[0], about[1]))
+    return interval_product(monomial, part.ends)
 
 
 def hulls_of(part: Polynomial, factors: Pair, limits: Pair, hulls: Sequence[AxisHull]) -> Pair:

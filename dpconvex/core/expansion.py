@@ -24,7 +24,7 @@ from dpconvex.core.polynomial import Polynomial, numbered_rows
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
-from dpconvex.numerics import interval_product, interval_sums, intervals
+from dpconvex.numerics import interval_product, interval_sums, intervals, norm_up
 
 ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 
@@ -93,11 +93,9 @@ class Bases:
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound the entries of a record-only polynomial: the tighter of interval arithmetic and Cauchy-Schwarz by types."""
         coefficient, error = polynomial.coefficient, polynomial.error
-        around = np.where(error > 0, np.nextafter(coefficient - error, -np.inf), coefficient)
-        about = np.where(error > 0, np.nextafter(coefficient + error, np.inf), coefficient)
         monomial = self.monomial_range(polynomial.monomial)
         largest = np.max(np.abs(monomial), axis=0)
-        ends = interval_product(monomial, (around, about))
+        ends = interval_product(monomial, polynomial.ends)
         box = interval_sums(polynomial.entry, *ends, polynomial.size)
         if polynomial.monomial.shape[1] == 0:  # numbers
             return box
@@ -119,7 +117,7 @@ class Bases:
     def norm(self, polynomial: Polynomial) -> float:
         """Bound the Euclidean norm of all entries of a record-only polynomial together."""
         low, high = self.range(polynomial)
-        box = float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high))))
+        box = norm_up(np.maximum(np.abs(low), np.abs(high)))
         total = 0.0
         for kind, members in self.kinds(polynomial.monomial).items():
             _, column = numbered_rows(polynomial.monomial[members])
@@ -247,6 +245,6 @@ class Expander:
         if not np.isfinite([lower, upper]).all():
             why, remedy = "a function of the record is unbounded over", "use a function that is bounded on"
             raise NotPrivate(f"{why} the record's domain", expression, f"{remedy} the declared domain")
-        norm = min(float(np.linalg.norm(np.maximum(-lower, upper))), length_of(found))
+        norm = min(norm_up(np.maximum(-lower, upper)), length_of(found))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)

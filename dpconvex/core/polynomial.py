@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.numerics import rounded_product, rounded_sums
+from dpconvex.numerics import EPSILON, Ends, quotient_ends, rounded_product, rounded_sums
 
 SYMMETRIC = 1e-12  # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest
 
@@ -66,6 +66,12 @@ class Polynomial:
     def scaled(self, factor: float) -> Polynomial:
         product, error = rounded_product(self.coefficient, np.array(float(factor)))
         return replace(self, coefficient=product, error=error + abs(factor) * self.error)
+
+    def divided(self, divisor: Array) -> Polynomial:
+        """Divide each term by a number."""
+        low, high = quotient_ends(self.coefficient, divisor)
+        error = (high - low) + self.error / np.abs(divisor)
+        return replace(self, coefficient=self.coefficient / divisor, error=error).collected()
 
     def __add__(self, other: Polynomial) -> Polynomial:
         return concatenate([self, other], self.shape, [self.entry, other.entry]).collected()
@@ -140,6 +146,13 @@ class Polynomial:
         first = order[new][keep]
         places = self.entry[first], self.coordinate[first], monomial[first]
         return Polynomial(self.shape, *places, total[keep], error[keep])
+
+    @property
+    def ends(self) -> Ends:
+        """Bounds on the coefficients, without rounding."""
+        sides = [self.coefficient + sign * self.error * (1 + 4 * EPSILON) for sign in (-1, 1)]
+        low, high = np.nextafter(sides[0], -np.inf), np.nextafter(sides[1], np.inf)
+        return np.where(self.error > 0, low, self.coefficient), np.where(self.error > 0, high, self.coefficient)
 
     @property
     def touched(self) -> Indices:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.numerics import norm_up
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
@@ -154,7 +155,7 @@ class Box:
     @property
     def norm_bound(self) -> float:
         """Largest Euclidean norm of a value."""
-        return float(np.linalg.norm(np.maximum(np.abs(self.lower), np.abs(self.upper))))
+        return norm_up(np.maximum(np.abs(self.lower), np.abs(self.upper)))
 
     def project(self, values: Array) -> Array:
         """Clip each value, shape (n, *shape), to the bounds."""

@@ -1,10 +1,12 @@
 """Sums, products and quotients, entry by entry and of matrices: affine where at most one factor varies."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import BROADCAST, diagonal, entry_at, hstack, reshape, together, transpose, vec
@@ -12,7 +14,7 @@ from dpconvex.core.atoms.powers import power
 from dpconvex.core.expression import OPERATORS, PRODUCT, SIGN, SUM, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.errors import NotPrivate
-from dpconvex.numerics import Interval
+from dpconvex.numerics import Interval, quotient_ends
 
 
 def unrepeated(expression: Expression) -> Expression:
@@ -122,7 +124,8 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
     if divisor.is_constant:
         if not divisor.number.all():
             raise NotPrivate("an expression is divided by zero", expression, "divide by a number that is not 0")
-        inverse = Polynomial.constant(1.0 / divisor.number)
+        dividends, by = expander.expand(dividend), np.broadcast_to(divisor.number, dividend.shape)
+        return dividends.divided(by.reshape(-1, order="F")[dividends.entry])
     else:
         while divisor.atom is BROADCAST:
             divisor = divisor.args[0]
@@ -134,11 +137,14 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
 def divided(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
     if any(by.value.low <= 0 <= by.value.high for by in arguments[1]):
         raise NotPrivate("the divisor can reach zero", None, "bound the divisor away from zero by its declared domain")
-    inverses = [Interval(1.0 / by.value.high, 1.0 / by.value.low) for by in arguments[1]]
-    return [
-        entry.scaled(inverse if inverse.low == inverse.high else inverse.rounded(count=1))
-        for entry, inverse in zip(arguments[0], inverses, strict=True)
-    ]
+    return [over(entry, by.value) for entry, by in zip(*arguments, strict=True)]
+
+
+def over(entry: Scalar, by: Interval) -> Scalar:
+    """Divide by numbers away from zero.  The slack of gradients covers the rounding of a single inverse."""
+    inverse = Interval(float(quotient_ends(1.0, by.high)[0]), float(quotient_ends(1.0, by.low)[1]))
+    factor = Interval(1.0 / by.low, 1.0 / by.low) if by.low == by.high else inverse
+    return replace(entry.scaled(factor), value=entry.value * inverse)
 
 
 DIVIDE = Atom(

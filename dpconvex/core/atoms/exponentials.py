@@ -14,13 +14,15 @@ from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.numerics import Interval
+from dpconvex.numerics import TINY, Interval
 
 LARGEST_EXPONENT = 300.0  # exp of this is finite, and so are products of a few of them with anything reasonable
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
-    return Interval(float(function(interval.low)), float(function(interval.high))).rounded()
+    """Bound the values of a growing function that is positive, also where they underflow."""
+    found = Interval(float(function(interval.low)), float(function(interval.high))).rounded()
+    return Interval(found.low if found.low > TINY else 0.0, max(found.high, TINY))
 
 
 def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
@@ -45,8 +47,8 @@ EXP = Atom(
 
 def log_rule(expression: Expression, entry: Scalar) -> Scalar:
     low = rules.positive(entry, "log")
-    slope = Interval(1 / entry.value.high, 1 / low).rounded()
-    return entry.through(image(np.log, entry.value), slope, 1 / low**2, sign=-1)
+    value = Interval(float(np.log(entry.value.low)), float(np.log(entry.value.high))).rounded()
+    return entry.through(value, Interval(1 / entry.value.high, 1 / low).rounded(), (1 / low) * (1 / low), sign=-1)
 
 
 LOG: Atom = Atom(
@@ -82,10 +84,13 @@ def logistic_slope(a: Any) -> Any:
 
 def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
-    nearest = float(expit(min(max(0.0, entry.value.low), entry.value.high)))
-    slope = image(expit, entry.value)
+    nearest = min(max(0.0, entry.value.low), entry.value.high)
+    slope, other = (image(expit, end) for end in (entry.value, Interval(-nearest, -nearest)))
     slope = Interval(slope.low, min(slope.high, 1.0))
-    outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, nearest * (1 - nearest))
+    curvature = min(
+        0.25, image(expit, Interval(nearest, nearest)).high * other.high
+    )  # 1 - s(m) is s(-m), which cancels nothing
+    outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, curvature)
     if entry.terms and rules.is_one_row(entry):
         (term,) = entry.terms
         points = Term(np.concatenate([0 * term.rows, term.rows]), mass=term.mass)

@@ -10,7 +10,7 @@ from dpconvex.core.atom import Atom, LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.errors import NotPrivate
-from dpconvex.numerics import EPSILON, Interval
+from dpconvex.numerics import EPSILON, Interval, norm_up
 
 SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {rules.NO_SMOOTHNESS}"
 
@@ -43,7 +43,7 @@ def logarithm_of_determinant(xp: Any, a: Any) -> Any:
 
 
 def frobenius(low: Any, high: Any) -> float:
-    return float(np.linalg.norm(rules.sizes(low, high)[1]))
+    return norm_up(rules.sizes(low, high)[1])
 
 
 def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
@@ -84,7 +84,8 @@ def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rule
 def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     """No eigenvalue exceeds the Frobenius norm."""
     known = np.isfinite(reach.norm) and reach.norm > 0
-    return np.full(expression.args[0].size, -weights[0] / reach.norm**2) if known else None
+    least = -weights[0] / reach.norm / reach.norm * (1 - 4 * EPSILON)
+    return np.full(expression.args[0].size, least) if known else None
 
 
 def eigenpairs(a: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
+from dpconvex.core.arrays import Array
 from dpconvex.core.atom import LeastCurvature, Reach, always
 from dpconvex.core.atoms import rules
 from dpconvex.core.atoms.arithmetic import total
@@ -14,7 +15,7 @@ from dpconvex.core.atoms.powers import absolute, even_slope
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule
-from dpconvex.numerics import SMALLEST, Interval
+from dpconvex.numerics import SMALLEST, Interval, norm_up, quotient_ends
 
 INFINITE = float("inf")
 
@@ -56,13 +57,13 @@ def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
     rows, term = rules.affine_rows(group, "a norm"), rules.ball_of(group, "a norm", size)
     sizes = rules.sizes(*rules.entry_ends(group))
-    least, most = (float(np.linalg.norm(ends, ord=order)) for ends in sizes)
+    least, most = (length(ends, order) for ends in sizes)
     value = Interval(least, max(least, min(most, size * rules.length_of(group)))).rounded(count=8 + len(group))
     if order >= 2 and value.low > 0:
         pieces = tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows)
         still = ~rows.any(axis=1)
         moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
-        least = float(np.linalg.norm(sizes[0][still])) * (1 - rules.ROUNDING * len(group))
+        least = length(sizes[0][still]) * (1 - rules.ROUNDING * len(group))
         turn = (1.0, least) if least > 0 and order == 2 and not moved else None
         return Scalar(value, (term,), pieces, turn=turn)
     reason = f"no curvature bound is known for the p-norm with p = {order:g}"
@@ -70,6 +71,12 @@ def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
         reason = f"the {order:g}-norm is not differentiable where its argument vanishes"
     remedy = "cp.norm(cp.hstack([m, 0.1])) rounds the corner off; cp.sum_squares needs bounded parameters"
     return Scalar(value, (term,), (), 1, Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}"))
+
+
+def length(sizes: Array, order: float = 2.0) -> float:
+    """Return a norm but for a few roundings: no power of an entry overflows, nor do all underflow."""
+    top = float(sizes.max(initial=0.0))
+    return top * float(np.linalg.norm(sizes / top, ord=order)) if 0 < top < INFINITE else top
 
 
 def rounded_norm(expression: Expression, args: list[Expression], width: float) -> Expression | None:
@@ -129,8 +136,8 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) 
     inner = [entry.behind or entry for entry in group]
     smallest, sizes = rules.sizes(*rules.entry_ends(group))
     least = float((smallest**2).sum())
-    most = min(float(np.linalg.norm(sizes)), rules.length_of(inner))
-    value = Interval(least / y.high, max(most**2, least) / low)
+    most = min(norm_up(sizes), rules.length_of(inner))
+    value = Interval(least / y.high, max(most * most, least) / low)
     plain = len(group) == 1 and y == Interval(1.0, 1.0)
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
     if len(group) > 1 and all(map(rules.is_one_row, inner)):
@@ -154,7 +161,8 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) 
 
 def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     divisor = expression.args[1]
-    return 2 / float(divisor.number) * (weights @ rules.sum_matrix(expression)) if divisor.is_constant else None
+    summed = 2 * (weights @ rules.sum_matrix(expression))
+    return quotient_ends(summed, float(divisor.number))[0] if divisor.is_constant else None
 
 
 def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:

@@ -152,7 +152,8 @@ def at_most(high: Array) -> Array:
 def claimed(weights: Array, curvature: Array) -> Array | None:
     """Return least curvatures of weighted (concave: negatively) entries, 0 where nothing finite is known; None if all are."""
     with np.errstate(all="ignore"):
-        bend = np.nan_to_num(np.abs(weights) * curvature, nan=0.0, posinf=0.0, neginf=0.0)
+        rounded = np.where(curvature == 1, 1.0, 1 - ROUNDING)
+        bend = np.nan_to_num(np.abs(weights) * curvature * rounded, nan=0.0, posinf=0.0, neginf=0.0)
     return bend if bend.any() else None
 
 
