@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
 from operator import mul
 from typing import Any
@@ -118,7 +119,7 @@ def sum_ends(a: Any, b: Any) -> Ends:
 
 def quotient_ends(a: Any, b: Any) -> Ends:
     """Bound the quotients of arrays from below and above; by what is not zero."""
-    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+    with np.errstate(all="ignore"):
         quotient = np.asarray(a / b, dtype=float)
         product, error = rounded_product(quotient, np.asarray(b, dtype=float))
     missed = (product != a) | (error > 0)
@@ -133,11 +134,22 @@ def moved(values: Array, below: Any, above: Any, known: Any) -> Ends:
     return low, np.where(above | (known & (values == -np.inf)), up, values)
 
 
+def float_down(number: Fraction) -> float:
+    """Return the largest floating-point number that is not above an exact one."""
+    found = float(number)
+    return found if found <= number else math.nextafter(found, -math.inf)
+
+
 def root_up(square: float) -> float:
     """Return a number that is not below the square root; 0 of what is not positive."""
-    root = np.array(math.sqrt(max(square, 0.0)))
+    return root_ends(max(square, 0.0))[1]
+
+
+def root_ends(square: float) -> tuple[float, float]:
+    """Bound a square root from below and above."""
+    root = np.array(math.sqrt(square))
     product, error = rounded_product(root, root)
-    return float(root if product == square and error == 0 else np.nextafter(root, np.inf))
+    return outward(float(root), bool(product == square and error == 0))
 
 
 def norm_up(values: Any) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +23,7 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.geometry.domains import POLYHEDRAL
 from dpconvex.language.privacy import ONE_ROW, Person
-from dpconvex.numerics import Interval, intervals
+from dpconvex.numerics import Interval, float_down, intervals
 
 # Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11
@@ -202,7 +203,7 @@ class Analysis:
 
     def strong_convexity(self, size: float, added: float) -> float:
         """Return the modulus mu of ``size * regularizer + (added/2) ||theta||^2``."""
-        return size * self.modulus + added
+        return float_down(Fraction(size) * Fraction(self.modulus) + Fraction(added))
 
     def perturbation_cost(self, beta: float, mu: float, adjacency: str, person: Person = ONE_ROW) -> tuple[float, str]:
         """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""

@@ -10,16 +10,14 @@ from dpconvex.core.expansion import Bases
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.numerics import APART, Interval, interval_product, interval_sums, intervals
-
-Pair = tuple[Array, Array]
+from dpconvex.numerics import APART, Ends, Interval, interval_product, interval_sums, intervals, sum_ends
 
 SLACK = 1e-14  # A few roundings of a length
 
 
 def leaf_ranges(
     leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: Sequence[bool]
-) -> dict[int, tuple[Pair, list[Interval]]]:
+) -> dict[int, tuple[Ends, list[Interval]]]:
     """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
 
     Ranges of `blurred` leaves contain computed values, at computed points of K, which may miss it by rounding.
@@ -32,7 +30,7 @@ def leaf_ranges(
     part = terms.part(with_theta=True)
     monomial, number = numbered_rows(part.monomial)
     below, above = (bound[number] for bound in bases.monomial_range(monomial))
-    factors = factors_of(part, (below, above))
+    factors = interval_product((below, above), part.ends)
     # Entries without parameters stay where they are.
     moving = np.bincount(part.entry, minlength=part.size) > 0
     size = np.full(part.size, np.inf)
@@ -49,11 +47,7 @@ def leaf_ranges(
     if feasible.hulls:
         linear.append(hulls_of(part, factors, limits, feasible.hulls))
     low, high = np.max([ends[0] for ends in linear], axis=0), np.min([ends[1] for ends in linear], axis=0)
-    with np.errstate(invalid="ignore"):  # rounded outward, unless nothing is added
-        least, most = (
-            np.where((a == 0) | (b == 0), a + b, np.nextafter(a + b, end))
-            for a, b, end in ((offset[0], low, -np.inf), (offset[1], high, np.inf))
-        )
+    least, most = sum_ends(offset[0], low)[0], sum_ends(offset[1], high)[1]
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
     near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0))
@@ -71,12 +65,7 @@ def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet
     return (bases.norm(leaf.part(with_theta=False)) + gram.steepest(rows) * reach) * (1 + SLACK)
 
 
-def factors_of(part: Polynomial, monomial: Pair) -> Pair:
-    """Bound what multiplies the coordinate of each term, given the bounds of its monomial."""
-    return interval_product(monomial, part.ends)
-
-
-def hulls_of(part: Polynomial, factors: Pair, limits: Pair, hulls: Sequence[AxisHull]) -> Pair:
+def hulls_of(part: Polynomial, factors: Ends, limits: Ends, hulls: Sequence[AxisHull]) -> Ends:
     """Bound the linear parts of all entries over simplices and l1 balls on disjoint coordinates, and term by term elsewhere."""
     owner, place = np.full(len(limits[0]), -1), np.zeros(len(limits[0]), dtype=np.int64)
     for k, hull in enumerate(hulls):
@@ -93,6 +82,6 @@ def hulls_of(part: Polynomial, factors: Pair, limits: Pair, hulls: Sequence[Axis
         here = owner[coordinate] == k
         touched, number = np.unique(entry[here], return_inverse=True)
         below, above = hulls[k].linear_range(number, place[coordinate[here]], low[here], high[here], len(touched))
-        least[touched] = np.nextafter(least[touched] + below, -np.inf)
-        most[touched] = np.nextafter(most[touched] + above, np.inf)
+        least[touched] = sum_ends(least[touched], below)[0]
+        most[touched] = sum_ends(most[touched], above)[1]
     return least, most

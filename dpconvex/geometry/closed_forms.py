@@ -1,6 +1,7 @@
 """Which conditions have a projection in closed form, and what each of them alone says about where K lies."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +26,19 @@ from dpconvex.geometry.convex_sets import (
 )
 from dpconvex.geometry.quadratics import Affine, affine_map, linear_parts
 from dpconvex.geometry.region import Region
+from dpconvex.numerics import (
+    EPSILON,
+    float_down,
+    interval_sums,
+    norm_up,
+    plus,
+    quotient_ends,
+    root_ends,
+    root_up,
+    rounded_product,
+    sum_ends,
+    times,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +49,8 @@ class Row:
     normal: Array
     level: float
     tight: bool
+    wrong: Array  # what rounding did to the normal, at most
+    missed: float = 0.0  # and to the level
 
 
 Condition = Row | Block | Expression
@@ -43,10 +59,13 @@ Condition = Row | Block | Expression
 def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
     """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
     items: list[Condition] = [*region.cones, *region.curved]
-    for sign, (matrix, offset) in [*((1.0, e) for e in region.equations), (-1.0, region.rows)]:
-        for k in range(len(offset)):
-            row = sp.csr_array(matrix[[k]])
-            items.append(Row(row.indices.astype(np.int64), sign * row.data, -sign * float(offset[k]), sign > 0))
+    for k, (matrix, offset, wrong, missed) in enumerate([*region.equations, *region.readings]):
+        tight = k < len(region.equations)
+        sign = 1.0 if tight else -1.0
+        for j in range(len(offset)):
+            row = sp.csr_array(matrix[[j]])
+            where, error = row.indices.astype(np.int64), wrong[[j]].toarray()[0, row.indices]
+            items.append(Row(where, sign * row.data, -sign * float(offset[j]), tight, error, float(missed[j])))
     touches = sp.csr_array((len(items), region.dim))
     if items:
         places = [coordinates_of(item, region) for item in items]
@@ -66,10 +85,12 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices
             parts.append(piece)
         else:
             others.append(here)
-            around.extend(piece for item in members for piece in alone(item, region))
+        # What a simplex is made of is rounded to the nearest numbers; around it are bounds.
+        single = piece is not None and not isinstance(members[0], Row)
+        around.extend([piece] if piece is not None and single else [p for item in members for p in alone(item, region)])
     if left.any():
         parts.append(Interval(np.flatnonzero(left), region.lower[left], region.upper[left]))
-    return parts, [Interval(np.arange(region.dim), region.lower, region.upper), *parts, *around], others
+    return parts, [Interval(np.arange(region.dim), region.least, region.most), *around], others
 
 
 def coordinates_of(item: Condition, region: Region) -> Indices:
@@ -102,43 +123,76 @@ def joint(members: list[Condition], here: Indices, region: Region) -> Piece | No
 def alone(item: Condition, region: Region) -> list[Piece]:
     """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
     if isinstance(item, Row):
-        return [*corners(item, region.lower, region.upper)]
+        return [*corners(item, region.least, region.most)]
     found: Piece | None = None
     if not isinstance(item, Block):
         found = nuclear_ball(item, region)
     elif item.kind != SEMIDEFINITE and not item.matrix[[0]].nnz:
         read = ball if item.kind == SECOND_ORDER else l1_ball
-        found = read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:])
+        wrong, missed = item.misread if item.misread is not None else (0 * item.matrix, 0 * item.offset)
+        misread = sp.csr_array(wrong[1:]), missed[1:]
+        found = read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:], misread)
     return [] if found is None else [found]
 
 
-def ball(matrix: sp.csr_array, radius: float, offset: Array) -> NormBall | None:
-    """Read a Euclidean ball if the matrix is a multiple of an isometry on its coordinates."""
+def ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine | None = None) -> NormBall | None:
+    """Read a Euclidean ball, or the least one known around it, if the matrix M is a multiple of an isometry on its coordinates.
+
+    With the center c, ``q = Mc + offset``, v = M'q and M'M between s - e and s + e, ``(s - e) |x - c|^2 - 2 |v| |x - c|`` is at
+    most ``radius^2 - |q|^2``.  All of e, v and q are bounded with their rounding.
+    """
     gram = sp.csr_array(matrix.T @ matrix)
     columns = np.flatnonzero(gram.diagonal())
     if not len(columns):
         return None
-    square = float(gram.diagonal()[columns].mean())
-    if abs(gram[columns][:, columns] - square * sp.eye_array(len(columns))).max() > 1e-12 * square:
+    square = float(gram.diagonal()[columns][0])
+    away = abs(gram[columns][:, columns] - square * sp.eye_array(len(columns)))
+    if away.max() > 1e-12 * square:
         return None
-    center = -np.asarray(matrix[:, columns].T @ offset) / square
-    missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
-    missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
-    return NormBall(columns, center, float(np.sqrt((radius**2 - missed**2) / square))) if missed <= radius else None
+    part, (wrong, missed) = matrix[:, columns], (0 * matrix, 0 * offset) if misread is None else misread
+    center = -np.asarray(part.T @ offset) / square
+    table, size, wrong, unit = sp.coo_array(part), abs(part), abs(wrong[:, columns]), (part.shape[0] + 4) * EPSILON
+    row, (product, rounded) = table.coords[0], rounded_product(table.data, center[table.coords[1]])
+    ends = [np.append(sum_ends(product, sign * rounded)[k], offset) for k, sign in enumerate((-1.0, 1.0))]
+    low, high = interval_sums(np.append(row, np.arange(len(offset))), ends[0], ends[1], len(offset))
+    error = missed + wrong @ np.abs(center)
+    low, high = sum_ends(low, -error)[0], sum_ends(high, error)[1]
+    near, far = np.maximum(np.maximum(low, -high), 0.0), np.maximum(-low, high)
+    pull = norm_up(np.abs(part.T @ ((low + high) / 2)) + size.T @ ((high - low) / 2 + unit * far) + wrong.T @ far)
+    exact = not rounded_product(table.data, table.data)[1].any() and len(columns) == table.nnz == len(set(row.tolist()))
+    away = away + 2 * size.T @ wrong + wrong.T @ wrong + (0 if exact else unit) * (size.T @ size)
+    stiffness = plus(square, -float(away.sum(axis=1).max()) * (1 + unit))[0]
+    apart = float(np.linalg.norm(near)) * (1 - unit)
+    if apart > radius or stiffness <= 0:
+        return None
+    length = radius if apart == 0 else root_up(times(plus(radius, -apart)[1], plus(radius, apart)[1])[1])
+    reach = float(quotient_ends(length, root_ends(stiffness)[0])[1])
+    return NormBall(columns, center, plus(reach, 2 * pull / stiffness * (1 + unit))[1] if pull else reach)
 
 
-def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | None:
-    """Read a weighted l1 ball if every entry depends on one coordinate, measured from one center."""
-    count = np.diff(matrix.indptr)
-    left = radius - float(np.abs(offset[count == 0]).sum())
+def l1_ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine) -> AxisHull | None:
+    """Read a weighted l1 ball, or one around it, if every entry depends on one coordinate, measured from one center."""
+    wrong, missed = misread
+    count, steep = np.diff(matrix.indptr), np.asarray(wrong.sum(axis=1)).ravel()
+    fixed = np.maximum(np.abs(offset) - missed, 0.0)[count == 0]
+    left = -float_down(sum(map(Fraction, fixed.tolist())) - Fraction(radius))
     if (count > 1).any() or left < 0:
         return None
     coordinates, place = np.unique(matrix.indices, return_inverse=True)
-    centers, center = -offset[count == 1] / matrix.data, np.zeros(len(coordinates))
+    centers, center, sizes = -offset[count == 1] / matrix.data, np.zeros(len(coordinates)), np.abs(matrix.data)
     center[place] = centers
     if (center[place] != centers).any():
         return None
-    reach = left / np.bincount(place, weights=np.abs(matrix.data))
+    low, high = quotient_ends(-offset[count == 1], matrix.data)
+    error = sizes * (high - low) + missed[count == 1] + steep[count == 1] * np.abs(centers)
+    left = plus(left, float(error.sum()) * (1 + len(error) * EPSILON))[1]
+    several = 1 - (np.bincount(place) - 1) * EPSILON
+    slopes = np.bincount(place, weights=sizes) * several - np.bincount(place, weights=steep[count == 1]) * (
+        1 + 4 * EPSILON
+    )
+    if (slopes <= 0).any():
+        return None
+    reach = quotient_ends(left, slopes)[1]
     return AxisHull(coordinates.astype(np.int64), center, -reach, reach)
 
 
@@ -213,7 +267,7 @@ def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
         (row, *others), diagonal = rows, np.sort(coordinates[svec(one) > 0])
         if others or not np.array_equal(row.coordinates, diagonal) or (row.normal != row.normal[0]).any():
             return None
-        spectrum = simplex(Row(np.arange(len(one)), row.normal, row.level, row.tight), *ends)
+        spectrum = simplex(Row(np.arange(len(one)), row.normal, row.level, row.tight, 0 * row.normal), *ends)
     return None if spectrum is None else Spectral(coordinates, middle, spectrum, True)
 
 
@@ -249,9 +303,11 @@ def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[
             continue
         at = normal * apex
         left = level - float(at.sum())
-        room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(level)) if rounded and at.any() else 0.0
+        room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(level)) if at.any() else 0.0
+        room = (room + row.missed + float(row.wrong @ np.abs(apex))) * (1 + len(apex) * UNIT) if rounded else 0.0
+        steep = 1 - 2 * float((row.wrong / np.abs(normal)).max()) if rounded else 1.0
         if left >= -room:  # else nothing satisfies all constraints; whoever projects will see
-            least, most = max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)
+            least, most = max(left - room, 0.0) * steep if row.tight else 0.0, max(left + room, 0.0) / max(steep, 0.5)
             ends = np.array([[least], [most]]) / normal
             found.append(AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0)))
     return found

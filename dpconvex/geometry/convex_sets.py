@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
+from dpconvex.numerics import norm_up, plus, sum_ends
 
 UNIT = float(np.finfo(float).eps)
 
@@ -43,7 +44,7 @@ class Piece:
     @property
     def norm_bound(self) -> float:
         """Of the norm of the piece's coordinates; possibly infinite."""
-        return float(np.linalg.norm(np.max(np.abs(self.bounds()), axis=0)))
+        return norm_up(np.max(np.abs(self.bounds()), axis=0))
 
     @property
     def rounding(self) -> tuple[float, float]:
@@ -82,11 +83,11 @@ class NormBall(Piece):
         return x if norm <= self.radius else self.center + difference * (self.radius / norm)
 
     def bounds(self) -> tuple[Array, Array]:
-        return self.center - self.radius, self.center + self.radius
+        return sum_ends(self.center, -self.radius)[0], sum_ends(self.center, self.radius)[1]
 
     @property
     def norm_bound(self) -> float:
-        return float(np.linalg.norm(self.center)) + self.radius
+        return plus(norm_up(self.center), self.radius)[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +171,14 @@ class AxisHull(Piece):
     @property
     def norm_bound(self) -> float:
         """The largest norm of a vertex: a convex function is largest at one."""
-        rest = np.maximum(float(self.anchor @ self.anchor) - self.anchor**2, 0.0)
-        ends = [np.sqrt(rest + (self.anchor + end) ** 2) for end in (self.low, self.high)]
-        return float(np.max(ends)) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(self.anchor))
+        unit = float(np.abs([self.anchor, self.low, self.high]).max(initial=0.0)) or 1.0
+        anchor, low, high = (part / unit for part in (self.anchor, self.low, self.high))
+        rest = np.maximum(float(anchor @ anchor) - anchor**2, 0.0)
+        ends = [np.sqrt(rest + (anchor + end) ** 2) for end in (low, high)]
+        slack = 1 + 1e-14 + len(anchor) * UNIT
+        return float(
+            np.nextafter(unit * (float(np.max(ends)) * slack + 8 * UNIT * float(np.linalg.norm(anchor))), np.inf)
+        )
 
     def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
         """Bound sums of terms ``c x[place]`` with ``low <= c <= high`` in each of `size` entries: they are least at a vertex."""
@@ -244,13 +250,14 @@ class Spectral(Piece):
     def bounds(self) -> tuple[Array, Array]:
         """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
         low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
-        middle = self.center
-        if not self.symmetric:
-            return middle - high * (1 + 4 * UNIT), middle + high * (1 + 4 * UNIT)
-        row, column, _ = triangle(len(self.shift))
-        half = (high - low) / 2 * np.sqrt(2.0)
-        lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
-        return middle + lower, middle + upper
+        middle, lower, upper = self.center, np.array(-high), np.array(high)
+        if self.symmetric:
+            row, column, _ = triangle(len(self.shift))
+            half = (high - low) / 2 * np.sqrt(2.0)
+            lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
+        sizes = (norm_up(self.shift) + np.where(np.isfinite(end), np.abs(end), 0.0) for end in (lower, upper))
+        room = [16 * UNIT * size for size in sizes]
+        return middle + lower - room[0], middle + upper + room[1]
 
     @property
     def center(self) -> Array:
@@ -258,7 +265,7 @@ class Spectral(Piece):
 
     @property
     def norm_bound(self) -> float:
-        return (float(np.linalg.norm(self.shift)) + self.inner.norm_bound) * (1 + 4 * UNIT)
+        return (norm_up(self.shift) + self.inner.norm_bound) * (1 + 16 * UNIT)
 
     @property
     def rounding(self) -> tuple[float, float]:

@@ -10,18 +10,20 @@ from functools import cached_property
 import numpy as np
 
 from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Constraint, Expression
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.geometry.blocks import SEMIDEFINITE
 from dpconvex.geometry.certified_minimum import reaches
 from dpconvex.geometry.closed_forms import closed_forms, symmetric
 from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, Piece
-from dpconvex.geometry.quadratics import affine_map
 from dpconvex.geometry.region import Region
+from dpconvex.numerics import Ends, interval_product, interval_sums, norm_up, sum_ends
 
 MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
-SLACK, ROUNDED = 1e-12, 1e-14  # Room for the rounding of a shift's eigenvalues, and of a norm
+SLACK = 1e-12  # Room for the rounding of a shift's eigenvalues
 
 
 class FeasibleSet:
@@ -84,7 +86,7 @@ class FeasibleSet:
     @cached_property
     def diameter(self) -> float | None:
         """Bound on the distance of two points of K; None if there is none."""
-        found = min(2 * self.norm_bound, float(np.linalg.norm(self.upper - self.lower)) * (1 + ROUNDED))
+        found = min(2 * self.norm_bound, norm_up(sum_ends(self.upper, -self.lower)[1]))
         return found if np.isfinite(found) else None
 
     @property
@@ -94,16 +96,15 @@ class FeasibleSet:
     def norm_on(self, coordinates: Indices) -> float:
         """Bound on the norm of some coordinates over K, possibly infinite."""
         sizes = np.maximum(np.abs(self.lower), np.abs(self.upper))
-        left, square = set(coordinates.tolist()), 0.0
+        left, lengths = set(coordinates.tolist()), list[float]()
         if not np.isfinite(sizes[coordinates]).all():
             return float(np.inf)
         best = min((size for size, here in self._sizes if left <= here), default=np.inf)
         # Pieces bound their shares of the norm; the box bounds what they leave over.
         for size, here in self._sizes:
-            if size**2 < float(np.sum(sizes[sorted(left & here)] ** 2)):
-                square, left = square + size**2, left - here
-        square += float(np.sum(sizes[sorted(left)] ** 2))
-        return min(best, float(np.sqrt(square))) * (1 + ROUNDED)
+            if size < norm_up(sizes[sorted(left & here)]):
+                lengths, left = [*lengths, size], left - here
+        return min(best, norm_up([*lengths, *sizes[sorted(left)]]))
 
     @cached_property
     def _sizes(self) -> list[tuple[float, frozenset[int]]]:
@@ -115,9 +116,12 @@ class FeasibleSet:
         """Bound the entries of an affine expression from below by the bounds on the coordinates; else minus infinity."""
         if not expression.is_affine:
             return -np.inf
-        matrix, offset = affine_map(expression, self.space)
-        ends = [matrix.multiply(bound[None]).tocsr() for bound in (self.lower, self.upper)]
-        return float((np.asarray(ends[0].minimum(ends[1]).sum(axis=1)).ravel() + offset).min(initial=np.inf))
+        return float(self.range_of(Expander(self.space, Bases({})).expand(expression))[0].min(initial=np.inf))
+
+    def range_of(self, polynomial: Polynomial) -> Ends:
+        """Bound the entries of a public affine expression by the bounds on the coordinates."""
+        ends = tuple(np.append(end, 1.0)[polynomial.coordinate] for end in (self.lower, self.upper))
+        return interval_sums(polynomial.entry, *interval_product(polynomial.ends, (ends[0], ends[1])), polynomial.size)
 
     def least_eigenvalue(self, matrix: Expression) -> float:
         """Bound the eigenvalues of a symmetric variable from below; minus infinity of anything else."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,25 +17,52 @@ from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
+from dpconvex.numerics import EPSILON, sum_ends
 
 Affine = tuple[sp.csr_array, Array]
 # Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
 Parts = dict[Expression, sp.csr_array]
 
 
+class Reading(NamedTuple):
+    """An affine map ``matrix @ theta + offset``, and bounds on what rounding did to its coefficients."""
+
+    matrix: sp.csr_array
+    offset: Array
+    wrong: sp.csr_array
+    missed: Array
+
+    @classmethod
+    def stacked(cls, parts: Sequence["Reading"]) -> "Reading":
+        return cls(*stacked([part[:2] for part in parts]), *stacked([part[2:] for part in parts]))
+
+
 def affine_map(expression: Expression, space: Space) -> Affine:
     """Return M and c such that the entries of a public affine expression, in column order, are ``M @ theta + c``."""
+    return read(expression, space)[:2]
+
+
+def read(expression: Expression, space: Space) -> Reading:
     found = Expander(space, Bases({})).expand(expression)
     # What cancels leaves a coefficient of the size of its error behind.
     kept = np.abs(found.coefficient) > found.error
-    moving, fixed = kept & (found.coordinate >= 0), kept & (found.coordinate < 0)
-    places = found.entry[moving], found.coordinate[moving]
-    offset = np.bincount(found.entry[fixed], weights=found.coefficient[fixed], minlength=found.size)
-    return sp.csr_array((found.coefficient[moving], places), shape=(found.size, space.dim)), offset.astype(float)
+    moving, numbers = kept & (found.coordinate >= 0), found.coordinate < 0
+    places, shape = (found.entry[moving], found.coordinate[moving]), (found.size, space.dim)
+    error, entry = found.error * (1 + 4 * EPSILON), found.entry[numbers]
+    missed, sizes = (
+        np.where(kept, error, error + np.abs(found.coefficient))[numbers],
+        np.where(kept, found.coefficient, 0.0),
+    )
+    offset, missed = (np.bincount(entry, part, found.size).astype(float) for part in (sizes[numbers], missed))
+    matrix, wrong = (sp.csr_array((part[moving], places), shape=shape) for part in (found.coefficient, error))
+    return Reading(matrix, offset, wrong, missed)
 
 
-def linear_parts(expression: Expression) -> Parts:
-    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear."""
+def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
+    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
+
+    With `absolute`, the matrices are sums of the sizes of what is added up.
+    """
     found: Parts = {}
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
     while waiting:
@@ -47,7 +74,8 @@ def linear_parts(expression: Expression) -> Parts:
         if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
             found[node] = found[node] + matrix if node in found else matrix
             continue
-        waiting.extend((argument, sp.csr_array(matrix @ own)) for argument, own in reversed(arguments_of(node)))
+        for argument, own in reversed(arguments_of(node)):
+            waiting.append((argument, sp.csr_array(matrix @ (abs(own) if absolute else own))))
     return found
 
 
@@ -131,11 +159,36 @@ def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
     return []
 
 
-def stacked(maps: Sequence[Affine], weights: Sequence[Array] | None = None) -> Affine:
-    """Put affine maps below each other, their rows times weights if given; without those whose weight is zero."""
-    if weights is not None:
-        maps = [(m[w > 0] * w[w > 0][:, None], o[w > 0] * w[w > 0]) for (m, o), w in zip(maps, weights, strict=True)]
+def stacked(maps: Sequence[Affine]) -> Affine:
+    """Put affine maps below each other."""
     return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
+
+
+def weighted(parts: Sequence[Reading], weights: Sequence[Array]) -> Reading:
+    """Put affine maps below each other, their rows times weights; without those whose weight is zero."""
+    rows = [sp.csr_array(sp.csr_array(sp.diags_array(w))[np.flatnonzero(w)]) for w in weights]
+    return Reading.stacked([scaled(own, part) for own, part in zip(rows, parts, strict=True)])
+
+
+def scaled(factors: sp.csr_array, part: Reading) -> Reading:
+    """Multiply an affine map by a matrix; a sum of one term that is not scaled is exact."""
+    sizes, several = abs(factors), int(np.diff(factors.indptr).max(initial=0))
+    unit = 0.0 if several <= 1 and (sizes.data == 1).all() else (several + 4) * EPSILON
+    wrong, missed = (
+        sizes @ part.wrong + unit * (sizes @ abs(part.matrix)),
+        sizes @ (part.missed + unit * np.abs(part.offset)),
+    )
+    return Reading(sp.csr_array(factors @ part.matrix), factors @ part.offset, sp.csr_array(wrong), missed)
+
+
+def added(first: Reading, second: Reading, sign: float) -> Reading:
+    """Add an affine map, or subtract it."""
+    both, (low, high) = abs(first.matrix).minimum(abs(second.matrix)), sum_ends(first.offset, sign * second.offset)
+    wrong = first.wrong + second.wrong + EPSILON * (both + both.multiply(abs(first.matrix - second.matrix) > 0))
+    missed = first.missed + second.missed + (high - low)
+    return Reading(
+        sp.csr_array(first.matrix + sign * second.matrix), first.offset + sign * second.offset, wrong, missed
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,16 +29,22 @@ from dpconvex.geometry.domains import check, has_kinks, with_domains
 from dpconvex.geometry.quadratics import (
     Affine,
     Parts,
+    Reading,
+    added,
     affine_map,
     expanded,
     groups,
     is_euclidean,
     linear_parts,
+    read,
+    scaled,
     squares,
     stacked,
     taken,
+    weighted,
     weighted_sum,
 )
+from dpconvex.numerics import quotient_ends, root_up, sum_ends
 
 # Of double or extended precision.
 Array = NDArray[Any]
@@ -58,17 +64,21 @@ class Region:
         self.constraints = with_domains(constraints)
         self.told = [*(told for told, _ in attributes), *map(str, constraints)]
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
-        self.equations: list[Affine] = []  # matrix @ x + offset = 0
+        self.least, self.most = (
+            self.lower.copy(),
+            self.upper.copy(),
+        )  # what they are before they are rounded lies between
+        self.equations: list[Reading] = []  # matrix @ x + offset = 0
+        self.readings: list[Reading] = []  # matrix @ x + offset >= 0, of several coordinates each
         self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
         self.cones: list[Block] = []
-        self._rows: list[Affine] = []
         for constraint in (*(constraint for _, constraint in attributes), *self.constraints):
             self._read(constraint)
         if (self.lower > self.upper).any():
             raise self.contradiction()
         self.fixed = self.lower == self.upper
         # matrix @ x + offset >= 0, of several coordinates each; and these with the bounds as one block, before the cones
-        self.rows = stacked([(sp.csr_array((0, self.dim)), np.zeros(0)), *self._rows])
+        self.rows = stacked([(sp.csr_array((0, self.dim)), np.zeros(0)), *(part[:2] for part in self.readings)])
         low, high = np.isfinite(self.lower) & ~self.fixed, np.isfinite(self.upper) & ~self.fixed
         one = sp.csr_array(sp.eye_array(self.dim))
         linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), self.rows])
@@ -85,7 +95,7 @@ class Region:
         if constraint.kind == "semidefinite":
             self._semidefinite(first)
         elif constraint.kind == "equality":
-            self._not_negative(*affine_map(first - others[0], self.space), equal=True)
+            self._not_negative(read(first - others[0], self.space), equal=True)
         elif constraint.kind == "second-order cone":
             along = None if others[0].ndim < 2 else (int(constraint.options[0]),)
             self._inequality(reshape(norm(others[0], 2, along), first.shape) - first)
@@ -97,9 +107,9 @@ class Region:
             why = f"a {constraint.kind} has no linearisations"
             raise MissingRule(why, first, "write the constraint with atoms such as cp.power")
 
-    def _not_negative(self, matrix: sp.csr_array, offset: Array, equal: bool = False) -> None:
+    def _not_negative(self, reading: Reading, equal: bool = False) -> None:
         """Ask that ``matrix @ x + offset`` is not negative, or zero; rows of a single coordinate are bounds."""
-        matrix = sp.csr_array(matrix)
+        matrix, offset, wrong, missed = reading
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         count = np.diff(matrix.indptr)
@@ -112,8 +122,20 @@ class Region:
         below, above = (slope > 0) | equal, (slope < 0) | equal
         np.maximum.at(self.lower, place[below], ends[below])
         np.minimum.at(self.upper, place[above], ends[above])
+        room = missed[single], np.asarray(wrong[single].sum(axis=1)).ravel()
+        levels, slopes = (
+            (sum_ends(x, -e)[0], sum_ends(x, e)[1]) for x, e in zip((-offset[single], slope), room, strict=True)
+        )
+        corners = [quotient_ends(a, b) for a in levels for b in slopes]
+        unknown = np.where(room[1] < np.abs(slope), 0.0, np.inf)
+        np.maximum.at(self.least, place[below], (np.min([low for low, _ in corners], axis=0) - unknown)[below])
+        np.minimum.at(self.most, place[above], (np.max([high for _, high in corners], axis=0) + unknown)[above])
         if (count > 1).any():
-            (self.equations if equal else self._rows).append((sp.csr_array(matrix[count > 1]), offset[count > 1]))
+            several = count > 1
+            found = Reading(
+                sp.csr_array(matrix[several]), offset[several], sp.csr_array(wrong[several]), missed[several]
+            )
+            (self.equations if equal else self.readings).append(found)
 
     def _semidefinite(self, matrix: Expression) -> None:
         """Ask that an affine symmetric matrix, as a map from coordinates to its svec, is semidefinite."""
@@ -127,18 +149,20 @@ class Region:
             raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
         if side == 1:
-            self._not_negative(*found)
+            self._not_negative(Reading(*found, 0 * found[0], 0 * found[1]))
         else:
             self.cones.append(Block(SEMIDEFINITE, *found))
 
-    def _norm(self, kind: str, level: Affine, inner: Affine) -> None:
-        if not level[0].nnz and level[1][0] < 0:
+    def _norm(self, kind: str, level: Affine, inner: Reading) -> None:
+        bound = Reading(*level, 0 * level[0], 0 * level[1])
+        if not bound.matrix.nnz and bound.offset[0] < 0:
             raise self.contradiction()
-        if len(inner[1]) == 1:
+        if len(inner.offset) == 1:
             for side in (1.0, -1.0):
-                self._not_negative(sp.csr_array(level[0] + side * inner[0]), level[1] + side * inner[1])
+                self._not_negative(added(bound, inner, side))
         else:
-            self.cones.append(Block(kind, *stacked([level, inner])))
+            found = Reading.stacked([bound, inner])
+            self.cones.append(Block(kind, *found[:2], misread=found[2:]))
 
     def _inequality(self, difference: Expression) -> None:
         """Ask that no entry is positive: by rows and cones, or, where there is one of another kind, as a curved function."""
@@ -157,7 +181,7 @@ class Region:
             if whole and any(cone is None for cone in found):
                 self.curved.append(difference)
                 return
-            self._not_negative(*self._level(taken(parts, np.flatnonzero(~bent))))
+            self._not_negative(self._level(taken(parts, np.flatnonzero(~bent))))
             for row, cone in zip(np.flatnonzero(bent), found, strict=True):
                 if cone is None:
                     self.curved.append(weighted_sum(taken(parts, [row])))
@@ -166,41 +190,47 @@ class Region:
                 else:
                     self._norm(*cone)
 
-    def _level(self, parts: Parts) -> Affine:
+    def _level(self, parts: Parts) -> Reading:
         count = next(iter(parts.values())).shape[0] if parts else 0
-        matrix, offset = sp.csr_array((count, self.dim)), np.zeros(count)
+        nothing = sp.csr_array((count, self.dim)), np.zeros(count)
+        found = Reading(*nothing, *nothing)
         for part, factors in parts.items():
             if part.is_affine:
-                own, fixed = affine_map(part, self.space)
-                matrix, offset = sp.csr_array(matrix - factors @ own), offset - factors @ fixed
-        return matrix, offset
+                found = added(found, scaled(factors, read(part, self.space)), -1.0)
+        return found
 
-    def _cone(self, sums: Parts) -> tuple[str, Affine, Affine] | Expression | None:
+    def _cone(self, sums: Parts) -> tuple[str, Affine, Reading] | Expression | None:
         """Read one sum that is not positive: as a norm's kind, what bounds it and what it is of; or as a semidefinite matrix."""
-        level = self._level(sums)
+        matrix, offset, _, missed = self._level(sums)
+        level = matrix, sum_ends(offset, missed)[1]
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
         if any((weights < 0).any() for _, weights in parts):
             return None
         squared = [found for part, weights in parts if (found := squares(part, weights)) is not None]
         if len(squared) == len(parts):
-            if level[0].nnz:
+            if matrix.nnz:
                 return None
-            if level[1][0] < 0:
+            if offset[0] < 0:
                 raise self.contradiction()
-            terms = [affine_map(e, self.space) for e, _ in squared]
-            rows = stacked(terms, [np.sqrt(weights) for _, weights in squared])
-            return SECOND_ORDER, (level[0], np.sqrt(level[1])), rows
+            terms, rows = [read(e, self.space) for e, _ in squared], [weights for _, weights in squared]
+            largest = max(float(weights.max()) for weights in rows)  # taken out: squares of one weight are not scaled
+            radius = root_up(float(quotient_ends(level[1], largest)[1][0]))
+            return (
+                SECOND_ORDER,
+                (matrix, np.array([radius])),
+                weighted(terms, [np.sqrt(weights / largest) for weights in rows]),
+            )
         if not all(part.args[0].is_affine for part, _ in parts):
             return None
-        inner = [affine_map(part.args[0], self.space) for part, _ in parts]
+        inner = [read(part.args[0], self.space) for part, _ in parts]
         if all(part.atom is ABS for part, _ in parts):
-            return ABSOLUTE, level, stacked(inner, [weights for _, weights in parts])
+            return ABSOLUTE, level, weighted(inner, [weights for _, weights in parts])
         (part, weights), *others = parts
         if others or np.count_nonzero(weights) != 1:
             return None
         entry = int(np.flatnonzero(weights)[0])
         if is_euclidean(part):
-            return SECOND_ORDER, level, stacked(inner, [np.where(groups(part) == entry, weights[entry], 0.0)])
+            return SECOND_ORDER, level, weighted(inner, [np.where(groups(part) == entry, weights[entry], 0.0)])
         if part.atom not in (LAMBDA_MAX, SIGMA_MAX):
             return None
         matrix = part.args[0]
@@ -215,7 +245,7 @@ class Region:
     @cached_property
     def system(self) -> tuple[Array, Array]:
         unit = sp.csr_array(sp.eye_array(self.dim))[self.fixed]
-        matrix, offset = stacked([*self.equations, (unit, -self.lower[self.fixed])])
+        matrix, offset = stacked([*(part[:2] for part in self.equations), (unit, -self.lower[self.fixed])])
         return matrix.toarray(), -offset
 
     @cached_property

@@ -1,0 +1,288 @@
+"""Bounds of templates with numbers of any size, and offsets that cancel, against exact rational numbers.
+
+Sets, leaves and outer functions are evaluated twice: in floating point, which is declared and certified, and exactly, at points
+that attain the bounds or nearly so.  A bound may be infinite, or a template refused; none may be too small, by any amount.
+"""
+
+from fractions import Fraction
+from math import isqrt
+
+import cvxpy as cp
+import mpmath
+import numpy as np
+import pytest
+from derivatives import analyse, form_of
+
+import dpconvex as dp
+from dpconvex.errors import DPConvexError
+
+DIGITS = 60
+
+
+def root_below(x):
+    """Return a rational number just below a square root."""
+    scale = 10 ** (2 * DIGITS + 2 * max(0, len(str(x.denominator)) - len(str(x.numerator))))
+    return Fraction(isqrt(x.numerator * scale // x.denominator), isqrt(scale))
+
+
+class Draw:
+    """Random numbers, many of which are near others."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def pick(self, *options):
+        return options[self.rng.integers(len(options))]
+
+    def size(self, wide=True):
+        span = self.pick(3, 3, 17, 17, 70, 300 if wide else 70)
+        number = 10.0 ** self.rng.uniform(-span, span)
+        return self.pick(float(number), float(f"{number:.0e}"), 2.0 ** int(np.log2(number)), 1.0, 0.1, 3.0)
+
+    def signed(self, wide=True):
+        return self.size(wide) * self.pick(1.0, -1.0)
+
+    def near(self, number):
+        """Draw what may cancel most of a number's digits."""
+        apart = self.pick(0.0, 1e-17, 1e-16, 3e-16, 1e-15, 1e-12, 1e-8, 1e-3, 1.0) * self.rng.normal()
+        return float(number * (1 + apart))
+
+
+# Of a set with center c, radius r and scale s: constraints, and rational points of it, as displacements of single coordinates.
+def ball(w, c, r, s, f):
+    return [cp.norm(s * (w - c)) <= r], Fraction(r) / Fraction(s)
+
+
+def cone(w, c, r, s, f):
+    return [cp.SOC(cp.Constant(r), s * (w - c))], Fraction(r) / Fraction(s)
+
+
+def fixed(w, c, r, s, f):
+    left = Fraction(r) ** 2 - Fraction(f) ** 2
+    return [cp.norm(cp.hstack([s * (w - c), f])) <= r], root_below(max(left, Fraction(0))) / Fraction(
+        s
+    ) if left >= 0 else None
+
+
+def squares(w, c, r, s, f):
+    return [s * cp.sum_squares(w - c) <= r], root_below(Fraction(r) / Fraction(s))
+
+
+def box(w, c, r, s, f):
+    return [cp.abs(s * (w - c)) <= r], Fraction(r) / Fraction(s)
+
+
+def rows(w, c, r, s, f):
+    return [s * (w - c) <= r, s * (w - c) >= -r], Fraction(r) / Fraction(s)
+
+
+def absolute(w, c, r, s, f):
+    return [s * cp.norm1(w - c) <= r], Fraction(r) / Fraction(s)
+
+
+def bounded(w, c, r, s, f):
+    return [w >= c - r, w <= c + r], min(Fraction(c + r) - Fraction(c), Fraction(c) - Fraction(c - r))
+
+
+def simplex(w, c, r, s, f):
+    return [w >= c, cp.sum(w - c) <= r], (Fraction(0), Fraction(r))
+
+
+SETS = [ball, cone, fixed, squares, box, rows, absolute, bounded, simplex]
+
+
+def leaf_of(draw, c):
+    """Return an affine function of x and w that may cancel near w = c, for floating-point numbers and for rational ones."""
+    a, b, e = draw.signed(False), draw.signed(False), draw.signed(False)
+    o, p = draw.near(c), draw.near(draw.pick(a * c, b * c, a * c + b * c))
+    kind = draw.pick(0, 1, 2, 3, 4, 5)
+
+    def leaf(x, w, F):
+        one, two = w[0], w[1]
+        forms = (
+            lambda: F(a) * x * (one - F(o)),
+            lambda: F(a) * x * one - F(p) * x + F(e),
+            lambda: F(a) * (x * one) - F(a) * one + F(b) * two - F(p),
+            lambda: (F(a) * one - F(p)) / F(b),
+            lambda: F(0.1) * (F(3.0) * one) - F(0.3) * one + x * (two - F(o)),
+            lambda: F(a) * (one - F(o)) + F(b) * x + F(e),
+        )
+        return forms[kind]()
+
+    return leaf
+
+
+def sigmoid(m):
+    return 1 / (1 + mpmath.exp(-m))
+
+
+def softplus(m):
+    """Return log(1 + exp(m)), its slope and its second derivative."""
+    return mpmath.log1p(mpmath.exp(m)), sigmoid(m), sigmoid(m) * sigmoid(-m)
+
+
+def logarithm(m):
+    return (-mpmath.log(m), -1 / m, 1 / m**2) if m > 0 else None
+
+
+def inverse(m):
+    return (1 / m, -1 / m**2, 2 / m**3) if m > 0 else None
+
+
+def length(m, k):
+    whole = mpmath.hypot(m, k)
+    return whole, m / whole, k**2 / whole**3
+
+
+def huber(m, k):
+    cut = max(-k, min(k, m))
+    return cut * (2 * m - cut), 2 * cut, 2 if abs(m) < k else 0
+
+
+def outer_of(draw, typical):
+    """Return an outer function in CVXPY, and its value and derivatives: None outside its domain, or where there is none."""
+    k = abs(draw.near(typical)) or 1.0
+    K = mpmath.mpf(k)
+    return draw.pick(
+        (cp.square, lambda m: (m * m, 2 * m, 2)),
+        (lambda m: cp.huber(m, k), lambda m: huber(m, K)),
+        (cp.logistic, softplus),
+        (lambda m: cp.logistic(m + k), lambda m: softplus(m + K)),
+        (cp.exp, lambda m: (mpmath.exp(m),) * 3),
+        (lambda m: cp.exp(m - k), lambda m: (mpmath.exp(m - K),) * 3),
+        (lambda m: -cp.log(m), logarithm),
+        (lambda m: -cp.log(m + k), lambda m: logarithm(m + K)),
+        (lambda m: cp.norm(cp.hstack([m, k])), lambda m: length(m, K)),
+        (lambda m: cp.power(m, 4), lambda m: (m**4, 4 * m**3, 12 * m**2)),
+        (lambda m: cp.inv_pos(m + k), lambda m: inverse(m + K)),
+        (lambda m: cp.square(m) / k, lambda m: (m * m / K, 2 * m / K, 2 / K)),
+        (lambda m: cp.log_sum_exp(cp.hstack([m, k])), lambda m: (K + softplus(m - K)[0], *softplus(m - K)[1:])),
+        (cp.abs, lambda m: (abs(m), mpmath.sign(m), None)),
+        (lambda m: cp.maximum(m, k), lambda m: (max(m, K), 1 if m > K else 0, None)),
+        (lambda m: cp.logistic(m) / 3 - k, lambda m: (softplus(m)[0] / 3 - K, softplus(m)[1] / 3, softplus(m)[2] / 3)),
+    )
+
+
+def real(x):
+    return mpmath.mpf(x.numerator) / x.denominator
+
+
+def norm(row):
+    return mpmath.sqrt(real(sum((a * a for a in row), Fraction(0))))
+
+
+def at_most(exact, bound, what):
+    """Assert that an exact number, in many digits, is no larger than a floating-point bound; what underflows counts as 0."""
+    over = abs(exact) > 1e-300 and exact - mpmath.mpf(bound) > abs(exact) * mpmath.mpf(10) ** (10 - DIGITS)
+    assert not over, f"{what}: {mpmath.nstr(exact, 20)} exactly, {bound!r} certified"
+
+
+def compare(seed):
+    """Certify a template and compare; return what was compared, nothing if it was refused."""
+    draw = Draw(seed)
+    c, s = draw.pick(0.0, draw.signed(), draw.signed()), draw.pick(1.0, 1.0, draw.size(False))
+    r = abs(draw.near(c * draw.pick(1e-18, 1e-16, 1e-15, 1e-8, 1.0) or draw.size())) or 1.0
+    if draw.rng.random() < 0.5:
+        r *= s
+    kind, w = draw.pick(*SETS), cp.Variable(2, name="w")
+    with np.errstate(all="ignore"):
+        f = draw.near(r)
+        constraints, reach = kind(w, c, r, s, f)
+    if reach is None or not np.isfinite([c, r, s, f, c + r, c - r]).all():
+        return ()
+    least, most = reach if isinstance(reach, tuple) else (-reach, reach)
+    center, low, high = Fraction(c), *sorted(map(float, draw.rng.choice([-1.0, -0.5, 0.0, 1e-9, 0.1, 1.0, 3.0], 2)))
+    moves = [(a, b) for a, b in ((least, 0), (most, 0), (0, least), (0, most), (0, 0))]
+    points = [(center + a, center + b) for a, b in moves]
+    leaf, public = leaf_of(draw, c), leaf_of(draw, c)
+    typical = float(max((abs(public(Fraction(1), p, Fraction)) for p in points), default=Fraction(1)) or 1)
+    (loss, loss_at), (rest, rest_at) = outer_of(draw, typical), outer_of(draw, typical)
+    weight = draw.size(False)
+    with np.errstate(all="ignore"):
+        try:
+            found = analyse(
+                lambda x: loss(leaf(x, w, float)),
+                constraints,
+                weight * rest(public(1.0, w, float)) + cp.sum_squares(w),
+                x=dp.Box(low, high),
+            )
+            scalar, curvature = found.losses[0].scalar, found.losses[0].curvature
+            bound, modulus = found.gradient_bound, found.regularizer[0].toarray()
+        except (DPConvexError, ValueError):
+            return ()
+    lower, upper = found.form.feasible.lower, found.form.feasible.upper
+    seen = [kind.__name__]
+    with mpmath.workdps(DIGITS):
+        for point in points:
+            here = rest_at(real(public(Fraction(1), point, Fraction)))
+            if here is None:  # K has no points outside the domain of the regularizer
+                continue
+            for value, below, above in zip(point, lower, upper, strict=True):
+                at_most(real(value), above, f"the upper bound of a {kind.__name__}")
+                at_most(-real(value), -below, f"the lower bound of a {kind.__name__}")
+            at_most(norm(point), found.form.feasible.norm_bound, f"the norm of a {kind.__name__}")
+            m, ahead = public(Fraction(1), point, Fraction), public(Fraction(1), (point[0] + 1, point[1]), Fraction)
+            least_bend = mpmath.mpf(weight) * (here[2] or 0) * real(ahead - m) ** 2 + 2
+            at_most(-least_bend, -float(modulus[0, 0]), "the curvature of the regularizer")
+            for x in map(Fraction, (low, high)):
+                m = leaf(x, point, Fraction)
+                row = [leaf(x, moved, Fraction) - m for moved in ((point[0] + 1, point[1]), (point[0], point[1] + 1))]
+                value, slope, second = loss_at(real(m))
+                at_most(value, scalar.value.high, "the largest value")
+                at_most(-value, -scalar.value.low, "the least value")
+                at_most(abs(slope) * norm(row), bound, "the gradient")
+                if second is not None and found.kink is None:
+                    at_most(second * norm(row) ** 2, curvature.eigenvalue, "the eigenvalue")
+                    at_most(second * norm(row) ** 2, curvature.trace, "the trace")
+    return seen
+
+
+w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
+UNIT = dp.Box(0.0, 1.0)
+
+
+def test_curvature_of_logistic_functions_far_out():
+    """A record and a parameter of 0 attain it: 1e18 s(37)(1 - s(37))."""
+    found = analyse(lambda x: cp.logistic(1e9 * x * v + 37), [v >= 0, v <= 1], x=UNIT)
+    assert 85 < found.hessian_bound < 86
+
+
+@pytest.mark.parametrize("center", [1e9, 1e12, 1e15, 1e16])
+def test_ranges_of_regularizers(center):
+    """Of -log(a v - b) at the largest v, whose argument is exactly this."""
+    a, b = 0.1, center / 10 - 0.5
+    most = Fraction(a) * Fraction(center) - Fraction(b)
+    found = analyse(lambda x: cp.logistic(x * v), [v >= center - 2, v <= center], -cp.log(a * v - b), x=UNIT)
+    assert 0 < Fraction(found.modulus) <= (Fraction(a) / most) ** 2
+
+
+@pytest.mark.parametrize("kind", [ball, cone, squares, box, rows, absolute])
+def test_sets_far_from_the_origin(kind):
+    found = analyse(lambda x: x * cp.exp(10 * (w[0] - 1e16)), kind(w, 1e16, 1.0, 1.0, 0.0)[0], x=UNIT)
+    assert found.gradient_bound >= 10 * np.exp(10)
+
+
+def test_balls_with_a_fixed_part():
+    """What is left of the radius is the root of a difference: of 1e-15 relative here, and of much larger numbers."""
+    for radius in (1 + 1e-15, 3.0, 1 + 1e-9):
+        f = radius * (1 - 2.0**-50)
+        feasible = form_of(lambda x: cp.logistic(x * w[0]), fixed(w, 0.0, radius, 1.0, f)[0], x=UNIT).feasible
+        assert Fraction(feasible.upper[0]) ** 2 >= Fraction(radius) ** 2 - Fraction(f) ** 2 > 0
+
+
+def test_coefficients_that_cancel_in_regularizers():
+    """0.1 times 3 is not 0.3: what is left of the difference is known but for its rounding."""
+    found = analyse(lambda x: cp.logistic(x * v), (), cp.square(0.1 * (3.0 * v) - 0.3 * v), x=UNIT)
+    assert Fraction(found.modulus) <= 2 * (3 * Fraction(0.1) - Fraction(0.3)) ** 2
+    weights = analyse(lambda x: cp.logistic(x * v), (), 0.1 * (3 * cp.square(v)) + 1e-17 * cp.square(v), x=UNIT)
+    assert 0.6 <= weights.modulus <= 6 * Fraction(0.1) + 2 * Fraction(1e-17)
+
+
+@pytest.mark.parametrize("start", range(0, 200, 50))
+def test_bounds_are_not_too_small(start):
+    assert sum(map(len, map(compare, range(start, start + 50)))) > 10
+
+
+@pytest.mark.slow
+def test_ten_thousand():
+    assert sum(map(len, map(compare, range(10_000)))) > 2_000
