@@ -162,24 +162,27 @@ class Feasible:
         inner = node if node.entries is not None else self.template.nodes[node.args[0]]
         if other.entries is None or inner.entries is None:
             return
+        sizes, limits = node.entries is None, other.entries
         if node.name in ("norm", "norm_nuc") and node.size == 1 and is_whole(node, inner):
             places = Counter(c for entry in inner.entries for (c, _), a in entry.items() if c >= 0 and a == 1)
             single = all(len(entry) == 1 for entry in inner.entries) and places.total() == inner.size
             # Both entries of a symmetric matrix that a coordinate is.
             if constant(other) > 0 and single and all(self.template.weights[c] <= k for c, k in places.items()):
                 self.balls.append((set(places), constant(other)))
-        elif (node.entries is not None or node.name == "abs") and len(inner.entries) == len(other.entries):
-            for entry, limit in zip(inner.entries, other.entries, strict=True):
-                both = total((entry, scaled(limit, -ONE)))
+            limits = limits * inner.size  # no entry is larger than a norm
+        elif sizes and node.name != "abs":
+            return
+        for entry, limit in zip(inner.entries, limits, strict=False) if len(inner.entries) == len(limits) else ():
+            for side in (ONE, -ONE)[: 1 + sizes]:
+                both = total((scaled(entry, side), scaled(limit, -ONE)))
                 moving, rest = {c: a for (c, _), a in both.items() if c >= 0}, -both.get(CONSTANT, ZERO)
                 if kind == "equality" and min(moving.values(), default=ZERO) > 0:
                     if all(self.bounds[False].get(c, -ONE) >= 0 for c in moving):
                         self.simplices.append((set(moving), rest / min(moving.values())))
-                elif len(moving) == 1 and (node.name != "abs" or (set(limit) <= {CONSTANT} and CONSTANT not in entry)):
+                elif len(moving) == 1:
                     ((c, a),) = moving.items()
-                    self.bounds[a > 0][c] = rest / a
-                    if node.name == "abs":
-                        self.bounds[a < 0][c] = -rest / a
+                    end = rest / a
+                    self.bounds[a > 0][c] = (min if a > 0 else max)(self.bounds[a > 0].get(c, end), end)
 
     def largest_eigenvalue(self, matrix: Node) -> Fraction | None:
         """Return a u such that ``u I - matrix`` is semidefinite on K, None if no constraint says so."""

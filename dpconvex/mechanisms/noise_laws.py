@@ -175,7 +175,12 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
         hull = replace(hull, lengths=lengths, counts=counts)
         if item.slopes is not None and item.behind is not None:
             low, high = item.slopes.low / sigma, item.slopes.high / sigma
-            slopes = (max(high, 0.0) * SLACK, max(-low, 0.0) * SLACK, max(low, -high, 0.0), item.slopes.logistic / mu)
+            slopes = (
+                max(high, 0.0) * SLACK,
+                max(-low, 0.0) * SLACK,
+                max(low, -high, 0.0) / SLACK,
+                item.slopes.logistic / mu,
+            )
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)

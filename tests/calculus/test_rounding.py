@@ -177,64 +177,65 @@ def at_most(exact, bound, what):
     assert not over, f"{what}: {mpmath.nstr(exact, 20)} exactly, {bound!r} certified"
 
 
-def compare(seed):
-    """Certify a template and compare; return what was compared, nothing if it was refused."""
+def compare(seed, losses=1):
+    """Certify losses over one set with one regularizer, and compare; return how many were not refused."""
     draw = Draw(seed)
     c, s = draw.pick(0.0, draw.signed(), draw.signed()), draw.pick(1.0, 1.0, draw.size(False))
     r = abs(draw.near(c * draw.pick(1e-18, 1e-16, 1e-15, 1e-8, 1.0) or draw.size())) or 1.0
-    if draw.rng.random() < 0.5:
-        r *= s
+    r *= draw.pick(1.0, s)
     kind, w = draw.pick(*SETS), cp.Variable(2, name="w")
     with np.errstate(all="ignore"):
         f = draw.near(r)
         constraints, reach = kind(w, c, r, s, f)
     if reach is None or not np.isfinite([c, r, s, f, c + r, c - r]).all():
-        return ()
+        return 0
     least, most = reach if isinstance(reach, tuple) else (-reach, reach)
-    center, low, high = Fraction(c), *sorted(map(float, draw.rng.choice([-1.0, -0.5, 0.0, 1e-9, 0.1, 1.0, 3.0], 2)))
     moves = [(a, b) for a, b in ((least, 0), (most, 0), (0, least), (0, most), (0, 0))]
-    points = [(center + a, center + b) for a, b in moves]
-    leaf, public = leaf_of(draw, c), leaf_of(draw, c)
-    typical = float(max((abs(public(Fraction(1), p, Fraction)) for p in points), default=Fraction(1)) or 1)
-    (loss, loss_at), (rest, rest_at) = outer_of(draw, typical), outer_of(draw, typical)
-    weight = draw.size(False)
-    with np.errstate(all="ignore"):
-        try:
-            found = analyse(
-                lambda x: loss(leaf(x, w, float)),
-                constraints,
-                weight * rest(public(1.0, w, float)) + cp.sum_squares(w),
-                x=dp.Box(low, high),
-            )
-            scalar, curvature = found.losses[0].scalar, found.losses[0].curvature
-            bound, modulus = found.gradient_bound, found.regularizer[0].toarray()
-        except (DPConvexError, ValueError):
-            return ()
-    lower, upper = found.form.feasible.lower, found.form.feasible.upper
-    seen = [kind.__name__]
-    with mpmath.workdps(DIGITS):
-        for point in points:
-            here = rest_at(real(public(Fraction(1), point, Fraction)))
-            if here is None:  # K has no points outside the domain of the regularizer
+    points = [(Fraction(c) + a, Fraction(c) + b) for a, b in moves]
+    public, weight = leaf_of(draw, c), draw.size(False)
+    typical = float(max(abs(public(Fraction(1), point, Fraction)) for point in points) or 1)
+    rest, rest_at = outer_of(draw, typical)
+    regularizer, count = weight * rest(public(1.0, w, float)) + cp.sum_squares(w), 0
+    for _ in range(losses):
+        low, high = sorted(map(float, draw.rng.choice([-1.0, -0.5, 0.0, 1e-9, 0.1, 1.0, 3.0], 2)))
+        leaf, (loss, loss_at) = leaf_of(draw, c), outer_of(draw, typical)
+        with np.errstate(all="ignore"):
+            try:
+                found = analyse(lambda x: loss(leaf(x, w, float)), constraints, regularizer, x=dp.Box(low, high))  # noqa: B023
+                bent, bound = float(found.regularizer[0].toarray()[0, 0]), found.gradient_bound
+            except (DPConvexError, ValueError):
                 continue
-            for value, below, above in zip(point, lower, upper, strict=True):
-                at_most(real(value), above, f"the upper bound of a {kind.__name__}")
-                at_most(-real(value), -below, f"the lower bound of a {kind.__name__}")
-            at_most(norm(point), found.form.feasible.norm_bound, f"the norm of a {kind.__name__}")
-            m, ahead = public(Fraction(1), point, Fraction), public(Fraction(1), (point[0] + 1, point[1]), Fraction)
-            least_bend = mpmath.mpf(weight) * (here[2] or 0) * real(ahead - m) ** 2 + 2
-            at_most(-least_bend, -float(modulus[0, 0]), "the curvature of the regularizer")
-            for x in map(Fraction, (low, high)):
-                m = leaf(x, point, Fraction)
-                row = [leaf(x, moved, Fraction) - m for moved in ((point[0] + 1, point[1]), (point[0], point[1] + 1))]
-                value, slope, second = loss_at(real(m))
-                at_most(value, scalar.value.high, "the largest value")
-                at_most(-value, -scalar.value.low, "the least value")
-                at_most(abs(slope) * norm(row), bound, "the gradient")
-                if second is not None and found.kink is None:
-                    at_most(second * norm(row) ** 2, curvature.eigenvalue, "the eigenvalue")
-                    at_most(second * norm(row) ** 2, curvature.trace, "the trace")
-    return seen
+        count += 1
+        with mpmath.workdps(DIGITS):
+            for point in points:
+                at, ahead = (public(Fraction(1), (point[0] + e, point[1]), Fraction) for e in (0, 1))
+                if (here := rest_at(real(at))) is not None:  # else a point outside the domain of the regularizer
+                    least_bend = mpmath.mpf(weight) * (here[2] or 0) * real(ahead - at) ** 2 + 2
+                    at_most(-least_bend, -bent, "the curvature of the regularizer")
+                    compare_set(found.form.feasible, point, kind.__name__)
+                    compare_loss(found, bound, leaf, loss_at, point, (Fraction(low), Fraction(high)))
+    return count
+
+
+def compare_set(feasible, point, name):
+    for value, below, above in zip(point, feasible.lower, feasible.upper, strict=True):
+        at_most(real(value), above, f"the upper bound of a {name}")
+        at_most(-real(value), -below, f"the lower bound of a {name}")
+    at_most(norm(point), feasible.norm_bound, f"the norm of a {name}")
+
+
+def compare_loss(found, bound, leaf, loss_at, point, records):
+    scalar, curvature = found.losses[0].scalar, found.losses[0].curvature
+    for x in records:
+        m = leaf(x, point, Fraction)
+        row = [leaf(x, moved, Fraction) - m for moved in ((point[0] + 1, point[1]), (point[0], point[1] + 1))]
+        value, slope, second = loss_at(real(m))
+        at_most(value, scalar.value.high, "the largest value")
+        at_most(-value, -scalar.value.low, "the least value")
+        at_most(abs(slope) * norm(row), bound, "the gradient")
+        if second is not None and found.kink is None:
+            at_most(second * norm(row) ** 2, curvature.eigenvalue, "the eigenvalue")
+            at_most(second * norm(row) ** 2, curvature.trace, "the trace")
 
 
 w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
@@ -278,11 +279,11 @@ def test_coefficients_that_cancel_in_regularizers():
     assert 0.6 <= weights.modulus <= 6 * Fraction(0.1) + 2 * Fraction(1e-17)
 
 
-@pytest.mark.parametrize("start", range(0, 200, 50))
+@pytest.mark.parametrize("start", range(0, 80, 20))
 def test_bounds_are_not_too_small(start):
-    assert sum(map(len, map(compare, range(start, start + 50)))) > 10
+    assert sum(map(compare, range(start, start + 20))) > 5
 
 
 @pytest.mark.slow
 def test_ten_thousand():
-    assert sum(map(len, map(compare, range(10_000)))) > 2_000
+    assert sum(compare(seed, losses=4) for seed in range(1_000, 6_000)) > 10_000

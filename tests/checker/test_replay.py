@@ -289,6 +289,20 @@ def test_half_of_a_symmetric_matrix_bounds_no_norm():
     assert not follows(json.dumps(half | {"claim": whole["claim"]}).encode())
 
 
+@pytest.mark.parametrize("center", [100.0, 1e16])
+@pytest.mark.parametrize("kind", [cp.norm, cp.norm1, cp.abs, lambda moved: moved])
+def test_sets_around_other_points_are_read(kind, center):
+    """Entries are no larger than a norm; of far centers all digits count, and one false bound is noticed."""
+    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Box(0.0, 1.0))
+    constraints = [kind(w - center) <= 4, kind(center - w) <= 4]
+    template = dp.Template(record, lambda x: x * cp.square(w[0] - center), cp.sum_squares(w), constraints)
+    proof = dp.verify(template, dp.Privacy(1.0), SIZE, dp.OutputPerturbation()).proof
+    assert check(proof).unreplayed == ()
+    wrong = json.loads(proof)
+    wrong["claim"]["gradient_bound"], wrong["claim"]["sensitivity"] = (7.99).hex(), (2 * 7.99).hex()
+    assert not follows(json.dumps(wrong).encode())
+
+
 def test_neighbours_that_are_farther_apart_are_rejected():
     wrong = json.loads(proof_of("logistic_regression", "add-remove", "output-gaussian"))
     wrong["claim"]["privacy"]["adjacency"] = "replace-one"
