@@ -290,12 +290,11 @@ def test_half_of_a_symmetric_matrix_bounds_no_norm():
 
 
 @pytest.mark.parametrize("center", [100.0, 1e16])
-@pytest.mark.parametrize("kind", [cp.norm, cp.norm1, cp.abs, lambda moved: moved])
+@pytest.mark.parametrize("kind", [cp.norm, cp.abs, lambda moved: cp.hstack([moved, -moved])])
 def test_sets_around_other_points_are_read(kind, center):
     """Entries are no larger than a norm; of far centers all digits count, and one false bound is noticed."""
     w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Box(0.0, 1.0))
-    constraints = [kind(w - center) <= 4, kind(center - w) <= 4]
-    template = dp.Template(record, lambda x: x * cp.square(w[0] - center), cp.sum_squares(w), constraints)
+    template = dp.Template(record, lambda x: x * cp.square(w[0] - center), cp.sum_squares(w), [kind(w - center) <= 4])
     proof = dp.verify(template, dp.Privacy(1.0), SIZE, dp.OutputPerturbation()).proof
     assert check(proof).unreplayed == ()
     wrong = json.loads(proof)
