@@ -116,7 +116,7 @@ def joint(members: list[Condition], here: Indices, region: Region) -> Piece | No
         return simplex(rows[0], region.lower, region.upper)
     piece = next(iter(alone(members[0], region)), None)
     if isinstance(piece, AxisHull):
-        return within(piece, region.lower, region.upper)
+        return within(piece, region.least, region.most)
     return None if bounded else piece
 
 
@@ -323,8 +323,8 @@ def within(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
     """Return a simplex or l1 ball with the bounds of its coordinates, if that is one too and has a projection."""
     here = lower[hull.coordinates], upper[hull.coordinates]
     if not hull.is_facet:  # bounds at the anchor cut it in halves
-        ends = [np.where(close(b, hull.anchor), 0.0, e) for b, e in zip(here, (hull.low, hull.high), strict=True)]
-        hull = AxisHull(hull.coordinates, hull.anchor, *ends)
+        low, high = np.where(here[0] >= hull.anchor, 0.0, hull.low), np.where(here[1] <= hull.anchor, 0.0, hull.high)
+        hull = AxisHull(hull.coordinates, hull.anchor, low, high)
     low, high = hull.ends
     inside = (low >= here[0]) | close(low, here[0]), (high <= here[1]) | close(high, here[1])
     return hull if hull.can_project and inside[0].all() and inside[1].all() else None
