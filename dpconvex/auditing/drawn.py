@@ -160,7 +160,7 @@ def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism)
     if isinstance(certificate, DescentCertificate):
         settings = {**certificate.settings, "steps": float(min(certificate.steps, count)), "momentum": 0.0}
         settings.pop("length_steps", None)
-        one, unit = replace(certificate, settings=settings), certificate.step_size
+        one, unit = certificate.copied(event=None, settings=settings), certificate.step_size
     while len(found) < count:
         engine: Any = Nothing(dim)
         answer = mechanism.run(analysis, one, engine, rng)
@@ -175,7 +175,7 @@ def lengths(analysis: Analysis, certificate: DescentCertificate) -> Array:
 
     The public pull is so strong that it alone decides how far a slope moves the length, and nothing is cut off.
     """
-    one = replace(certificate, settings={**certificate.settings, "length_steps": 1.0})
+    one = certificate.copied(event=None, settings={**certificate.settings, "length_steps": 1.0})
     engine, theta = Nothing(analysis.form.space.dim), np.eye(1, analysis.form.space.dim)[0]
     unit = clipped.slope_reach(analysis, one) / clipped.slope_bound(analysis, one)
     engine.pull = FINE * unit * one.noise_scale

@@ -184,8 +184,7 @@ class Plan:
         level = noise.composed / noise.scale * (1 + 1e-12)
         own = Gaussian(level) if noise.noise == "gaussian" else Pure(noise.epsilon)
         steps = self.places.derivation, fit.derivation
-        return replace(
-            fit,
+        return fit.copied(
             privacy=self.privacy,
             clustering=noise,
             derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),

@@ -298,12 +298,12 @@ def planned(
     many = f"the best of {repetitions.mean:g} runs on average"
     known = dict(zip(ONE_RUN, (law["eta"], law["gamma"], part.epsilon, score.epsilon, part.delta), strict=True))
     settings = {RUNS: float(repetitions.mean)} | known
-    certificate = of_the_best(fit.certificate, privacy, many, settings, law | shares, FIXED, REPEATED, None)
     assumed = (
         "Nobody learns how many runs there were, and they are independent.",
         f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
     )
-    return Plan(fit, score, replace(certificate, assumptions=(*certificate.assumptions, *assumed)))
+    certificate = of_the_best(fit.certificate, privacy, many, settings, law | shares, FIXED, REPEATED, None, assumed)
+    return Plan(fit, score, certificate)
 
 
 def of_the_best(
@@ -315,6 +315,7 @@ def of_the_best(
     fixed: str,
     source: str,
     event: Event | None,
+    assumed: tuple[str, ...] = (),
 ) -> Certificate:
     """Return the certificate of a choice among fits, whose event is that of all of them and of the choice."""
     steps = Derivation("shares of the guarantee", "", shares, fixed), fit.derivation
@@ -325,7 +326,7 @@ def of_the_best(
         mechanism=f"{many} of {fit.mechanism}" if RUNS in settings else f"{many} by {fit.mechanism}",
         settings={**fit.settings, **settings},
         derivation=Derivation(many, "", privacy.claims, source, steps),
-        assumptions=(*fit.assumptions, ALONE),
+        assumptions=(*fit.assumptions, ALONE, *assumed),
         advice=(*fit.advice, told),
     )
 

@@ -21,9 +21,9 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
+from dpconvex.mechanisms.loaded_event import TAIL, believed
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
-TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
 MOST_PEOPLE = 10**6  # of a group
 QUICK = 3000  # Proofs of so many bytes are replayed where they are read
 
@@ -196,11 +196,8 @@ class Certificate(CertificateText):
     @property
     def error(self) -> str:
         """How far the answer is from that without privacy, in a sentence."""
-        risk = (
-            ""
-            if self.predicted_risk is None
-            else f"excess empirical risk {self.predicted_risk / self.size:.3g} (predicted); "
-        )
+        mean = math.inf if self.predicted_risk is None else self.predicted_risk / self.size
+        risk = f"excess empirical risk {mean:.3g} (predicted); " * (self.predicted_risk is not None)
         residual = 0.0 if self.cover is None else self.cover.size
         most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
         said = f"{most:.3g}" if most < widest else f"{widest:.3g}, the diameter of the constraints"
@@ -268,6 +265,9 @@ class Certificate(CertificateText):
         """Return a copy with changes: say what the copy is for accounting, or None if only its guarantee is known."""
         return replace(self, event=event, **changes)
 
+    def advised(self, said: str) -> Self:
+        return self.copied(event=self.event, advice=(*self.advice, said))
+
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
 
@@ -276,21 +276,21 @@ class Certificate(CertificateText):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
-        event = None if self.event is None else self.event.to_dict()
-        found = asdict(replace(self, event=None, writer=None)) | {"event": event, "privacy": self.privacy.to_dict()}
-        return {key: value for key, value in found.items() if key != "writer"}
+        found = asdict(self.copied(event=None, writer=None)) | {"event": self.event and self.event.to_dict()}
+        return {key: value for key, value in (found | {"privacy": self.privacy.to_dict()}).items() if key != "writer"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`."""
-        return cast(Certificate, built(cls, data, {Event: event_of}))
+        """Rebuild a certificate from `to_dict`; an event that its numbers do not bear out is left out."""
+        found = cast(Certificate, built(cls, data, {Event: event_of}))
+        return found.copied(event=believed(found))
 
     def to_json(self) -> str:
         """Return what is neither infinite nor missing as JSON, with the proof: `dpconvex check` replays it (docs/interop.md)."""
         if self.proof is None:
             raise DPConvexError(f"to_json: {self._written[1]}.")
-        whole = {"format": FORMAT, "certificate": finite(self.to_dict()), "proof": json.loads(self.proof)}
-        return json.dumps(whole, allow_nan=False)
+        certificate, proof = finite(self.to_dict()), json.loads(self.proof)
+        return json.dumps({"format": FORMAT, "certificate": certificate, "proof": proof}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
@@ -304,7 +304,7 @@ class Certificate(CertificateText):
     def with_proof(self, proof: bytes) -> Certificate:
         """Return the same with a proof that claims it, and with what becomes of that: short ones are replayed at once."""
         compare(proof, self.to_dict())
-        found = replace(self, writer=proof)
+        found = self.copied(event=self.event, writer=proof)
         if len(proof) > QUICK:
             return found.noted("The proof was not checked when it was read: `dpconvex check` and `check` do that.")
         try:

@@ -17,7 +17,8 @@ from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
 from dpconvex.language.privacy import Privacy, not_for_units
 from dpconvex.mechanisms.base import Engine
-from dpconvex.mechanisms.certificate import TAIL, DescentCertificate
+from dpconvex.mechanisms.certificate import DescentCertificate
+from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.noise.samplers import SPHERICAL
 

@@ -20,7 +20,8 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left, not_for_units
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import check_options
-from dpconvex.mechanisms.certificate import TAIL, Certificate, DescentCertificate
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
+from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
@@ -234,7 +235,7 @@ class NoisyGradientDescent(base.ForUnits):
                 if "length_steps" in certificate.settings:  # what that does to the length
                     longest = clipped.path(analysis, certificate, records, float(most))[1]
                     moved += certificate.settings["length_steps"] * LENGTH_ERROR * EPSILON * longest
-                return replace(found, sensitivity=apart, tolerance=max(moved, 1e-200))
+                return found.copied(event=found.event, sensitivity=apart, tolerance=max(moved, 1e-200))
         why = "rounding in sums of so many gradients is larger than a gradient"
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
 
@@ -316,7 +317,8 @@ def for_directions(analysis: Analysis, certificate: DescentCertificate, directio
     longest = clipped.capped(analysis, certificate.gradient_bound * records, records, directions)
     step = max(min(certificate.largest_step, longest), certificate.step_size)
     more = {"directions": directions} if "length_steps" in certificate.settings else {}
-    return replace(certificate, settings={**certificate.settings, "step_size": step, **more})
+    settings = {**certificate.settings, "step_size": step, **more}
+    return certificate.copied(event=certificate.event, settings=settings)
 
 
 def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
@@ -327,4 +329,5 @@ def louder(certificate: Certificate, reach: float, more: float, claims: dict[str
     step = Derivation("noise that hides rounding", "", claims, why)
     steps = (*(child for child in proof.children if child.rule != step.rule), step)
     scale = certificate.noise_scale * ratio
-    return replace(certificate, noise_scale=scale, mean_noise=mean, derivation=replace(proof, children=steps))
+    derivation = replace(proof, children=steps)
+    return certificate.copied(event=certificate.event, noise_scale=scale, mean_noise=mean, derivation=derivation)

@@ -56,7 +56,8 @@ class IntegerNoise:
     def event(self) -> Event:
         if not self.is_gaussian:
             return Pure(self.epsilon)
-        return Composition((Gaussian(integer_level(self.sensitivity, self.scale)), Tail(GRID_LOSS)))
+        level = integer_level(self.sensitivity, self.scale) * (1 + 1e-12)  # of noise for more records, too
+        return Composition((Gaussian(level), Tail(GRID_LOSS)))
 
     @property
     def holds(self) -> bool:

@@ -141,8 +141,7 @@ class Stages:
         how = "squares of mu (GDP) add up" if noise.composed else "both parts add up"
         steps = (Derivation("whitening", "", values, why), fit.derivation)
         first = Gaussian(noise.level * SLACK), Tail(GRID_LOSS)
-        return replace(
-            fit,
+        return fit.copied(
             privacy=self.privacy,
             whitening=noise,
             event=None if fit.event is None else Composition((*first, fit.event)),

@@ -6,7 +6,7 @@ exact minimisers where ``n mu / p`` is small: that is measured, not proved (docs
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -244,7 +244,7 @@ class Automatic(ForUnits):
         compared = "; ".join(f"{c.mechanism} {foreseen(c):.4g}" for c in sorted(certificates, key=foreseen))
         how = "objective perturbation, unless another is clearly better; risks of output perturbation count 50 times"
         said = f"Mechanisms compared by predicted excess risk ({how}): {compared}."
-        return replace(best, advice=(*best.advice, said))
+        return best.advised(said)
 
     def others(self, analysis: Analysis, certificate: Certificate) -> list[Candidate]:
         """Return what was not chosen; what needs a delta that the guarantee has not got refuses by itself."""

@@ -18,8 +18,9 @@ from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateErro
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import TAIL, Certificate, OutputCertificate, StatisticsCertificate, tail_of
+from dpconvex.mechanisms.certificate import Certificate, OutputCertificate, StatisticsCertificate, tail_of
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
+from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.mechanisms.rounding import (
     answer_radius,
     bend_of,
@@ -111,8 +112,7 @@ class ResidualNoise:
         own = spent.part(left(spent.epsilon, counting), spent.delta)
         tail = (2 if counting else 1) * tail_of(privacy.epsilon)
         found, noise, steps = hidden(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
-        whole = replace(
-            found,
+        whole = found.copied(
             privacy=privacy,
             cover=noise,
             derivation=Derivation("mechanism, then residual noise", "", privacy.claims, SOURCE, steps),
@@ -120,7 +120,7 @@ class ResidualNoise:
             diameter=analysis.form.feasible.diameter,
             event=released_event(bare, noise),
         )
-        return replace(whole, advice=(*whole.advice, DROWNED)) if whole.is_drowned else whole
+        return whole.advised(DROWNED) if whole.is_drowned else whole
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -130,14 +130,15 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     if records <= cover.records:
         return certificate
     spent = certificate.privacy.part(cover.epsilon, cover.delta)
-    bare = replace(certificate, derivation=certificate.derivation.children[0])
+    bare = certificate.copied(event=certificate.event, derivation=certificate.derivation.children[0])
     tail = (2 if cover.counting else 1) * tail_of(certificate.epsilon)
     try:
         larger, noise, steps = hidden(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
         why = "there are far more records than the nominal number, and no noise for so many; nothing is released"
         raise DomainError(f"{why}. Pass a larger nominal number as `size`. ({error})") from error
-    return replace(larger, cover=noise, derivation=replace(certificate.derivation, children=steps))
+    derivation = replace(certificate.derivation, children=steps)
+    return larger.copied(event=certificate.event, cover=noise, derivation=derivation)
 
 
 def hidden(
@@ -168,12 +169,13 @@ def hidden(
         if tolerance < least:
             why = f"cannot be certified for all data: double precision allows {least:.3g} here"
             raise TemplateError(f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
-        bare = replace(bare, tolerance=tolerance)
+        bare = bare.copied(event=bare.event, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
         raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is hidden.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
-    noise = calibrate_residual_noise(spent, distance, count, cap, tail)
+    law = bare.cover.noise if more and bare.cover else ""  # of another law, noise would be another event
+    noise = calibrate_residual_noise(spent, distance, count, cap, tail, law)
     noise = replace(noise, records=float(records), counting=counting)
     return bare, noise, (bare.derivation, *residual_steps(noise))
 
@@ -255,7 +257,7 @@ def drawing_error(
 
 
 def calibrate_residual_noise(
-    spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL
+    spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL, law: str = ""
 ) -> IntegerNoise:
     """Choose grid and noise for answers within a distance of the exact one.
 
@@ -275,7 +277,7 @@ def calibrate_residual_noise(
     euclidean = (2 * distance / step + root) * SLACK
     sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - grid_loss(spent.epsilon), 1.0)
     gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, on_integers(sigma * euclidean * ROOM), noise_cap)
-    return min(laplace, gaussian, key=lambda noise: noise.size)
+    return min((n for n in (laplace, gaussian) if law in ("", n.noise)), key=lambda noise: noise.size)
 
 
 def confirm(certificate: Certificate) -> None:

@@ -4,7 +4,7 @@ Every regularizer, set and strength of regularization is post-processing.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -136,7 +136,8 @@ class SufficientStatistics(ForUnits):
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
         """Return the certificate with a bound on what rounding does to sums over so many records."""
         moments = self.moments(analysis.form, certificate.privacy.adjacency)
-        return replace(certificate, tolerance=summation_error(moments, certificate.gradient_bound, records))
+        tolerance = summation_error(moments, certificate.gradient_bound, records)
+        return certificate.copied(event=certificate.event, tolerance=tolerance)
 
     def perturbed(self, sums: Array, certificate: Certificate, rng: np.random.Generator) -> Array:
         return sums + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)

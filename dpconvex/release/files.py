@@ -19,6 +19,7 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.places import content_of, distinct, replaceable, write_whole
 
 VERSION = 2
@@ -102,6 +103,7 @@ class Released:
     ) -> Self:
         """Read what `to_bytes` returned, as `load` does; errors call it by the name."""
         readers: dict[Any, Any] = {Schema: Schema.from_dict, Event: event_of, Sequence[Hashable]: tuple}
+        readers[Certificate] = Certificate.from_dict
 
         def taken(kind: str, place: Any) -> NDArray[Any]:
             array = arrays.pop(str(place))

@@ -328,7 +328,7 @@ def released(
         certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
     found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source, people)
     whole = stages.whole(found.certificate)
-    whole = replace(whole, advice=fit.certificate.advice, writer=fit.certificate.writer)
+    whole = whole.copied(event=whole.event, advice=fit.certificate.advice, writer=fit.certificate.writer)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
 
 

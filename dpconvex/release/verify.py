@@ -108,7 +108,7 @@ def verify(
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
     found = Method(mechanism, residual_noise, whitening, checked, units=True).prove(template, privacy, size).certificate
-    return found if proof else replace(found, writer=None)
+    return found if proof else found.copied(event=found.event, writer=None)
 
 
 def written(template: Template, mechanism: Mechanism, certificate: Certificate) -> bytes:
@@ -128,7 +128,7 @@ class Proved:
     def advised(self, said: str) -> Self:
         if not said:
             return self
-        return replace(self, certificate=replace(self.certificate, advice=(*self.certificate.advice, said)))
+        return replace(self, certificate=self.certificate.advised(said))
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,8 @@ def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float
     """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
     stages = None if found.stages is None else replace(found.stages, privacy=privacy)
-    found = replace(found, certificate=replace(found.certificate, privacy=privacy), stages=stages)
+    smaller = found.certificate
+    found = replace(found, certificate=smaller.copied(event=smaller.event, privacy=privacy), stages=stages)
     try:
         return found, "; ".join(found.certificate.check().unreplayed)
     except Rejected as step:
@@ -234,8 +235,9 @@ def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechan
     found = ask(template, privacy, size, mechanism, *how)
     certificate = found.certificate
     parts = {name: getattr(certificate, name) for name in ("cover", "whitening", "clustering")}
-    own = {name: part and replace(part) for name, part in parts.items()}
-    return replace(found, certificate=replace(certificate, settings=dict(certificate.settings), **own))
+    own: dict[str, Any] = {name: part and replace(part) for name, part in parts.items()}
+    own |= {"event": certificate.event, "settings": dict(certificate.settings)}
+    return replace(found, certificate=certificate.copied(**own))
 
 
 def proved(
@@ -261,7 +263,7 @@ def proved(
     with computable(privacy):
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
-    certificate = replace(certificate, writer=partial(written, template, mechanism))
+    certificate = certificate.copied(event=certificate.event, writer=partial(written, template, mechanism))
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from xml.etree import ElementTree
 
 import cvxpy as cp
@@ -30,6 +31,87 @@ def every(step):
     yield step
     for child in step.children:
         yield from every(child)
+
+
+def copies():
+    """Yield certificates of all kinds of events."""
+    logistic, ridge = dp.load("logistic_regression", features=2), dp.load("ridge_regression", features=2)
+    mixture = dp.load("large_margin_gaussian_mixture", features=1, components=2)
+    people = {"unit": "patient", "most": 3}
+    objective, gaussian = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
+    steps = dp.NoisyGradientDescent(clip=1.0)
+    for adjacency in ADJACENCIES:
+        pure, lax = dp.Privacy(1.0, 0.0, adjacency), dp.Privacy(1.0, 1e-6, adjacency)
+        for mechanism in (objective, dp.OutputPerturbation()):
+            yield dp.verify(logistic, pure, 900, mechanism)
+            yield dp.verify(logistic, lax, 900, mechanism)
+        for mechanism in (gaussian, dp.OutputPerturbation("gaussian"), steps):
+            yield dp.verify(logistic, lax, 900, mechanism)
+            yield dp.verify(logistic, dp.Privacy(1.0, 1e-6, adjacency, **people), 900, mechanism)
+        yield dp.verify(logistic, lax, 900, steps, whitening=True)
+        yield dp.verify(logistic, lax, 900, gaussian, whitening=True)
+        yield dp.verify(ridge, lax, 900)
+        yield dp.verify(ridge, lax, 900, whitening=True)
+        yield dp.verify(dp.load("softmax_regression", features=2, classes=3), lax, 900, gaussian)
+        yield dp.verify(
+            dp.load("softmax_regression", features=2, classes=3), pure, 900, dp.ObjectivePerturbation("matrix")
+        )
+        yield dp.verify_mixture(mixture, pure, 900)
+        yield dp.verify_mixture(mixture, lax, 900)
+    yield dp.verify(logistic, lax, 900, dp.NoisyGradientDescent(clip=1.0, sampling=0.1))
+
+
+def test_a_certificate_that_is_read_believes_no_event_that_its_numbers_do_not_bear_out():
+    for certificate in copies():
+        data = certificate.to_dict()
+        assert certificate.event is not None
+        assert dp.Certificate.from_dict(data) == certificate
+        leaves = [leaf.to_dict() for leaf in certificate.event.leaves()]
+        for k, leaf in enumerate(leaves):
+            if leaf.get("probability", 1) < 1e-50:  # of the grid
+                continue
+            others = [other for place, other in enumerate(leaves) if place != k]
+            forged = [others]
+            if leaf["kind"] == "objective perturbation":
+                hulls = [
+                    {**hull, "length": 0.5 * hull["length"], "lengths": [], "counts": []} for hull in leaf["kinds"]
+                ]
+                forged += [[*others, {**leaf, "kinds": hulls}], [*others, {**leaf, "sigma": 2 * leaf["sigma"]}]]
+                bare = [{**hull, "lengths": [], "counts": []} for hull in leaf["kinds"]]
+                forged.append([*others, {**leaf, "kinds": bare}])
+            else:
+                forged += [[*others, {n: v if n == "kind" else 0.99 * v for n, v in leaf.items()}]]
+            for parts in filter(None, forged):
+                read = dp.Certificate.from_dict(data | {"event": {"kind": "composition", "parts": parts}})
+                assert read.event is None, (certificate, leaf)
+
+
+def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
+    """`Certificate.copied` asks for it; `dataclasses.replace` keeps that of something else."""
+    from dataclasses import replace
+
+    def watched(item, **changes):
+        assert not isinstance(item, dp.Certificate), changes
+        return replace(item, **changes)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dpconvex.") and hasattr(module, "replace") and not name.endswith("mechanisms.certificate"):
+            monkeypatch.setattr(module, "replace", watched)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(-0.5, 0.5, (300, 2)), "y": rng.choice([-1, 1], 300)}
+    delta, more = dp.Privacy(1.0, 1e-6), dp.Privacy(1.0, 1e-6, "add-remove", unit="patient", most=2)
+    candidates = [dp.load("logistic_regression", features=2, regularization=r) for r in (0.11, 0.12)]
+    for options in ({}, {"whitening": True}, {"checked": True}, {"mechanism": dp.OutputPerturbation("gaussian")}):
+        dp.solve(candidates[0], data, delta, **options)
+    dp.solve(candidates[0], data, more, size=10, unit=np.arange(300) // 2)
+    for split in (True, False):
+        dp.tune(candidates, data, delta, split=split, mechanism=dp.OutputPerturbation("gaussian"))
+    dp.tune_repeated(candidates, data, delta, repetitions=dp.Repetitions(1.1))
+    list(dp.sweep(candidates, data, total=delta, mechanism=dp.OutputPerturbation("gaussian")))
+    mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=[-1, 1])
+    found = dp.solve_mixture(mixture, data, delta).release
+    dp.Certificate.from_json(found.certificate.to_json())
+    dp.statistics(dp.load("least_squares_classifier", features=2, labels=[-1, 1]), data, delta)
 
 
 LINES = ["certificate", "guarantee", "privacy unit", "meaning", "taken as public", "assumed", "expected error", "proof"]
