@@ -48,7 +48,7 @@ class Ball:
     def __post_init__(self) -> None:
         if not (is_whole(self.dim, 1) and self.dim <= LARGEST_DIMENSION):
             raise TemplateError(f"Ball: dim must be a positive integer, at most {LARGEST_DIMENSION}, not {self.dim!r}.")
-        if self.norm == "inf":
+        if str(self.norm) == "inf":  # by its name, too
             object.__setattr__(self, "norm", np.inf)
         if not (is_real(self.norm) and self.norm in (1, 2, np.inf)):
             raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")

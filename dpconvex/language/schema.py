@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,7 +19,7 @@ from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
-from dpconvex.language.tables import day, is_missing, number, path_of, table_of, text_of
+from dpconvex.language.tables import day, is_missing, name_of, number, path_of, table_of, text_of
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
@@ -76,6 +77,12 @@ class Schema:
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
             raise TemplateError(f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
+        features = {name_of(name): column for name, column in self.features.items()}
+        ignored = (
+            self.ignore if self.ignore is None or isinstance(self.ignore, str) else tuple(map(name_of, self.ignore))
+        )
+        unit = name_of(self.privacy_unit)
+        self.__dict__.update(features=features, label=name_of(self.label), ignore=ignored, privacy_unit=unit)
         for name, kind in PLAIN.items():
             self.__dict__[name] = built(kind, getattr(self, name), where=name)
         unit = [] if self.privacy_unit is None else [self.privacy_unit]
@@ -294,6 +301,7 @@ def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
 # missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.
 FEW, MANY, UNKNOWN = 2, 200, ("?", "NA", "N/A")
 NEARLY, TEXTS, WHOLE = 0.95, 10, 50
+PADDED, COMMAS = re.compile(r"[+-]?0\d+"), re.compile(r"[+-]?\d*(,\d+)+(\.\d+)?")
 HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
 # off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
 # Ignored are columns that look like identifiers, or have too many levels; declare one that is a measurement.
@@ -337,11 +345,17 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
     if not present:
         raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
-    for no, yes in (("false", "true"), ("no", "yes")):
+    for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)
     numbers, days = ([read(value) for value in present] for read in (number, day))
-    if all(map(math.isfinite, numbers)) and len(levels) > FEW:
+    texts = [value for value in present if isinstance(value, str)]
+    padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as those of the post
+    if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(number(str(v).replace(",", ""))) for v in present):
+        raise DomainError(
+            f"column {name!r} has numbers with commas: write decimal points, and nothing between thousands."
+        )
+    if all(map(math.isfinite, numbers)) and len(levels) > FEW and not padded:
         return Numeric(min(numbers), max(numbers), missing)
     if all(map(math.isfinite, days)) and len(levels) > 1:
         first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))

@@ -72,9 +72,10 @@ class Column:
         numbers = np.array(values if plain else [self.reads(value) for value in values.tolist()], float)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             value = values.tolist()[index]
-            raise DomainError(
-                f"{where(index)}: {(text_of(value) if isinstance(value, bool) else value)!r} {self.unknown}."
-            )
+            shown = text_of(value) if isinstance(value, bool) else value
+            comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
+            remedy = "; write decimal points, and no commas" * comma
+            raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
             single = np.array(self.ends, dtype=np.float32).astype(float)
         inside = (numbers >= lower) & (numbers <= upper)

@@ -80,10 +80,16 @@ class Table:
         return found
 
 
+def name_of(name: Any) -> Any:
+    """Return the name of a column; of whole numbers, as data frames have them, as a text."""
+    return str(name) if isinstance(name, int | np.integer) and not isinstance(name, bool) else name
+
+
 def table_of(data: Any, header: bool = False) -> Table:
     """Return a table; with `header`, of a file only the names of its columns are read."""
     if isinstance(data, Mapping):
-        return Table("the table", list(data), lambda name: entries(name, data[name]))
+        own = {name_of(name): name for name in data}
+        return Table("the table", list(map(name_of, data)), lambda name: entries(name, data[own[name]]))
     if not isinstance(data, str | PathLike):
         return frame_table(data, "the table")
     path = path_of(data)
@@ -112,10 +118,17 @@ def frame_table(data: Any, title: str) -> Table:
     except nw.exceptions.DuplicateError as error:
         raise DomainError(f"{title}: several columns have one name ({error}).") from error
     except TypeError as error:
+        if hasattr(data, "__dask_graph__"):
+            how = (
+                "a Dask frame is encoded part by part: fit dpconvex.Partitions(frame, schema), or pass frame.compute()"
+            )
+            raise DomainError(f"{how}.") from error
         raise DomainError(f"pass a data frame, columns by name, or a file, not a {type(data).__name__}.") from error
 
+    own = {name_of(name): name for name in frame.columns}
+
     def read(name: str) -> Values:
-        column = frame.get_column(name)
+        column = frame.get_column(own[name])
         numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
         try:
             if numeric and not column.is_null().any():
@@ -124,7 +137,8 @@ def frame_table(data: Any, title: str) -> Table:
         except Exception as error:
             raise DomainError(f"{title}, column {name!r}: entries of type {column.dtype} cannot be read.") from error
 
-    return Table(title, list(frame.columns), read, types=frame.schema)
+    types = {name_of(name): kind for name, kind in frame.schema.items()}
+    return Table(title, list(map(name_of, frame.columns)), read, types=types)
 
 
 def entries(name: str, column: Any) -> Values:
@@ -174,6 +188,12 @@ def csv_table(path: Path, header: bool) -> Table:
         raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
     (_, first), *records = found
     names = [name.strip() for name in first]
+    mark = next((mark for mark in ";\t|" if mark in first[0]), "")
+    if len(names) == 1 and mark:
+        how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas"
+        raise DomainError(
+            f"{path}: cells are separated by {mark!r}, and expected are commas and decimal points; {how}."
+        )
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")

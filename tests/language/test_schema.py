@@ -26,7 +26,7 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
     ("content", "complaint"),
     [
         ("", r"data\.csv: the file is empty; its first line must name the columns"),
-        ("age;hours;sick\n1;2;no\n", r"no column 'age'; the columns are age;hours;sick"),
+        ("age;hours;sick\n1;2;no\n", r"cells are separated by ';'"),
         ("age,hours,sick,age\n1,2,no,3\n", r"2 columns are called 'age'"),
         ("age,hours,sick\n1,2,no\n1,2\n", r"line 3: 2 cells, but the header has 3"),
         ("age,hours,sick\n1,2,no\n1,two,no\n", r"line 3, column 'hours': 'two' is not a finite number"),
@@ -369,3 +369,52 @@ def test_a_bound_in_single_precision_and_a_long_cell_are_read(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(f"a,y,note\n.5,0,{'n' * 200_000}\n")
     assert dp.Schema({"a": (0, 1)}, "y", ["0", "1"]).encode(path)[1].tolist() == ["0"]
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_files_with_other_separators_are_refused_with_a_remedy(tmp_path, mark):
+    path = tmp_path / "de.csv"
+    path.write_text(f"a{mark}y\n0,5{mark}no\n0,25{mark}yes\n", encoding="utf-8")
+    schema = dp.Schema({"a": (-1, 1)}, "y", ["no", "yes"])
+    with pytest.raises(dp.DomainError, match=r"read_csv\(.*sep=.*decimal"):
+        schema.encode(path)
+    assert schema.encode(pd.read_csv(path, sep=mark, decimal=","))[0].ravel().tolist() == [0.5, 0.25]
+    path.write_text('a,y\n"0,5",no\n', encoding="utf-8")
+    with pytest.raises(dp.DomainError, match="write decimal points"):
+        schema.encode(path)
+
+
+def test_whole_numbers_name_columns():
+    table = pd.DataFrame({0: [0.5, -0.5], 1: [0.2, 0.1], 2: ["no", "yes"]})
+    x, y = dp.Schema({0: (-1, 1), np.int64(1): (-1, 1)}, 2, ["no", "yes"], ignore=[3]).encode(table)
+    named = dp.Schema({"0": (-1, 1), "1": (-1, 1)}, "2", ["no", "yes"])
+    for held in (table, {str(name): table[name].tolist() for name in table}, dict(table)):
+        again = named.encode(held)
+        assert (again[0] == x).all()
+        assert (again[1] == y).all()
+    with pytest.raises(dp.DomainError, match="2 columns are called '0'"):
+        named.encode({0: [0.5], "0": [0.5], 1: [0.1], 2: ["no"]})
+
+
+def test_frames_of_dask_are_sent_to_partitions():
+    dd = pytest.importorskip("dask.dataframe")
+    frame = dd.from_pandas(pd.DataFrame({"a": [0.5, -0.5], "y": ["no", "yes"]}), npartitions=1)
+    with pytest.raises(dp.DomainError, match=r"Partitions\(frame, schema\)"):
+        dp.Schema({"a": (-1, 1)}, "y", ["no", "yes"]).encode(frame)
+
+
+def test_drafts_of_codes_and_flags(tmp_path):
+    path = tmp_path / "public.csv"
+    rows = [f"{k / 7:.3f},{k % 5 + 1067:05d},{k % 2},{'yes' if k % 3 else 'no'}" for k in range(400)]
+    path.write_text("\n".join(["size,post,flag,sick", *rows]), encoding="utf-8")
+    text = draft(path, "sick")
+    path.with_suffix(".toml").write_text(text, encoding="utf-8")
+    schema = dp.Schema.load(path.with_suffix(".toml"))
+    assert schema.features["post"] == dp.Categorical(["01067", "01068", "01069", "01070", "01071"])
+    assert schema.features["flag"] == dp.Boolean("0", "1")
+    assert isinstance(schema.features["size"], dp.Numeric)
+    assert schema.encode(path)[0].shape == (400, 7)
+    for entry in ("1,234", "1,234,567.5", "0,5"):
+        path.write_text("\n".join(["size,sick", *(f'"{entry}",{k % 2}' for k in range(40))]), encoding="utf-8")
+        with pytest.raises(dp.DomainError, match="'size' has numbers with commas"):
+            draft(path, "sick")
