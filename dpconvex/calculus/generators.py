@@ -4,6 +4,7 @@ If all rows are ``a (x) H(z)``, a weight for each column times one and the same 
 C classes, not one for each of the C(C-1)/2 differences; the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +34,12 @@ class Generator:
     def matrix(self, monomials: int) -> sp.csr_array:
         """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
         return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(len(self.place), monomials))
+
+    def name(self, number: Indices) -> tuple[Hashable, ...]:
+        """Return a key of the coefficients, with other numbers for the monomials."""
+        order = np.lexsort([number[self.monomial], self.coordinate])
+        parts = self.coordinate, number[self.monomial], self.coefficient
+        return self.block, self.cell, *(part[order].tobytes() for part in parts)
 
 
 def factor(

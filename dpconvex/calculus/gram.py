@@ -5,6 +5,7 @@ Sums that cancel are bounded outward: an error is relative to what was added up,
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -180,8 +181,36 @@ class Gram:
             total += np.maximum(highest, value, out=value)
         return np.asarray(total)
 
+    @cached_property
+    def _multiples(self) -> list[tuple[Indices, Indices, tuple[float, float]]]:
+        """Return, for fields of one number, which generators are it times which others, and its ends."""
+        every, found = self.generators, []
+        numbers = {row.tobytes(): k for k, row in enumerate(self.monomial)}
+        names = {g.name(np.arange(len(self.monomial))): k for k, g in enumerate(every)}
+        for base in (base for base in self.bases.bases if base.size == 1):
+            place = self.monomial == base.start
+            rest = np.sort(np.where(place & (np.cumsum(place, axis=1) == 1), -1, self.monomial), axis=1)
+            less = np.array([numbers.get(row.tobytes(), -1) for row in rest], dtype=np.int64)
+            these = [k for k, g in enumerate(every) if place.any(axis=1)[g.monomial].all()]
+            pairs = [(k, names[name]) for k in these if (name := every[k].name(less)) in names]
+            if pairs:
+                found.append((*np.array(pairs).T, (float(base.lower[0]), float(base.upper[0]))))
+        return found
+
     def squared_norms(self, vectors: Array) -> Array:
-        """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
+        """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain.
+
+        Where a generator is a number y of the record times another, norms are convex in y, and largest at its ends.
+        """
+        found = self._squared_norms(vectors)
+        for these, others, ends in self._multiples:
+            moved = np.stack([vectors, vectors])
+            moved[..., these] = 0.0
+            moved[..., others] += np.multiply.outer(ends, vectors[:, these])
+            found = np.minimum(found, np.maximum(*map(self._squared_norms, moved)))
+        return found
+
+    def _squared_norms(self, vectors: Array) -> Array:
         place, part = used(vectors)
         sizes = np.abs(part)
         dominated = squared(part, self.upper[place]) + ROUNDING * squared(sizes, np.abs(self.upper[place]))

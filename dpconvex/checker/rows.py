@@ -45,6 +45,8 @@ class Rows:
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.shared: dict[int, Fraction] = {}
         self.squares: dict[Vector, Fraction] = {}
+        # Of fields of one number: which generators are it times which others, and a factor.
+        self.multiples: dict[int, dict[int, tuple[int, Fraction]]] = defaultdict(dict)
         self.centres, self.tangents = list[Vector](), list[tuple[Fraction, Fraction, Fraction]]()
 
     def row(self, entry: Entry) -> Vector:
@@ -83,6 +85,14 @@ class Rows:
                     self.forms.append(Form(*kinds, dict(shape[1]), self.record))
                 self.pairs[g][h].append((known[shape], kept[0][1]))
         self.share(products)
+        for terms, g in self.generators.items():
+            common = set.intersection(*(set(monomial) for (_, monomial), _ in terms))
+            for k in (k for k in common if self.record.sizes[self.record.owner[k]] == 1):
+                spend(len(terms))
+                rest = sorted(((c, m[: m.index(k)] + m[m.index(k) + 1 :]), value) for (c, m), value in terms)
+                other = self.generators.get(tuple((place, value / rest[0][1]) for place, value in rest))
+                if other is not None:
+                    self.multiples[k][g] = other, rest[0][1]
 
     def share(self, products: Mapping[tuple[int, int], Block]) -> None:
         """In each cell the inner products of the generators are below their trace, in units of their lengths."""
@@ -133,12 +143,23 @@ class Rows:
         return plus(total, polynomial_range(alike, self.record, not cross))
 
     def square(self, u: Vector) -> Fraction:
-        """Bound ``||A_z' u||^2`` from above."""
-        spend(1 + len(u))
+        """Bound ``||A_z' u||^2`` from above: with multiples of a number, it is convex in that, and largest at its ends."""
         if u not in self.squares:
-            shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
-            self.squares[u] = max(min(self.product(u, u)[1], shared), ZERO)
+            found = self.longest(u)
+            for k, multiples in self.multiples.items():
+                these = tuple((g, a) for g, a in u if g in multiples)
+                rest, moved = added(u, these, -ONE), vector({})
+                for g, a in these:
+                    moved = added(moved, ((multiples[g][0], a * multiples[g][1]),))
+                if these:
+                    ends = self.record.lower[k], self.record.upper[k]
+                    found = min(found, max(self.longest(added(rest, moved, end)) for end in ends))
+            self.squares[u] = max(found, ZERO)
         return self.squares[u]
+
+    def longest(self, u: Vector) -> Fraction:
+        shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
+        return min(self.product(u, u)[1], shared)
 
     def apart(self, u: Vector, v: Vector) -> Fraction:
         """Bound ``||A_z' u - A_z'' v||^2`` from above, for two records."""

@@ -139,3 +139,17 @@ def test_sums_of_the_same_parts_have_these_parts_as_generators(boxed):
     products = np.einsum("zgd,zhd->zgh", rows, rows)
     assert np.linalg.eigvalsh(gram.upper - products).min() > -1e-9
     assert boxed or gram.upper == pytest.approx(np.eye(9))
+
+
+@pytest.mark.parametrize("build", [cp.exp, cp.logistic])
+@pytest.mark.parametrize("ends", [(0.0, 4.0), (1.0, 4.0), (-4.0, -1.0), (-1.0, 2.0)])
+def test_numbers_that_multiply_a_score_are_taken_at_their_ends(build, ends):
+    """Of f(m) - y m the gradient is (f'(m) - y) x: its parts are multiples of one vector, whose factors cancel."""
+    record = dp.Record(x=Ball(3, 1.0), y=Box(*ends))
+    template = dp.Template(record, lambda x, y: build(x @ w) - y * (x @ w), 0.01 * cp.sum_squares(w), [cp.norm(w) <= 1])
+    slopes = np.exp([-1.0, 1.0]) if build is cp.exp else 1 / (1 + np.exp([1.0, -1.0]))
+    right = max(abs(slope - y) for slope in slopes for y in ends)
+    certificate = dp.verify(template, dp.Privacy(1.0), 1000, dp.OutputPerturbation())
+    assert right <= certificate.gradient_bound <= right * (1 + 1e-9)
+    unreplayed = certificate.check().unreplayed
+    assert not unreplayed or build is cp.exp
