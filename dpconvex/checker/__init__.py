@@ -137,7 +137,7 @@ def bounded(
         return [], None
     rows.tangents = proof["tangents"]
     rows.centres = [rules.combination(centre) for centre in proof["centres"]]
-    losses = [constants(rules.walk(k)[0], rows, p) for k in roots]
+    losses = [constants(rules.walk(k)[0], rows, p, rules.rank(k)) for k in roots]
     longest = weight * max(loss.length for loss in losses)
     require(longest <= bound, "a gradient is longer than claimed")
     require(pulled or not clip or longest < clip, "clipped gradients differ by two clips")

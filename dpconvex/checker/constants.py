@@ -24,9 +24,10 @@ class Loss:
     traces: list[tuple[Fraction, int]]
     gram: list[list[Fraction]]  # above the inner products of fixed rows whose squares make up the curvature
     most: int
+    rank: int = 0  # of one record's gradients, wherever they are
 
 
-def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
+def constants(scalar: Scalar, rows: Rows, dimension: int, rank: int = 0) -> Loss:
     few = prod(map(len, scalar.hulls)) <= MOST_VERTICES and not scalar.ball
     vertices = sums(scalar.hulls) if few else None
     sets = scalar.hulls if vertices is None else (vertices,)
@@ -36,7 +37,7 @@ def constants(scalar: Scalar, rows: Rows, dimension: int) -> Loss:
     traces = [(trace(piece, rows), min(piece.rank, dimension)) for piece in pieces]
     squares = len(pieces) > 1 and all(len(piece.hull) == 1 for piece in pieces)
     gram = rows.dominant([piece.hull[0] for piece in pieces]) if squares else []
-    return Loss(scalar, vertices, length, pieces, traces, gram, dimension)
+    return Loss(scalar, vertices, length, pieces, traces, gram, dimension, rank)
 
 
 def merged(pieces: tuple[Piece, ...]) -> list[Piece]:

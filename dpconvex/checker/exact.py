@@ -99,6 +99,29 @@ def normal_tail(t: Fraction) -> Range:
     return max(Fraction(1, 2) - inside[1], ZERO), Fraction(1, 2) - inside[0]
 
 
+def chi_tail(t: Fraction, dimension: int) -> tuple[Range, Range]:
+    """Bound the probability that the norm of so many normal variates is above t > 0, and its hazard rate at t.
+
+    With y = t^2/2, the probability is ``exp(-y)`` times a sum of ``y^k/k!``.  In odd dimensions k runs over halves, and the
+    probability of one variate is added.  The density is ``t exp(-y)`` times the last term.
+    """
+    spend(80 + dimension)
+    y, odd, fall = t * t / 2, dimension % 2, exp(-t * t / 2)
+    begun = normal_tail(t) if odd else (ZERO, ZERO)
+    side = [root(2 / end) for end in PI]
+    first = (t * side[1][0], t * side[0][1]) if odd else (ONE, ONE)
+    low, high = (int(first[0] * 2**WIDE), int(first[1] * 2**WIDE) + 1) if dimension > 1 else (0, 0)
+    last, total = (low, high), (low, high)
+    for k in range(1, (dimension - odd) // 2):
+        by = y / (Fraction(2 * k + odd, 2))
+        last = (last[0] * by.numerator // by.denominator, last[1] * by.numerator // by.denominator + 1)
+        total = (total[0] + last[0], total[1] + last[1])
+    tail = [2 * b + f * Fraction(e, 2**WIDE) for b, f, e in zip(begun, fall, total, strict=True)]
+    ends = [Fraction(e, 2**WIDE) for e in last] if dimension > 1 else [side[1][0] / t, side[0][1] / t]
+    density = [t * f * e for f, e in zip(fall, ends, strict=True)]
+    return outward(*tail), outward(density[0] / tail[1], density[1] / tail[0])
+
+
 def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
     """Eliminate a symmetric matrix, exactly: its determinant is the product of the pivots; None if it is not semidefinite.
 

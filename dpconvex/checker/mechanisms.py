@@ -6,17 +6,18 @@ from itertools import product
 from typing import Any
 
 from dpconvex.checker.constants import Loss, difference, joint, spread_out
-from dpconvex.checker.exact import ONE, PI, ZERO, exp, log, normal_tail, root, up
+from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
 from dpconvex.checker.expansion import Record
 from dpconvex.checker.reading import Unreplayed, require, spend
 from dpconvex.checker.rows import Rows, multiple
-from dpconvex.checker.rules import Hull
+from dpconvex.checker.rules import Hull, ends_of
 from dpconvex.checker.table import RUN, RUNS
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
 ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
-SLICES, HALVINGS = 60, 16  # where slopes move
+SLICES, HALVINGS = 60, 14  # where slopes move
+WIDTH, CUT = Fraction(1, 80), Fraction(1, 10**8)  # of a cell of the norm's law, and where its tail is cut
 MOST_RECORDS = 10**4  # of one person
 Claim = dict[str, Any]
 Left = tuple[
@@ -33,6 +34,24 @@ def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     spend(60)
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
+
+
+def chi_delta(epsilon: Fraction, dimension: int, shift: Fraction) -> Fraction:
+    """Bound ``E[(1 - exp(epsilon - shift t - shift^2/2))_+]`` for t the norm of so many normal variates (theorem 7, *chi*).
+
+    It is the integral of ``shift exp(-shift (t - start)) P[norm > t]``, whose second factor is below its logarithm's tangents.
+    """
+    start = down(epsilon / shift - shift / 2, 64)
+    if start <= 0 or dimension == 0:
+        return ONE if dimension else ZERO
+    found, middle, left = ZERO, start + WIDTH / 2, ONE
+    while left > CUT * found:
+        tail, hazard = chi_tail(middle, dimension)
+        before, after = shift + hazard[1], shift + hazard[0]
+        halves = (exp(before * WIDTH / 2)[1] - 1) / before + (1 - exp(-after * WIDTH / 2)[0]) / after
+        found = up(found + shift * exp(-shift * (middle - start))[1] * tail[1] * halves)
+        left, middle = tail[1], middle + WIDTH
+    return up(found + left)
 
 
 def keeps(law: Any, shift: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
@@ -92,8 +111,11 @@ def perturbation_delta(
         left = epsilon - curvature_of_people(losses, rows, mu, most, weight)
         terms = 2 * most - 1 if replaced and weight < most else most
         pairs = [(one, other) for one in losses for other in [None, *(losses if replaced else [])]]
-        if left < 0 or any(loss.vertices is None for loss in losses):
+        if left < 0:
             return ONE
+        if any(loss.vertices is None for loss in losses):
+            rank = (1 + replaced) * max(loss.rank for loss in losses)
+            return chi_delta(left, min(most * rank, losses[0].most), up(moved(claim, losses, rows, ZERO) / sigma, 64))
         if losses[0].most == 1:  # an interval, with two ends
             return 2 * gaussian_delta(left, up(moved(claim, losses, rows, ZERO) / sigma))
         for one, other in pairs:
@@ -106,19 +128,26 @@ def perturbation_delta(
         return max(found)
     for front, back in product(losses, losses if replaced else [None]):
         curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
-        if front.vertices is None or ends is None:  # differences of gradients are no polytope of few vertices
-            return ONE
-        squares = (rows.apart(u, v) for u, v in product(front.vertices, ends))
-        shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
-        sums = (
-            sum((n * gaussian_delta(left, shift) for shift, n in shifts.items()), ZERO) if left >= 0 else ONE
-            for left in (epsilon - curved, epsilon)
-        )
-        delta = next(sums)
-        if delta > enough:
-            delta = next(sums) + moving(front, ends, rows, sigma, mu, epsilon, curved)
+        left, delta = epsilon - curved, ONE
+        if front.vertices is not None and ends is not None:
+            fronts = (
+                front.vertices if back else ends_of((*front.vertices, *ends))
+            )  # one record appears: 0 is among them
+            squares = (rows.apart(u, v) for u, v in product(fronts, ends))
+            shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
+            delta = of_vertices(left, shifts) if left >= 0 else ONE
+            if delta > enough:
+                delta = min(delta, of_vertices(epsilon, shifts) + moving(front, ends, rows, sigma, mu, epsilon, curved))
+        if delta > enough and left > 0:
+            apart = difference(front, back, rows) if back else front.length
+            rank = min(front.rank + (back.rank if back else 0), front.most)
+            delta = min(delta, chi_delta(left, rank, up(apart / sigma, 64)))
         found.append(delta)
     return max(found)
+
+
+def of_vertices(epsilon: Fraction, shifts: Counter[Fraction]) -> Fraction:
+    return sum((n * gaussian_delta(epsilon, shift) for shift, n in shifts.items()), ZERO)
 
 
 def moving(

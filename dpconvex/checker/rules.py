@@ -18,7 +18,7 @@ from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple,
 
 Hull = tuple[Vector, ...]
 Turn = tuple[Fraction, Fraction, Fraction, int]
-MOST_VERTICES = 4096
+MOST_VERTICES, LARGEST_EXPONENT = 4096, 300
 FAR = Fraction(2) ** 1000  # stands for infinity in ranges
 
 
@@ -54,6 +54,7 @@ class Scalar:
     ball: Fraction = ZERO
     turn: Turn | None = None
     slopes: Range | None = None
+    shorter: bool = False  # whether gradients may be less than that multiple
 
     def __post_init__(self) -> None:
         low, high = self.value
@@ -76,7 +77,7 @@ class Scalar:
         pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
         if lead is not None and second.hulls:
             (piece,), moved = pieces, sums(second.hulls)
-            if piece.outer or len(moved) > 1:
+            if piece.outer or first.shorter or len(moved) > 1:
                 lead = None
             else:  # a covariance moves with its points
                 pieces = (Piece(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
@@ -87,7 +88,8 @@ class Scalar:
         )
         hulls = self.hulls + other.hulls
         turn, slopes = (first.turn, first.slopes) if second.is_affine and not second.hulls else (None, None)
-        return Scalar(value, hulls, pieces, self.kink or other.kink, None, lead, self.ball + other.ball, turn, slopes)
+        kink, ball = self.kink or other.kink, self.ball + other.ball
+        return Scalar(value, hulls, pieces, kink, None, lead, ball, turn, slopes, first.shorter)
 
     def times(self, factor: Range) -> Scalar:
         low, high = factor
@@ -102,11 +104,12 @@ class Scalar:
         ]
         value = outward(min(ends), max(ends))
         pieces = tuple(Piece(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
-        lead = self.lead * high if self.lead and low == high > 0 else None
-        turn = (self.turn[0] * high, *self.turn[1:]) if self.turn and low == high else None
+        lead = self.lead * high if self.lead and high > 0 else None
+        turn = (self.turn[0] * high, *self.turn[1:]) if self.turn and high > 0 else None
         ball = self.ball * max(abs(low), abs(high))
         slopes = self.slopes if lead else None
-        return Scalar(value, self.stretched(factor), pieces, self.kink, None, lead, ball, turn, slopes)
+        shorter = self.shorter or low < high
+        return Scalar(value, self.stretched(factor), pieces, self.kink, None, lead, ball, turn, slopes, shorter)
 
     def stretched(self, factor: Range) -> tuple[Hull, ...]:
         ends = sorted(set(factor))
@@ -124,7 +127,8 @@ class Scalar:
         elif curvature:
             pieces.append(Piece(self.vertices, curvature))
         ball = self.ball * max(map(abs, slope))
-        return Scalar(value, self.stretched(slope), tuple(pieces), self.kink or kink, None, lead, ball)
+        kink, shorter = self.kink or kink, self.shorter
+        return Scalar(value, self.stretched(slope), tuple(pieces), kink, None, lead, ball, None, None, shorter)
 
 
 def sums(hulls: tuple[Hull, ...]) -> Hull:
@@ -133,7 +137,18 @@ def sums(hulls: tuple[Hull, ...]) -> Hull:
     found: dict[Vector, None] = {(): None}
     for hull in hulls:
         found = dict.fromkeys(added(u, v) for u in found for v in hull)
-    return tuple(found)
+    return ends_of(tuple(found))
+
+
+def ends_of(points: Hull) -> Hull:
+    """Return the two ends of points that lie on a line through 0; other points as they are."""
+    points = tuple(dict.fromkeys(points))
+    line = next((v for v in points if v), None)
+    if line is None or len(points) < 3:
+        return points
+    along = {v[0][1] / line[0][1] if v else ZERO: v for v in points}
+    straight = all(v == multiple(line, slope) for slope, v in along.items())
+    return (along[min(along)], along[max(along)]) if straight and len(along) == len(points) else points
 
 
 def dimension(vectors: Iterable[Vector]) -> int:
@@ -155,19 +170,28 @@ class Rules:
         self.leaves: dict[tuple[int, int], Vector] = {}
         self.known: dict[int, list[Scalar]] = {}
         self.coefficients: set[Vector] = set()
-        waiting, seen = list(losses), set[int]()
-        while waiting:
-            k = waiting.pop()
-            if k in seen or not template.nodes[k].varies:
-                continue
-            seen.add(k)
-            if self.is_leaf(k):
+        for k in self.below(losses):
+            if self.is_leaf(k) and template.nodes[k].varies:
                 for j, entry in enumerate(template.nodes[k].entries or []):
                     self.leaves[k, j] = rows.row(entry)
                     self.note(entry)
-            else:
-                waiting += template.nodes[k].args
         rows.close()
+
+    def below(self, roots: list[int]) -> list[int]:
+        """Return the nodes that expressions are made of, down to the leaves, arguments before what is made of them."""
+        waiting, found = list(roots), set[int]()
+        while waiting:
+            k = waiting.pop()
+            if k not in found:
+                spend(2)
+                found.add(k)
+                waiting += [] if self.is_leaf(k) else self.template.nodes[k].args
+        return sorted(found)
+
+    def rank(self, root: int) -> int:
+        """Return of how many dimensions the gradients of one record are at most."""
+        size = {k: self.template.nodes[k].size for k in self.below([root]) if self.is_leaf(k)}
+        return dimension(self.leaves.get((k, j), ()) for k in size for j in range(size[k]))
 
     def is_leaf(self, k: int) -> bool:
         node = self.template.nodes[k]
@@ -223,16 +247,11 @@ class Rules:
 
     def walk(self, root: int) -> list[Scalar]:
         """Return what is known of an expression, after what it is made of."""
-        waiting, needed = [root], set[int]()
-        while waiting:
-            k = waiting.pop()
-            if k not in needed and k not in self.known:
-                needed.add(k)
-                waiting += [] if self.is_leaf(k) else self.template.nodes[k].args
-        for k in sorted(needed):
+        for k in self.below([root]):
             node = self.template.nodes[k]
-            entries = enumerate(node.entries or [])
-            self.known[k] = [self.leaf(k, *item) for item in entries] if self.is_leaf(k) else self.apply(k, node)
+            if k not in self.known:
+                entries = enumerate(node.entries or [])
+                self.known[k] = [self.leaf(k, *item) for item in entries] if self.is_leaf(k) else self.apply(k, node)
             require(len(self.known[k]) == node.size, f"node {k}: {node.name} does not have its shape")
         return self.known[root]
 
@@ -347,9 +366,17 @@ def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
     return s.through((-FAR, FAR), (low, high), curvature)
 
 
+def exponential(s: Scalar, options: object) -> Scalar:
+    """Its slope and curvature are its value, which grows."""
+    require(s.value[1] <= LARGEST_EXPONENT, "an exponential of what nothing bounds")
+    value = exp(s.value[0])[0], exp(s.value[1])[1]
+    return s.through(value, value, value[1])
+
+
 CURVES: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
     "abs": lambda s, _: s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True),
     "declared": declared,
+    "exp": exponential,
     "huber": huber,
     "logistic": logistic,
     "power": square,

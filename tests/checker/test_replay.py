@@ -1,6 +1,7 @@
 """Proofs of all problems are replayed; and claims that are a little too good are rejected."""
 
 import ast
+import inspect
 import json
 import sys
 from functools import cache, reduce
@@ -150,7 +151,8 @@ def normal(name, promise):
 
 # One margin with slopes of one sign and of both, alone and beside another record's, and vertices of many.
 NORMALS = [(name, p) for name in (LOGISTIC, "huber_regression") for p in ("delta", "add-remove")]
-NORMALS += [("low_rank_softmax", "delta"), ("ordinal_regression", "add-remove")]
+NORMALS += [("low_rank_softmax", "delta"), ("ordinal_regression", "add-remove"), ("robust_location", "delta")]
+NORMALS += [("robust_location", "add-remove"), ("portfolio", "add-remove")]
 STATED = {"claim noise_scale": 0.99, "claim privacy epsilon": 0.99}
 NORMAL = STATED | {"claim privacy delta": 0.9}
 LENGTHS = NORMAL | {"record": 1.01, "modulus": 0.9}
@@ -317,3 +319,45 @@ def test_the_checker_imports_the_standard_library_alone(file):
         for name in names:
             assert name.startswith("dpconvex.checker") or name.split(".")[0] in sys.stdlib_module_names, name
         assert not (isinstance(node, ast.Name) and node.id in ("eval", "exec", "__import__"))
+
+
+w = cp.Variable(2, name="w")
+FIELDS = {"x": dp.Ball(2), "y": dp.Box(0, 4), "g": dp.Box(0.2, 1), "h": dp.Box(0, 1), "s": dp.Choice([-1, 1])}
+DECLARED = {
+    "survey weights": lambda x, g, s: g * cp.logistic(-s * (x @ w)),
+    "survey weights and an offset": lambda x, y, g, s: g * cp.logistic(-s * (x @ w + y)),
+    "survey weights of norms": lambda x, g: g * cp.norm(cp.hstack([0.5, x - w])),
+    "treated and others": lambda x, g, h: g * cp.logistic(-(x @ w)) + h * cp.logistic(x @ w),
+    "products that cancel": lambda x, y: cp.square((1 + y) * (x @ w) + (1 - y) * (x @ w) - 2 * y) / 8,
+    "squares that cancel": lambda x, g, s: cp.logistic(s * ((1 + g) * (1 - g) - (1 - g * g)) * (x @ w) + x @ w),
+    "Poisson with exposure": lambda x, y, g: g * cp.exp(x @ w) - y * (x @ w),
+    "Gamma": lambda x, y: y * cp.exp(-(x @ w)) + x @ w,
+    "Tweedie": lambda x, y: 2 * y * cp.exp(-0.5 * (x @ w)) + 2 * cp.exp(0.5 * (x @ w)),
+    "censored times": lambda x, y, s: y * cp.exp(x @ w) - (1 + s) / 2 * (x @ w),
+    "entropy balancing": lambda x, g, h: h * cp.exp(x @ w) - g * (x @ w),
+    "negative binomial": lambda x, y: (y + 2) * cp.logistic(x @ w) - y * (x @ w),
+    "smoothed quantiles": lambda x, y: 0.1 * cp.logistic((x @ w - y) / 0.1) - 0.3 * (x @ w - y),
+}
+OBJECTIVE = {"pure": dp.ObjectivePerturbation(), "delta": dp.ObjectivePerturbation("gaussian")}
+OBJECTIVE |= {"add-remove": OBJECTIVE["delta"]}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("promise", OBJECTIVE)
+def test_what_users_declare_is_replayed_and_nothing_better(name, promise):
+    loss = DECLARED[name]
+    record = dp.Record(**{field: FIELDS[field] for field in inspect.signature(loss).parameters})
+    template = dp.Template(record, loss, 0.05 * cp.sum_squares(w), [cp.norm(w) <= 2])
+    proof = dp.verify(template, PROMISES[promise], SIZE, OBJECTIVE[promise]).proof
+    assert follows(proof)
+    for path, factor in {"claim noise_scale": 0.97, "claim gradient_bound": 0.97, "claim sensitivity": 0.97}.items():
+        assert not follows(mutated(proof, path, factor)), path
+
+
+@pytest.mark.parametrize("constraints", [[], [{"kind": "inequality", "args": [0, 0]}]])
+def test_exponentials_need_bounds(constraints):
+    loss, near = (lambda x: cp.exp(x @ w)), [cp.norm(w) <= 2]
+    template = dp.Template(dp.Record(x=dp.Ball(2)), loss, 0.05 * cp.sum_squares(w), near)
+    proof = json.loads(dp.verify(template, PURE, SIZE, dp.OutputPerturbation()).proof)
+    assert follows(json.dumps(proof).encode())
+    assert not follows(json.dumps(proof | {"constraints": constraints}).encode())
