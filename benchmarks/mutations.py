@@ -26,7 +26,11 @@ from dpconvex.checker.reading import Rejected
 
 PURE, DELTA, ADD = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 WAYS = [(PURE, None), (DELTA, None), (ADD, None), (PURE, dp.OutputPerturbation())]
-WAYS += [(DELTA, dp.OutputPerturbation("gaussian")), (DELTA, dp.NoisyGradientDescent(clip=0.1, steps=20))]
+WAYS += [
+    (DELTA, dp.ObjectivePerturbation("gaussian")),
+    (DELTA, dp.OutputPerturbation("gaussian")),
+    (DELTA, dp.NoisyGradientDescent(clip=0.1, steps=20)),
+]
 # Numbers of the claim that no inequality uses (docs/checking.md), and the sides to which others are unsafe.
 UNUSED = {"strong_convexity", "hessian_bound", "jacobian_epsilon", "noise_epsilon"}
 UNUSED |= {f"cover {name}" for name in ("noise_cap", "records", "sensitivity", "dimension", "counting")}
@@ -42,7 +46,7 @@ WHOLE |= {"degrees_of_freedom"}
 NUMBERS = ("claim", "record", "nodes", "modulus", "centres", "tangents", "moments")
 INDICES = {"edge": ("nodes", "args"), "entries": ("nodes", "places", "groups"), "shape": ("nodes", "shape")}
 INDICES |= {name: (name,) for name in ("losses", "regularizer", "constraints", "cells", "parts", "layout")}
-OTHERS = ("claim", "claim", "sign", "operation", "dropped", "norm", "adjacency")
+OTHERS = ("claim", "claim", "sign", "operation", "dropped", "norm", "adjacency", "keys", "keys")
 ROOTS, COUNTS = (
     ("losses", "regularizer", "constraints"),
     {"shape", "args", "places", "groups", "dim", "symmetric", "norm"},
@@ -66,6 +70,12 @@ def places(part, *keys, place=()):
             found += [(*place, key)] if not keys or {*keys} & {*place, key} else []
         found += places(value, *keys, place=(*place, key))
     return found
+
+
+def objects(part):
+    """Return all objects of a part that have keys."""
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return [part] * bool(isinstance(part, dict) and part) + [item for one in inner for item in objects(one)]
 
 
 def changed(proof, place, value):
@@ -117,6 +127,18 @@ def mutate(proof, rng):
     fields = [name for name, domain in proof["record"].items() if domain.get("norm") in (1, 2)]
     if way == "norm" and fields:
         return way, changed(proof, ("record", pick(fields), "norm"), pick((2, "inf"))), None, 0
+    if way == "keys":
+        found = json.loads(json.dumps(proof))
+        part, other = pick(objects(found)), pick(objects(found))
+        key, more = str(pick(sorted(part))), str(pick(sorted(other)))
+        chosen = pick(("missing", "of another", "true", "infinite"))
+        old = part.pop(key)
+        part |= {
+            "of another": {key: old, more: other.get(more, old)},
+            "true": {key: True},
+            "infinite": {key: "inf"},
+        }.get(chosen, {})
+        return f"keys {chosen}", found, None, 0
     if way == "adjacency":
         return way, changed(proof, ("claim", "privacy", "adjacency"), "replace-one"), None, 0
     return None

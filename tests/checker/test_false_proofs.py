@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import dpconvex as dp
 from dpconvex.apps.cli import main
 from dpconvex.checker import check, files
 from dpconvex.checker.reading import Rejected, Unreplayed, parsed
+from dpconvex.checker.table import TABLES
 
 # Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
 START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]
@@ -318,3 +320,19 @@ def test_a_number_is_no_weight_whatever_it_is_called():
     rest.append({"op": "multiply", "shape": [], "args": [end + 2, head]})
     false = proof | {"nodes": [*proof["nodes"], *rest], "losses": [end + 3] * len(proof["losses"])}
     assert check(json.dumps(false).encode()).unreplayed == ("how the losses are weighted",)
+
+
+def rows_of_the_table():
+    """Yield the names and keys that docs/checking.md has to have, in rows of a table."""
+    for name, groups in TABLES.items():
+        keys = ["; ".join(f"`{k}` {kind}" for k, kind in group.items() if k not in ("op", "shape")) for group in groups]
+        row = f"| {keys[0] or 'none'} | {'<br>'.join(keys[1:])} |"
+        if not name.startswith("claim of ") or name.endswith("objective"):
+            yield name.removeprefix("node ").replace("claim of objective", "claim"), row.replace(" | ", " \\| ")
+
+
+def test_the_documentation_has_the_table_of_keys():
+    page = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+    lines = page.replace(" | ", " \\| ").splitlines()
+    for name, row in rows_of_the_table():
+        assert any(line.endswith(row.lstrip("|")) and name in line for line in lines), (name, row)
