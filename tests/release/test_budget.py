@@ -472,7 +472,7 @@ def test_a_ledger_that_may_only_be_read_is_read_and_never_charged():
 
 
 @pytest.mark.parametrize(
-    "before, after", [("10.0", "90.0"), ("10.0", "11.0"), ("2.0", "0.2"), ("spent", "spend"), ("1e-07", "1e-08")]
+    ("before", "after"), [("10.0", "90.0"), ("10.0", "11.0"), ("2.0", "0.2"), ("spent", "spend"), ("1e-07", "1e-08")]
 )
 def test_a_changed_line_is_noticed(path, before, after):
     Budget(Privacy(10.0, 1e-5), path).spend(Privacy(2.0, 1e-7), "spent")
