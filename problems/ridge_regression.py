@@ -6,37 +6,53 @@ import dpconvex as dp
 
 
 def template(
-    *, features: int, regularization: float = 1e-6, radius: float = 1.0, target: float = 1.0, bound: float = 1.0
+    *,
+    features: int,
+    regularization: float = 1e-6,
+    radius: float = 1.0,
+    target: float = 1.0,
+    bound: float = 1.0,
+    constant: float = 0.0,
+    capped: bool = False,
 ) -> dp.Template:
     """Return the template.
 
-    Squares have bounded slopes only on bounded sets, so the coefficients live in a ball.
+    Squares have bounded slopes only on bounded sets, so the coefficients live in a ball.  An intercept does not: it has an
+    interval that holds all the best ones, for there the residuals of a best fit would all have one sign.
 
     Parameters
     ----------
     features : int
         Number of features.
     regularization : float
-        Lambda: the regularizer is ``Lambda/2 ||w||^2``.
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``; an intercept has 1e-6 at most.
     radius : float
         Public bound on the Euclidean norm of a record's features.
     target : float
         Public bound on the absolute value of a record's target.
     bound : float
         Public bound on ``||w||``, part of the model.
+    constant : float
+        Factor of a parameter b: the intercept is ``constant * b``.  By default there is none.
+    capped : bool
+        Let squares of residuals above ``2 target`` go on as lines.  No prediction between the least and the largest target has
+        such residuals, and smaller slopes ask for less noise.
     """
     w = cp.Variable(features, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    largest, free = (target + bound * radius) / (constant or 1.0), min(regularization, 1e-6)
 
     def loss(x, y):
-        return cp.square(x @ w - y) / 2
+        residual = x @ w + constant * b - y
+        return (cp.huber(residual, 2 * target) if capped else cp.square(residual)) / 2
 
     def predict(parameters, x):
-        return x @ parameters["w"]
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-target, target)),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w),
-        constraints=[cp.norm(w) <= bound],
+        regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
+        constraints=[cp.norm(w) <= bound, *([cp.abs(b) <= largest] if constant else [])],
         predict=predict,
     )

@@ -18,6 +18,7 @@ from dpconvex.language.record import counted
 from dpconvex.language.schema_columns import Categorical, interval
 from dpconvex.language.validation import check_column
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
 from dpconvex.release.release import functions_of
 from dpconvex.release.solve import statistics
@@ -90,8 +91,26 @@ class PrivateRegressor(
         return tags
 
 
-class Ridge(PrivateRegressor, problem="ridge_regression"):
+class FreeIntercept(PrivateRegressor):
+    """What regressors share whose intercept is a parameter b, and no coefficient of a constant feature."""
+
+    def _constant(self) -> float:
+        return 0.0
+
+    def _intercept_scale(self) -> float:
+        """Return the intercept where b is 1."""
+        return 1.0
+
+    def _weights(self) -> tuple[Array, Array]:
+        released = self._released()
+        return released["w"], released["b"] * self._intercept_scale() if self.fit_intercept else np.zeros(())
+
+
+class Ridge(FreeIntercept, problem="ridge_regression"):
     """Least squares in a ball: `problems/ridge_regression.py`.
+
+    The ball holds the coefficients; an intercept is free.  With one, where no statistics are released, squares of residuals
+    that are longer than the target's range go on as lines: no prediction within the bounds has such a residual.
 
     Parameters
     ----------
@@ -100,6 +119,19 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
     """
 
     bound: float = 1.0
+
+    def _intercept_scale(self) -> float:
+        return self.intercept_scaling * self.radius
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        super()._declared(features)
+        few = bool(self.delta) and features**2 < 2 * MOST_STATISTICS
+        statistics = isinstance(self.mechanism, SufficientStatistics) or (few and self.mechanism is None)
+        declared = {"features": features, "radius": self.radius}
+        return declared | {
+            "constant": self._intercept_scale() * self.fit_intercept,
+            "capped": self.fit_intercept and not statistics,
+        }
 
     def _ways(self) -> dict[str, Any]:
         # Of released statistics the parameters are those of the original features.
@@ -138,7 +170,7 @@ class NoStandardErrors(NotConverged, AttributeError):
     """The noise leaves no standard errors; an `AttributeError`, so that `hasattr` and `dir` work."""
 
 
-class LinearRegression(PrivateRegressor, problem="linear_regression"):
+class LinearRegression(FreeIntercept, problem="linear_regression"):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
     The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
@@ -232,7 +264,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
             warn_of_more(self)
             self.__dict__.pop("statistics_", None)
             found, count = instead.fit(X, y, unit=unit).release_, self.n_features_in_
-            learnt = {"w": found["w"][:count], "b": found["w"][-1] * instead._constant()}
+            learnt = {"w": found["w"], "b": found.get("b", 0.0) * instead._intercept_scale()}
             parameters = {variable.name: learnt[variable.name] for variable in self.template(count).variables}
             self.release_ = replace(found, parameters=parameters, **functions_of(self.template(count)))
             return self
@@ -254,10 +286,3 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         elif self.mechanism is None and whitening is None:
             whitening = "auto"
         return {"mechanism": mechanism, "whitening": whitening}
-
-    def _constant(self) -> float:
-        return 0.0
-
-    def _weights(self) -> tuple[Array, Array]:
-        released = self._released()
-        return released["w"], released["b"] if self.fit_intercept else np.zeros(())
