@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any
 
 from dpconvex.errors import DPConvexError, TemplateError, warn
+from dpconvex.language.columns import check_aligned
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import options as options_of
 from dpconvex.release.solve import note_fit
@@ -40,6 +41,8 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
                 near = get_close_matches(option, known, n=1)
                 ours = OTHERS.get(option) or (f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}")
                 raise TypeError(f"{call} has no option {option!r}: {'here it is ' * (option in OTHERS)}{ours}")
+        if function.__name__ == "fit":
+            check_aligned({**dict(zip(known, arguments, strict=False)), **options})
         result = function(self, *arguments, **options)
         if function.__name__ == "fit" and self.budget is None and self.seed is None:
             note_fit(arguments[0] if arguments else options.get("X"))

@@ -97,13 +97,14 @@ class FreeIntercept(PrivateRegressor):
     def _constant(self) -> float:
         return 0.0
 
-    def _intercept_scale(self) -> float:
+    def _intercept_scale(self, features: int) -> float:
         """Return the intercept where b is 1."""
         return 1.0
 
     def _weights(self) -> tuple[Array, Array]:
         released = self._released()
-        return released["w"], released["b"] * self._intercept_scale() if self.fit_intercept else np.zeros(())
+        scale = self._intercept_scale(self.n_features_in_)
+        return released["w"], released["b"] * scale if self.fit_intercept else np.zeros(())
 
 
 class Ridge(FreeIntercept, problem="ridge_regression"):
@@ -120,18 +121,19 @@ class Ridge(FreeIntercept, problem="ridge_regression"):
 
     bound: float = 1.0
 
-    def _intercept_scale(self) -> float:
-        return self.intercept_scaling * self.radius
+    def _releases_statistics(self, features: int) -> bool:
+        usual = self.mechanism is None and bool(self.delta) and features**2 < 2 * MOST_STATISTICS
+        return usual or isinstance(self.mechanism, SufficientStatistics)
+
+    def _intercept_scale(self, features: int) -> float:
+        # Of statistics a larger scale lets what is added to them move the intercept less.
+        return self.intercept_scaling * self.radius * (1 + self._releases_statistics(features))
 
     def _declared(self, features: int) -> dict[str, Any]:
         super()._declared(features)
-        few = bool(self.delta) and features**2 < 2 * MOST_STATISTICS
-        statistics = isinstance(self.mechanism, SufficientStatistics) or (few and self.mechanism is None)
-        declared = {"features": features, "radius": self.radius}
-        return declared | {
-            "constant": self._intercept_scale() * self.fit_intercept,
-            "capped": self.fit_intercept and not statistics,
-        }
+        constant = self._intercept_scale(features) * self.fit_intercept
+        capped = bool(self.fit_intercept) and not self._releases_statistics(features)
+        return {"features": features, "radius": self.radius, "constant": constant, "capped": capped}
 
     def _ways(self) -> dict[str, Any]:
         # Of released statistics the parameters are those of the original features.
@@ -264,7 +266,7 @@ class LinearRegression(FreeIntercept, problem="linear_regression"):
             warn_of_more(self)
             self.__dict__.pop("statistics_", None)
             found, count = instead.fit(X, y, unit=unit).release_, self.n_features_in_
-            learnt = {"w": found["w"], "b": found.get("b", 0.0) * instead._intercept_scale()}
+            learnt = {"w": found["w"], "b": found.get("b", 0.0) * instead._intercept_scale(count)}
             parameters = {variable.name: learnt[variable.name] for variable in self.template(count).variables}
             self.release_ = replace(found, parameters=parameters, **functions_of(self.template(count)))
             return self

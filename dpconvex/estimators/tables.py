@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_array, validate_data
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.features.transformers import TableTransformer, unquoted
 from dpconvex.language.columns import FileRows, Stored, records_of
-from dpconvex.language.partitions import Partitions, has_partitions
+from dpconvex.language.partitions import Partitions, has_partitions, is_frame
 from dpconvex.language.schema import Schema
 from dpconvex.language.validation import TIMES, has_masked, numbers
 
@@ -34,6 +34,7 @@ SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that
 @unquoted()
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
     """Return features as scikit-learn reads them; what it says of texts and, unless `later`, of values gets a remedy."""
+    X = X.compute() if is_frame(X) else X  # NumPy would not say what its columns are called
     kind = plain(caller, "X", X, cells=not later)
     if later:
         options |= {"ensure_min_samples": 0, "ensure_all_finite": False}
@@ -85,6 +86,8 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     width = parts.width("x", *getattr(X, "shape", ())[1:2])
     # A frame without records, as Dask describes its frames, has names for its columns.
     validate_data(estimator, X._meta if hasattr(X, "columns") else np.zeros((0, width)), skip_check_array=True)
+    if names := parts.names.get("x"):
+        estimator.feature_names_in_ = np.array(names, dtype=object)
     return parts
 
 

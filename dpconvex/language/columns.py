@@ -3,9 +3,10 @@
 Those of a validated batch, of shape ``(n, *shape)``, are read in blocks of records, in double precision and inside the domain.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import prod
 from os import PathLike, fspath
 from os.path import abspath, exists, isfile
@@ -18,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import frozen
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, shorten
 
 BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
 
@@ -101,6 +102,33 @@ def records_of(data: Any) -> int:
         return int(data.shape[0]) if sp.issparse(data) else len(data)
     except TypeError:
         return 0
+
+
+def names_of(column: Any) -> tuple[str, ...] | None:
+    """Return the names of a data frame's columns; None of anything else, and where some are no texts."""
+    found = getattr(column, "column_names", getattr(column, "columns", None))  # PyArrow has its own name for them
+    names = tuple(found) if isinstance(found, Iterable) else ()
+    return tuple(map(str, names)) if names and all(isinstance(name, str) for name in names) else None
+
+
+def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] | None) -> None:
+    """Raise if columns have names, and these are not the known ones in their order."""
+    if known is not None and given is not None and tuple(known) != tuple(given):
+        both = f"the columns are {shorten(', '.join(given))}, and those of the fit are {shorten(', '.join(known))}"
+        raise DomainError(f"{caller}: {both}; pass the same, in this order, as frame[[...]].")
+
+
+def check_aligned(columns: Mapping[str, Any]) -> None:
+    """Raise if columns of pandas, as long as each other, have different indexes: which rows belong together is not known."""
+    # Those of Dask are not known before they are read.
+    kinds = {name: column for name, column in columns.items() if hasattr(column, "iloc")}
+    indexes = {name: column.index for name, column in kinds.items() if hasattr(column.index, "equals")}
+    for (one, index), (two, other) in pairwise(indexes.items()):
+        if len(index) == len(other) and not index.equals(other):
+            remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
+            raise DomainError(
+                f"{one} and {two} have different indexes, and it is not known which rows are one record; {remedy}."
+            )
 
 
 def at_once(shape: tuple[int, ...]) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, DPConvexError, TemplateError, WorkersLost
 from dpconvex.language.batch import Batch, PartitionedBatch, Place, is_lazy, unreadable, within
-from dpconvex.language.columns import FileRows, records_of
+from dpconvex.language.columns import FileRows, check_aligned, check_names, names_of, records_of
 from dpconvex.language.tables import PARQUET, of_parquet, path_of, table_of
 from dpconvex.language.validation import length_of
 
@@ -109,7 +109,7 @@ class Partitions:
             raise DomainError("its columns are of Dask; make the partition, as a whole, delayed or a future.")
         columns = {n: FileRows(c) if isinstance(c, str | PathLike) else c for n, c in mapping_of(entry).items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
-        return Source(columns, size_of(None, columns), columns, local)
+        return Source(columns, seen_of(None, columns)[0], columns, local)
 
     def forms(self) -> list[tuple[int, Mapping[str, Any]]]:
         """Return numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
@@ -134,8 +134,23 @@ class Partitions:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
-        known: list[Any] = [source.size for source in self.sources]
-        return tuple(self.place.asked(partial(size_of, self.schema), range(len(known))) if None in known else known)
+        return self._seen[0]
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Names of the columns of fields that are data frames, the same in all partitions."""
+        return self._seen[1]
+
+    @cached_property
+    def _seen(self) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]]]:
+        seen: list[Any] = [(source.size, named(source.form)) for source in self.sources]
+        if any(size is None for size, _ in seen):
+            seen = self.place.asked(partial(seen_of, self.schema), range(len(seen)))
+        names: dict[str, tuple[str, ...]] = {}
+        for number, (_, given) in enumerate(seen):
+            for field, columns in given.items():
+                within(number, check_names, f"field {field!r}", names.setdefault(field, columns), columns)
+        return tuple(size for size, _ in seen), names
 
     def width(self, field: str, known: int | None = None) -> int:
         """Return the number of features in a field, of the first partition if need be; others that are not read must have it."""
@@ -194,9 +209,16 @@ def checked(
     return batch
 
 
-def size_of(schema: Any, value: Any) -> int:
+def seen_of(schema: Any, value: Any) -> tuple[int, dict[str, tuple[str, ...]]]:
     found = taken(value)
-    return max(map(records_of, mapping_of(found).values()), default=0) if schema is None else table_of(found).size
+    if schema is not None:
+        return table_of(found).size, {}
+    check_aligned(mapping_of(found))
+    return max(map(records_of, found.values()), default=0), named(found)
+
+
+def named(columns: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    return {name: names for name, column in (columns or {}).items() if (names := names_of(column))}
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:

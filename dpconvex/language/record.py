@@ -14,7 +14,7 @@ from dpconvex.core.arrays import frozen, quietly
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, within
-from dpconvex.language.columns import records_of
+from dpconvex.language.columns import check_aligned, names_of, records_of
 from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.validation import check_column, check_labels, length_of
 
@@ -128,6 +128,7 @@ class Record(Sealed):
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self._check_names(data)
+        check_aligned({name: data[name] for name in self.fields})
         same_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
@@ -170,6 +171,12 @@ def counted(data: Any) -> int:
     if isinstance(data, Partitions):
         return sum(data.sizes)
     return max((records_of(data[name]) for name in table(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
+
+
+def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None:
+    """Return the names of the columns of a field, or of the first that is a data frame; None if nothing has names."""
+    known = data.names if isinstance(data, Partitions) else {n: names_of(data[n]) for n in table(data).keys()}  # noqa: SIM118
+    return next((names for name, names in known.items() if names and field in (None, name)), None)
 
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:

@@ -4,7 +4,7 @@ No objective value, iteration count or timing: each of these would be a further 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.columns import check_names, names_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema, check_encoded
 from dpconvex.language.template import Predict, Template
@@ -51,6 +52,8 @@ class Release(Released, Mapping[str, Array]):
         The template's functions, of (parameters, x).
     schema, whitening : optional
         The declared columns, and the public matrix that records were whitened with: further records are read and whitened alike.
+    names : tuple of str, optional
+        Names of the columns, where the features were a data frame: other data frames must have them in this order.
 
     Examples
     --------
@@ -64,7 +67,7 @@ class Release(Released, Mapping[str, Array]):
     """
 
     form = "dpconvex release"
-    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "whitening")
+    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "whitening", "names")
 
     parameters: Mapping[str, Array]
     certificate: Certificate | BoundCertificate | None = None
@@ -76,6 +79,7 @@ class Release(Released, Mapping[str, Array]):
     probabilities: Predict | None = None
     schema: Schema | None = None
     whitening: Whitening | None = None
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
@@ -128,6 +132,7 @@ class Release(Released, Mapping[str, Array]):
         if function is None:
             raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
         check_encoded(name, self.schema, getattr(x, "schema", None))
+        self.check_names(name, names_of(x))
         return self._called(name, function, finite_numbers("x", x))
 
     def predicted(self, x: Array) -> NDArray[Any]:
@@ -148,6 +153,10 @@ class Release(Released, Mapping[str, Array]):
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             shape = features.shape
             raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
+
+    def check_names(self, caller: str, given: Sequence[str] | None) -> None:
+        """Raise if features have names, and these are not those of the fit, where they are known."""
+        check_names(caller, self.names if self.schema is None else self.schema.feature_names, given)
 
     def _with(self, template: Any) -> Self:
         if callable(template):

@@ -17,10 +17,11 @@ from dpconvex.core.runtime import Stage
 from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.evaluation.moment_sums import moment_sums
 from dpconvex.language.batch import Batch
+from dpconvex.language.columns import check_aligned
 from dpconvex.language.partitions import settled
 from dpconvex.language.people import People, for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Record, check_clip, counted, in_one_place
+from dpconvex.language.record import Record, check_clip, counted, feature_names, in_one_place
 from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
@@ -181,6 +182,8 @@ class Fit:
         for part in (self.data, *(self.data.values() if isinstance(self.data, Mapping) else ())):
             check_unit(getattr(part, "schema", None), self.privacy.unit)
         if self.privacy.unit is not None:
+            fields = self.data if isinstance(self.data, Mapping) else {}
+            check_aligned({**fields, "unit": self.unit})
             self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
         elif self.unit is not None:
@@ -297,6 +300,8 @@ def run(
     """Do what was proved, once; the guarantee must have been paid for."""
     found = released(fit, data, backend, source, clip, people)
     release = found.fit() if isinstance(found, Statistics) else found
+    names = None if isinstance(data, Batch) else feature_names(data)
+    release = release if names is None else replace(release, names=names)
     keep(release)
     return release
 

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
 from learners_of_tests import CUTS, X, Y as SIGNS, in_files, pieces
@@ -329,3 +330,93 @@ def test_pairs_of_other_labels_are_told_what_was_declared():
     with pytest.raises(dp.DomainError, match=r"declared are \[(0, 1|1, 0)\]"):
         dp.MetricLearner().fit(pairs, [-1, 1] * 10)
     assert set(dp.MetricLearner(classes=(-1, 1), seed=0).fit(pairs, [-1, 1] * 10).predict(pairs)) <= {-1, 1}
+
+
+FRAME = pd.DataFrame(X[:, :2], columns=["a", "b"])
+SWAPPED, TARGET = FRAME[["b", "a"]], pd.Series((SIGNS > 0).astype(int))
+HALVES = [slice(None, 400), slice(400, None)]
+LEARNER = dp.load("logistic_regression", features=2, labels=(0, 1))
+ONES = {"privacy": dp.Privacy(5.0), "seed": 0}
+
+
+def halves(first, second, target=TARGET):
+    return [{"x": x[half], "y": target[half]} for x, half in zip((first, second), HALVES, strict=True)]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_partitions_of_frames_have_the_same_columns_and_remember_their_names(lazy):
+    def parts(second=FRAME, target=TARGET):
+        made = halves(FRAME, second, target)
+        return dp.Partitions([lambda part=part: part for part in made] if lazy else made)
+
+    budget = dp.Budget(dp.Privacy(5.0))
+    for mixed in ({"second": SWAPPED}, {"target": TARGET[::-1]}):
+        with pytest.raises(dp.DomainError, match=r"partition \d: .*(columns are b, a|different indexes)"):
+            dp.LogisticRegression(budget=budget).fit(parts(**mixed))
+        with pytest.raises(dp.DomainError, match=r"partition \d: .*(columns are b, a|different indexes)"):
+            dp.solve(LEARNER, parts(**mixed), dp.Privacy(5.0), budget=budget)
+    assert not budget.entries
+    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(parts())
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="same order"):
+        model.predict(SWAPPED)
+
+
+def test_releases_remember_the_names_of_columns_and_refuse_others():
+    release = dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, **ONES)
+    again = dp.Release.from_bytes(release.to_bytes(), template=dp.load)
+    by_parts = dp.solve(LEARNER, dp.Partitions(halves(FRAME, FRAME)), **ONES)
+    expected = release.predict(FRAME.to_numpy())
+    for one in (release, again, by_parts):
+        np.testing.assert_array_equal(one.predict(pl.from_pandas(FRAME)), expected)
+        for other in (SWAPPED, pl.from_pandas(SWAPPED), FRAME.rename(columns={"a": "c"})):
+            with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
+                one.predict(other)
+            with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
+                dp.evaluate(LEARNER, one, {"x": other, "y": TARGET}, **ONES)
+
+
+def test_dask_frames_are_predicted_by_their_columns():
+    dask = pytest.importorskip("dask.dataframe")
+    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(FRAME, TARGET)
+    frame = dask.from_pandas(FRAME, npartitions=2)
+    np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(FRAME))
+    with pytest.raises(ValueError, match="same order"):
+        model.predict(frame[["b", "a"]])
+
+
+def test_rows_that_pandas_numbers_otherwise_are_not_paired():
+    budget, other = dp.Budget(dp.Privacy(5.0)), TARGET.sample(frac=1.0, random_state=0)
+    for estimator in (dp.LogisticRegression(), dp.Ridge(), dp.LinearRegression(), dp.PrivateEstimator(LEARNER)):
+        with pytest.raises(dp.DomainError, match=r"reset_index\(drop=True\)"):
+            estimator.set_params(budget=budget).fit(FRAME, other)
+    for call in (
+        dp.solve,
+        lambda *given, **options: dp.evaluate(LEARNER, dp.solve(LEARNER, *PLAIN), *given[1:], **options),
+    ):
+        with pytest.raises(dp.DomainError, match=r"reset_index\(drop=True\)"):
+            call(LEARNER, {"x": FRAME, "y": other}, dp.Privacy(1.0), budget=budget)
+    whose = pd.Series(np.arange(len(FRAME)) // 2)
+    persons = dp.Budget(dp.Privacy(5.0, unit="person", most=2))
+    of_two = dp.LogisticRegression(unit="person", most=2, budget=persons)
+    with pytest.raises(dp.DomainError, match="unit have different indexes"):
+        of_two.fit(FRAME, TARGET, unit=whose[::-1])
+    with pytest.raises(dp.DomainError, match="unit have different indexes"):
+        dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
+    assert not budget.entries + persons.entries
+    of_two.fit(FRAME, TARGET, unit=whose)
+
+
+PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))
+
+
+@pytest.mark.parametrize("kind", [dp.Ridge, dp.LinearRegression, dp.HuberRegressor, dp.QuantileRegressor])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(20_000, 3)) / np.sqrt(3)
+    for mean in (5.0, 55.0, 30.0):
+        y = np.clip(mean + 2 * x[:, 0] + rng.normal(scale=0.5, size=len(x)), 0, 60)
+        model = kind(epsilon=1.0, delta=delta, fit_intercept=True, bounds=(0, 60), seed=1).fit(x, y)
+        assert abs(model.intercept_ - mean) < 0.5
+        assert model.score(x, y) > 0.5
