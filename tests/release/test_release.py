@@ -152,6 +152,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
         "not_private_because": "",
         "source": ["logistic_regression", {"features": 3, "labels": ["no", "yes"]}],
         "whitening": None,
+        "names": None,
         "schema": {"features": {"a": [0, 1], "b": [-1, 1], "c": [0, 2.5]}, "label": "sick", "labels": ["no", "yes"]},
     }
     assert {k: v.tolist() for k, v in members.items()} == {"0.npy": W.tolist(), "1.npy": 0.5}
