@@ -1,5 +1,9 @@
 """Names that were replaced keep working, and warn."""
 
+import ast
+import inspect
+from textwrap import dedent
+
 import numpy as np
 import pytest
 
@@ -34,3 +38,25 @@ def test_old_arguments_are_the_new_ones_and_warn():
     assert [entry.label for entry in budget.entries] == ["first", "second"]
     with pytest.raises(TypeError, match="cover"):
         dp.load("logistic_regression", features=2).problem(DATA, cover=noise)
+
+
+def test_every_argument_of_a_public_function_is_read():
+    """An option that nothing reads would be dropped without a word."""
+    functions = {name: inspect.unwrap(getattr(dp, name)) for name in dir(dp)}
+    found = {name: function for name, function in functions.items() if inspect.isfunction(function)}
+    assert {"solve", "tune", "tune_repeated", "sweep", "evaluate", "solve_mixture", "cluster"} <= {*found}
+    for name, function in found.items():
+        tree = ast.parse(dedent(inspect.getsource(function)))
+        read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        assert {*inspect.signature(function).parameters} <= read, name
+
+
+def test_shares_of_components_that_are_not_learnt_are_refused():
+    mixture = dp.load("large_margin_gaussian_mixture", features=1, components=2)
+    centers = dp.ComponentCenters([[[-0.5], [0.5]], [[-0.5], [0.5]]], classes=(0, 1))
+    with pytest.raises(dp.TemplateError, match="declared centers cost nothing"):
+        dp.verify_mixture(mixture, dp.Privacy(1.0), 100, clustering=centers, share=0.5)
+    for kind, given in (("given", None), ("nearest", centers.centers)):
+        for options in ({"share": 0.5}, {"rounds": 3}):
+            with pytest.raises(dp.TemplateError, match="share and rounds"):
+                dp.LargeMarginGaussianMixture(component_labels=kind, centers=given, **options).certificate(1, 100)

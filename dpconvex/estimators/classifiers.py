@@ -19,7 +19,7 @@ from dpconvex.language.record import in_one_place
 from dpconvex.language.validation import check_labels
 from dpconvex.learners.clustering import ComponentCenters
 from dpconvex.learners.fourier_features import RandomFourierFeatures
-from dpconvex.learners.mixtures import solve_mixture, verify_mixture
+from dpconvex.learners.mixtures import SHARE, solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.release.solve import solve
@@ -196,7 +196,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
 
     components: int = 2
     component_labels: str = "private"
-    share: float = 0.2
+    share: float = SHARE
     rounds: int | None = None
     centers: Any = None
 
@@ -239,6 +239,8 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         if kind not in ("private", "nearest", "given") or (kind == "nearest") != near:
             known = "'private', 'given', or 'nearest', for which alone public centers are declared"
             raise TemplateError(f"component_labels must be {known}, not {kind!r} with{'' if near else 'out'} centers.")
+        if kind != "private" and (self.share, self.rounds) != (SHARE, None):
+            raise TemplateError(f"share and rounds are for components that are learnt: leave them out for {kind!r}.")
         if kind == "given":
             return super()._ways()
         public = ComponentCenters(self.centers, self._labels(), self.radius) if near else None

@@ -33,6 +33,7 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
 from dpconvex.release.verify import Method, check_template
 
+SHARE = 0.2
 SOURCE = "adaptive composition of clustering and fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
 
 
@@ -66,7 +67,7 @@ def verify_mixture(
     residual_noise: ResidualNoise | None = None,
     *,
     clustering: NoisyKMeans | ComponentCenters | None = None,
-    share: float = 0.2,
+    share: float = SHARE,
     features: str = "x",
     group: str | None = "y",
     component: str = "m",
@@ -86,7 +87,7 @@ def solve_mixture(
     backend: Any = None,
     *,
     clustering: NoisyKMeans | ComponentCenters | None = None,
-    share: float = 0.2,
+    share: float = SHARE,
     features: str = "x",
     group: str | None = "y",
     component: str = "m",
@@ -155,8 +156,10 @@ class Plan:
     ) -> None:
         check_privacy("solve_mixture", privacy)
         check_template(template)
-        if not (is_real(share) and 0 < share < 1):
-            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {share!r}.")
+        declared = isinstance(clustering, ComponentCenters)
+        if not (is_real(share) and 0 < share < 1) or (declared and share != SHARE):
+            why = "leave it out, as declared centers cost nothing" if declared else "a number between 0 and 1"
+            raise TemplateError(f"solve_mixture: share must be {why}, not {share!r}.")
         fields = dict(template.record.fields)
         choice = fields.pop(component, None)
         if not isinstance(choice, Choice):
