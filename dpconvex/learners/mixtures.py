@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.accounting.events import Composition, Gaussian, Pure
+from dpconvex.accounting.events import Composition
 from dpconvex.core.arrays import Indices, frozen
 from dpconvex.core.deprecated import public
 from dpconvex.core.derivation import Derivation
@@ -184,15 +184,13 @@ class Plan:
         if isinstance(self.places, ComponentCenters):
             return fit
         noise = self.places.noise
-        level = noise.composed / noise.scale * (1 + 1e-12)
-        own = Gaussian(level) if noise.noise == "gaussian" else Pure(noise.epsilon)
         steps = self.places.derivation, fit.derivation
         return fit.copied(
             privacy=self.privacy,
             clustering=noise,
             derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),
             assumptions=(*fit.assumptions, ASSUMED),
-            event=None if fit.event is None else Composition((own, fit.event)),
+            event=None if fit.event is None else Composition((noise.event, fit.event)),
         )
 
 

@@ -81,7 +81,7 @@ def sweep(
     if (privacies is None) == (total is None):
         raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
     check_whole("sweep", draws=draws)
-    templates, given = [template] if isinstance(template, Template) else list(template), total or privacies
+    templates, given = list(template) if isinstance(template, Iterable) else [template], total or privacies
     promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]
     for privacy in promises:
         check_privacy("sweep", privacy)
@@ -195,7 +195,7 @@ def calibrate(
         By default what `verify` chooses for each release; where that ends near a minimiser for all templates, the one with the
         smallest predicted excess risk of all releases together.
     """
-    learners = [template] if isinstance(template, Template) else list(template)
+    learners = list(template) if isinstance(template, Iterable) else [template]
     return planned(learners, privacy, size, releases, Method(mechanism, residual_noise, whitening), None)
 
 

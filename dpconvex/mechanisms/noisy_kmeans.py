@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Event, Gaussian, Pure
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import check_whole, is_whole
@@ -65,6 +66,10 @@ class ClusteringNoise:
     @property
     def composed(self) -> float:
         return self.law.composed(self.sensitivity, self.rounds)
+
+    @property
+    def event(self) -> Event:
+        return Gaussian(self.composed / self.scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(self.epsilon)
 
     @property
     def deviation(self) -> float:
