@@ -135,7 +135,9 @@ def moved(values: Array, below: Any, above: Any, known: Any) -> Ends:
 
 
 def float_down(number: Fraction) -> float:
-    """Return the largest floating-point number that is not above an exact one."""
+    """Return the largest floating-point number up to 2^1023 that is not above an exact one."""
+    if abs(number) >= 2**1023:
+        return 2.0**1023 if number > 0 else -math.inf
     found = float(number)
     return found if found <= number else math.nextafter(found, -math.inf)
 

@@ -9,6 +9,7 @@ import pytest
 
 from dpconvex.numerics import (
     Interval,
+    float_down,
     interval_product,
     interval_sums,
     norm_up,
@@ -70,6 +71,14 @@ def test_sums_norms_and_roots(seed):
     assert bound <= np.abs(numbers).max() * 12
     for x in np.abs(numbers).tolist():
         assert Fraction(root_up(x)) ** 2 >= Fraction(x)
+
+
+def test_exact_numbers_are_rounded_down():
+    for x in (*drawn(50).tolist(), *SPECIAL):
+        for number in (Fraction(x), Fraction(x) + Fraction(1, 10**400), Fraction(x) * Fraction(1, 3), Fraction(x) ** 2):
+            found = float_down(number)
+            assert found == -inf or Fraction(found) <= number
+            assert number >= 2**1023 or Fraction(nextafter(found, inf)) > number
 
 
 def test_what_is_exact_stays():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.plain_data import is_real, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.numerics import norm_up
+from dpconvex.numerics import norm_up, root_up, times
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
@@ -72,7 +72,7 @@ class Ball:
     @property
     def norm_bound(self) -> float:
         """Largest Euclidean norm of a value."""
-        return float(self.radius) * (float(np.sqrt(self.dim)) if self.norm == np.inf else 1.0)
+        return times(float(self.radius), root_up(self.dim) if self.norm == np.inf else 1.0)[1]
 
     def project(self, values: Array) -> Array:
         """Scale each row of `values`, shape (n, dim), into the ball (in the infinity norm: clip its coordinates)."""

@@ -147,7 +147,7 @@ def ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine | N
         return None
     square = float(gram.diagonal()[columns][0])
     away = abs(gram[columns][:, columns] - square * sp.eye_array(len(columns)))
-    if away.max() > 1e-12 * square:
+    if not (np.isfinite(square) and away.max() <= 1e-12 * square):
         return None
     part, (wrong, missed) = matrix[:, columns], (0 * matrix, 0 * offset) if misread is None else misread
     center = -np.asarray(part.T @ offset) / square

@@ -45,7 +45,8 @@ class Draw:
     def near(self, number):
         """Draw what may cancel most of a number's digits."""
         apart = self.pick(0.0, 1e-17, 1e-16, 3e-16, 1e-15, 1e-12, 1e-8, 1e-3, 1.0) * self.rng.normal()
-        return float(number * (1 + apart))
+        found = float(number * (1 + apart))
+        return found if np.isfinite(found) else 1.0
 
 
 # Of a set with center c, radius r and scale s: constraints, and rational points of it, as displacements of single coordinates.
@@ -91,11 +92,12 @@ def simplex(w, c, r, s, f):
 SETS = [ball, cone, fixed, squares, box, rows, absolute, bounded, simplex]
 
 
-def leaf_of(draw, c):
-    """Return an affine function of x and w that may cancel near w = c, for floating-point numbers and for rational ones."""
+def leaf_of(draw, c, x0=0.0):
+    """Return an affine function of w that may cancel near x = x0, w = c, for floating-point numbers and for rational ones."""
+    q = draw.near(x0)
     a, b, e = draw.signed(False), draw.signed(False), draw.signed(False)
     o, p = draw.near(c), draw.near(draw.pick(a * c, b * c, a * c + b * c))
-    kind = draw.pick(0, 1, 2, 3, 4, 5)
+    kind = draw.pick(*range(8))
 
     def leaf(x, w, F):
         one, two = w[0], w[1]
@@ -106,6 +108,8 @@ def leaf_of(draw, c):
             lambda: (F(a) * one - F(p)) / F(b),
             lambda: F(0.1) * (F(3.0) * one) - F(0.3) * one + x * (two - F(o)),
             lambda: F(a) * (one - F(o)) + F(b) * x + F(e),
+            lambda: F(a) * ((x - F(q)) * (one - F(o))) + F(e),
+            lambda: F(b) * ((x - F(q)) * one) - F(e) * (x - F(q)) + two - F(o),
         )
         return forms[kind]()
 
@@ -198,7 +202,9 @@ def compare(seed, losses=1):
     regularizer, count = weight * rest(public(1.0, w, float)) + cp.sum_squares(w), 0
     for _ in range(losses):
         low, high = sorted(map(float, draw.rng.choice([-1.0, -0.5, 0.0, 1e-9, 0.1, 1.0, 3.0], 2)))
-        leaf, (loss, loss_at) = leaf_of(draw, c), outer_of(draw, typical)
+        if draw.rng.random() < 0.3:
+            low, high = sorted((high, draw.near(draw.pick(high, 1e9, 1e16) or 1.0)))
+        leaf, (loss, loss_at) = leaf_of(draw, c, high), outer_of(draw, typical)
         with np.errstate(all="ignore"):
             try:
                 found = analyse(lambda x: loss(leaf(x, w, float)), constraints, regularizer, x=dp.Box(low, high))  # noqa: B023
