@@ -21,7 +21,6 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.expression import postorder
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
-from dpconvex.geometry.domains import POLYHEDRAL
 from dpconvex.language.privacy import ONE_ROW, Person
 from dpconvex.numerics import Interval, float_down, intervals
 
@@ -58,10 +57,8 @@ class Analysis:
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
-        # Steps may end where two pieces tie, and rounding decides whose gradient is computed.
-        pieces = (node for node in postorder(form.losses) if node.atom in POLYHEDRAL)
-        tied = set(postorder(list(pieces)))
-        blurred = [leaf in tied for leaf in everything]
+        # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
+        blurred = any(node.atom is not None and node.atom.smooth is not None for node in postorder(form.losses))
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred)
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)

@@ -16,11 +16,11 @@ SLACK = 1e-14  # A few roundings of a length
 
 
 def leaf_ranges(
-    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: Sequence[bool]
+    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: bool
 ) -> dict[int, tuple[Ends, list[Interval]]]:
     """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
 
-    Ranges of `blurred` leaves contain computed values, at computed points of K, which may miss it by rounding.
+    If they are `blurred`, ranges contain computed values, at computed points of K, which may miss it by rounding.
     """
     if not leaves:
         return {}
@@ -50,8 +50,7 @@ def leaf_ranges(
     least, most = sum_ends(offset[0], low)[0], sum_ends(offset[1], high)[1]
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
-    near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0))
-    near = np.where(np.repeat(np.asarray(blurred), np.diff(ends)), near, 0.0)
+    near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0)) if blurred else 0.0
     least, most = np.minimum(least, most) - near, np.maximum(least, most) + near
     values, spans = intervals(least, most), zip(leaves, ends, ends[1:], strict=False)
     return {id(leaf): ((offset[0][a:b], offset[1][a:b]), values[a:b]) for leaf, a, b in spans}

@@ -110,3 +110,23 @@ def test_gradients_of_norms_of_tiny_numbers_are_no_longer_than_others(order, bou
     found = Engine(form_of(template, analysis.form.space), batch).each_gradient(np.zeros(100))
     assert np.linalg.norm(found, axis=1).max() <= analysis.gradient_bound
     assert analysis.gradient_bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("start", [1e3, 1e6, 2.0**52])
+def test_rounding_of_a_leaf_is_within_the_ranges_of_losses_with_kinks(start):
+    """At 2^52 + 1, three times the parameter is rounded up by 1, and exp is e times as steep."""
+    w, record = cp.Variable(name="w"), dp.Record(x=dp.Box(0.0, 1.0))
+
+    def loss(x):
+        m = 3 * w - 3 * start
+        return x * (cp.exp(m) + cp.abs(w - start - 0.5))
+
+    template = dp.Template(record, loss, 0.0, [w >= start, w <= start + 1])
+    try:
+        analysis = analyse(template)
+    except dp.NotPrivate:
+        assert start == 2.0**52
+        return
+    engine = Engine(form_of(template, analysis.form.space), record.validate({"x": np.ones(1)}))
+    for theta in start + np.linspace(0, 1, 101):
+        assert engine.each_gradient(np.array([theta]))[0, 0] <= analysis.gradient_bound <= (3 * np.exp(3) + 1) * 1.2
