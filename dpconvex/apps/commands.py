@@ -99,9 +99,19 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
 
 # What is paid for
 
+# Problems whose curves an estimator makes features for, that estimator, and the problem for straight lines.
+CURVES = {
+    "additive_logistic": ("AdditiveClassifier", "logistic_regression"),
+    "additive_regression": ("AdditiveRegressor", "ridge_regression"),
+}
+
 
 def prepared(chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy) -> tuple[Path, Any, dict[str, Any]]:
     """Return the file to write, the table, which is read before anything is paid, and options of every fit."""
+    if (name := Path(chosen.problem).stem) in CURVES:
+        kind, linear = CURVES[name]
+        why = f"{name} is for features of splines, and with the columns of a table it would fit straight lines"
+        raise TemplateError(f"{why}. Fit dp.{kind}(schema) in Python, or {linear} here.")
     inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
     problem = str(locate(chosen.problem))
     out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})

@@ -31,6 +31,7 @@ from dpconvex.release.verify import Method, analyse, check_template, form_of
 FARTHEST = 1e100  # Scores of fits beyond this may overflow
 SAMPLED = 64  # Records
 FAR = 0.2  # What the step may do to the curvature, times its length in standard errors
+BY_CHANCE = 0.25  # What noise and sampling may do to it
 
 
 @lru_cache(maxsize=64)
@@ -137,13 +138,17 @@ def intervals(
     slope = certificate.size * public.regularizer_value_and_gradient(theta)[1] + certificate.added * theta
     curved = certificate.size * public.regularizer_hessian(theta).toarray() + certificate.added * np.eye(len(theta))
     around = basis.T @ slope, basis.T @ curved @ basis, deviation_of(certificate)
-    step, of_noise, of_records, reach_of_step = newton_step(
+    step, of_noise, of_records, reach_of_step, moved = newton_step(
         moments, basis, (steep / bent) ** 2 if bent else 0.0, *around
     )
     of_noise += residual_variance(certificate)
     estimates, errors = theta + basis @ step, np.sqrt(of_noise + of_records)
     # What is left out is of the order of the change of curvature along the step (docs/theory.md, section 22).
-    turn = 4 * analysis.hessian_bound / slope_range(template, leaves, len(theta)) * float(np.linalg.norm(step))
+    rate = 4 * analysis.hessian_bound / slope_range(template, leaves, len(theta))
+    turn = rate * float(np.linalg.norm(step))
+    if rate / 2 * moved > BY_CHANCE:
+        why = "noise, or chance, moves the fit so far that the curvature changes on the way"
+        raise NotConverged(f"intervals: {why}. More records or a larger epsilon of the fit help; this one stands.")
     if turn / 2 * max(float((reach_of_step / errors).max()), 1.0) > FAR:
         why = "regularization, or noise, holds the fit too far from what minimises the expected loss"
         raise NotConverged(
@@ -232,10 +237,11 @@ def slope_range(template: Template, leaves: LeafForm, dim: int) -> float:
 
 def newton_step(
     moments: Statistics, basis: Array, scale: float, slope: Array, curved: Array, deviation: float
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array, float]:
     """Return a step, in the basis, the variances of its end's coordinates, by noise and by records, and its size for each.
 
-    The last bounds what a relative change of the Hessian does to a coordinate, by Cauchy and Schwarz.
+    The size bounds what a relative change of the Hessian does to a coordinate, by Cauchy and Schwarz.  Last comes the root mean
+    square by which noise and sampling move scores, weighted with their curvature, over the length of records.
     `scale` is that of the second moment of gradients, 0 if it is the Hessian; `slope` and `curved` are those of what is public.
     """
     noisy, dim = moments.quadratic(), basis.shape[1]
@@ -253,11 +259,13 @@ def newton_step(
     step, of_fit = inverse @ slope, deviation**2 * np.eye(dim)
     # Noise on the Hessian counts by how far the fit is from what it estimates: by the step, and by chance.
     near = np.linalg.inv(lowest + curved)
-    roots, axes = np.linalg.eigh(near @ (of_fit + spread) @ near)
+    around = near @ (of_fit + spread) @ near
+    away_by_chance = float(np.sqrt(max(np.trace(hessian @ around), 0.0) / np.trace(hessian)))
+    roots, axes = np.linalg.eigh(around)
     for away in [step, *(axes * np.sqrt(np.maximum(roots, 0.0))).T]:
         moved = noisy.gradient_map(np.append(away, np.zeros(len(q) - dim))).toarray()[:dim] * moments.deviation
         of_fit = of_fit + moved @ moved.T
     back = basis @ inverse
     of_noise, of_records = (np.einsum("ij,jk,ik->i", back, part, back) for part in (of_fit, spread))
     sized = np.sqrt(max(step @ hessian @ step, 0.0) * np.einsum("ij,ij->i", back, basis))
-    return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0), sized
+    return step, of_noise, np.maximum(of_records * size / max(size - dim, 1.0), 0.0), sized, away_by_chance

@@ -473,3 +473,15 @@ def test_a_total_without_room_leaves_no_ledger(run, further):
     assert not Path("l.jsonl").exists()
     if further != "--delta":
         assert "state more, as --budget" in done.err
+
+
+@pytest.mark.parametrize(
+    "fit", ["additive_logistic --config fit.toml", "additive_regression --label b --label-bounds=-9,9"]
+)
+def test_curves_are_not_fitted_as_straight_lines(run, fit):
+    problem, _, further = fit.partition(" ")
+    own = " --features a --bounds=-9,9" * ("regression" in fit)
+    done = run(f"fit {problem} data.csv {further}{own} --out m.npz --epsilon 1", ends=2)
+    assert "Additive" in done.err
+    assert "_regression here" in done.err
+    assert not Path("m.npz").exists()
