@@ -24,7 +24,6 @@ from dpconvex.geometry.quadratics import linear_parts, quadratic
 from dpconvex.numerics import (
     EPSILON,
     Ends,
-    Interval,
     float_down,
     interval_product,
     intervals,
@@ -194,12 +193,9 @@ def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> fl
     leaves = affine_leaves(expression)
     try:
         gram = Gram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
-
-        def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
-            found = reach_of(polynomial, form.feasible, ball)
-            return intervals(found.low, found.high)
-
-        entries, _ = Walker(form.expander, dict(zip(leaves, gram.rows, strict=True)), reach).walk(expression)
+        known = dict(zip(leaves, gram.rows, strict=True))
+        walker = Walker(form.expander, known, lambda leaf, rows: intervals(*reach_of(leaf, form.feasible, ball)[:2]))
+        entries, _ = walker.walk(expression)
         return sum(Gradients(entry.terms, gram).bound for entry in entries)
     except NotPrivate:
         return math.inf

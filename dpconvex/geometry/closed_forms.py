@@ -60,11 +60,11 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices
     """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
     items: list[Condition] = [*region.cones, *region.curved]
     for k, (matrix, offset, wrong, missed) in enumerate([*region.equations, *region.readings]):
-        tight = k < len(region.equations)
+        tight, exact = k < len(region.equations), not wrong.data.any()
         sign = 1.0 if tight else -1.0
         for j in range(len(offset)):
             row = sp.csr_array(matrix[[j]])
-            where, error = row.indices.astype(np.int64), wrong[[j]].toarray()[0, row.indices]
+            where, error = row.indices.astype(np.int64), 0 * row.data if exact else wrong[[j]].toarray()[0, row.indices]
             items.append(Row(where, sign * row.data, -sign * float(offset[j]), tight, error, float(missed[j])))
     touches = sp.csr_array((len(items), region.dim))
     if items:
