@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import scipy.sparse
 from learners_of_tests import records_of
 
 import dpconvex as dp
@@ -42,7 +43,15 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem)
     if template.predict is not None:
         raw = problem == "kernel_svm"  # it maps features itself
         features = np.random.default_rng(3).uniform(-0.5, 0.5, size=(60, 3)) if raw else np.asarray(data["x"])
-        assert len(release.predict(features)) == 60
+        predicted = release.predict(features)
+        assert len(predicted) == 60
+        for function, known in (("predict", predicted), ("decision_function", None)):
+            if features.ndim == 2 and (
+                known is not None or template.decision is not None
+            ):  # sparse ones are taken alike
+                found, expected = (getattr(release, function)(x) for x in (scipy.sparse.csr_array(features), features))
+                same = np.testing.assert_array_equal if expected.dtype.kind != "f" else np.testing.assert_allclose
+                same(found, expected)
 
 
 @pytest.mark.parametrize("labels", [("benign", "malignant"), (7, 3)])

@@ -4,18 +4,20 @@ No objective value, iteration count or timing: each of these would be a further 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.columns import check_names, names_of
+from dpconvex.language.columns import at_once, blocks, check_names, dense, names_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema, check_encoded
 from dpconvex.language.template import Predict, Template
@@ -144,7 +146,7 @@ class Release(Released, Mapping[str, Array]):
         if self.whitening is not None:
             features = self.whitening(features)
         try:
-            found = function(dict(self.parameters), features)
+            found = by_blocks(partial(function, dict(self.parameters)), features)
             if has_masked(found):
                 raise TemplateError(f"{name}: the learner's function returned masked numbers.")
             return np.asarray(found)
@@ -180,6 +182,16 @@ class Release(Released, Mapping[str, Array]):
 def functions_of(template: Template) -> dict[str, Any]:
     named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
     return {"source": template.source, **named}
+
+
+def by_blocks(function: Callable[[Any], Any], features: Any) -> Any:
+    """Return what a function makes of features; of sparse ones that it cannot take, in dense blocks of records."""
+    try:
+        return function(features)
+    except (TypeError, ValueError, LookupError, NotImplementedError):
+        if not sp.issparse(features) or not features.shape[0]:
+            raise
+        return np.concatenate([function(dense(block)) for block in blocks(features, at_once(features.shape[1:]))])
 
 
 def finite(name: object, value: ArrayLike) -> Array:
