@@ -11,15 +11,18 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.cases import CASES, GROWTH, SKIPPED
 from benchmarks.timing import Row, accelerator, compare, device
+
+PROGRAMS = "ablation", "additive", "features", "intervals", "mutants", "mutations", "predictions", "unit"
 
 
 def number(value: float | None, unit: str) -> str:
@@ -122,25 +125,16 @@ def ratios(rows: list[Row], output: Path) -> None:
     figure.savefig(output / "ratios.png", dpi=120)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and draw."""
-    if sys.argv[1:2] in (
-        ["ablation"],
-        ["additive"],
-        ["features"],
-        ["intervals"],
-        ["mutants"],
-        ["mutations"],
-        ["predictions"],
-        ["unit"],
-    ):
-        import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
-        return
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] and given[0] in PROGRAMS:
+        raise SystemExit(import_module(f"benchmarks.{given[0]}").main(given[1:]))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, "growth", []], help="which; all by default")
     parser.add_argument("--repetitions", type=int, default=7, help="turns of each comparison")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where pictures go")
-    options = parser.parse_args()
+    options = chosen(parser, given, repetitions=1)
     options.output.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     print(machine(), flush=True)
@@ -156,7 +150,7 @@ def main() -> None:
     text = f"{machine()}\n\n{table(rows)}\n"
     (options.output / "table.md").write_text(text, encoding="utf-8")
     ratios(rows, options.output)
-    if not options.cases or "growth" in options.cases:
+    if (not options.cases and not options.small) or "growth" in options.cases:
         growth(options.output, min(options.repetitions, 5))
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import chosen
 from benchmarks.ablation_templates import TEMPLATES
 
 __all__ = ["SWITCHES", "main"]
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks ablation", description=__doc__)
     parser.add_argument("--switch", choices=list(SWITCHES), help="one alone")
     parser.add_argument("--quick", action="store_true", help="every fourth problem only")
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, quick=True, switch="curvature")
     builders, switches = learners(options.quick), present()
     print("| switched off | what | more than a tenth | worst | where |\n|---|---|---|---|---|")
     before = {name: measured(build) for name, build in builders.items()}

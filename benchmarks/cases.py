@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import dpconvex as dp
+from benchmarks import fewer
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
 from benchmarks.one_fit import one_fit
 from benchmarks.passes import all_passes
@@ -80,7 +81,7 @@ def weakly_regularized(repetitions: int) -> Iterator[Row]:
         name = f"large-margin Gaussians, n=20,000 d=16 C=10, mu/n={modulus:g}"
         template = summed(features=16, classes=10, regularization=modulus / 2)
         problem = problem_of(template, clouds(20000, 16, 10), noise=1e-3)
-        tolerance = 1e-8 if goal else 1e-7
+        tolerance = 1e-8 if goal else 1e-10 / modulus  # as far as double precision certifies
         solution = backends.solve(problem, None, tolerance)
         times = compare(
             {"fit": lambda p=problem, t=tolerance: backends.solve(p, None, t), "one": evaluation(problem)}, repetitions
@@ -111,7 +112,7 @@ def matrix_products(repetitions: int) -> Iterator[Row]:
     n, d, classes = 60000, 64, 10
     template = summed(features=d, classes=classes, regularization=0.01)
     data = clouds(n, d, classes)
-    z = np.column_stack([data["x"], np.ones(n)]) / np.sqrt(2)
+    z = np.column_stack([data["x"], np.ones(len(data["x"]))]) / np.sqrt(2)
     rng = np.random.default_rng(0)
     forms, back = rng.normal(size=(d + 1, classes * (d + 1))), np.empty((d + 1, classes * (d + 1)))
     product = z @ forms
@@ -274,13 +275,13 @@ print(taken, peak / 2**20)
 
 def memory_mapped(repetitions: int) -> Iterator[Row]:
     """Measure the peak memory of a fit to a memory-mapped file (pages of the file that the system keeps are counted)."""
-    n, d = 5_000_000, 20
+    n, d = fewer(5_000_000), 20
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)
         x = np.lib.format.open_memmap(f"{folder}/x.npy", "w+", shape=(n, d))
         y, w = np.empty(n, dtype=np.int8), rng.normal(size=d)
         for start in range(0, n, 250_000):
-            rows = rng.normal(size=(250_000, d))
+            rows = rng.normal(size=(min(250_000, n - start), d))
             rows /= np.linalg.norm(rows, axis=1)[:, None]
             x[start : start + len(rows)] = rows
             y[start : start + len(rows)] = np.where(3 * rows @ w + rng.logistic(size=len(rows)) > 0, 1, -1)
@@ -320,7 +321,7 @@ print(imported, time.perf_counter() - start)
 def cold_start(repetitions: int) -> Iterator[Row]:
     """Import, and a first small fit, in fresh processes."""
     found = []
-    for _ in range(3):
+    for _ in range(min(3, repetitions)):
         out = subprocess.run([sys.executable, "-c", COLD], check=True, capture_output=True, text=True).stdout
         found.append([float(part) for part in out.split()])
     imported, first = np.median(found, axis=0)
@@ -338,7 +339,7 @@ def demo_sweep(repetitions: int) -> Iterator[Row]:
 
     def sweep() -> None:
         for epsilon in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-            for _ in range(10):
+            for _ in range(min(10, 2 * repetitions)):
                 dp.solve(template, data, dp.Privacy(epsilon))
 
     taken = seconds(sweep)

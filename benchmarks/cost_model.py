@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import chosen, fewer
 from benchmarks.slow_network import Link, cluster
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.batch_loss import BatchedLoss
@@ -145,7 +146,7 @@ def over_network(
 
 def measured(repetitions: int) -> Constants:
     """Measure the constants on this machine, most in processor time: what else runs here stretches it less."""
-    count, features = 400_000, 100
+    count, features = fewer(400_000), 100
 
     def pace(kind: Any) -> float:
         data = records(count, features, kind)
@@ -194,13 +195,13 @@ def prediction(constants: Constants, link: Link) -> None:
     print(f"\nSums of pairs of workers pay from {tree_pays(constants, link):,.0f} parameters on.")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, predict and, if asked, check."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_model", description=__doc__)
     parser.add_argument("--check", action="store_true", help="time passes behind slow networks")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8], help="of the clusters that are checked")
     parser.add_argument("--repetitions", type=int, default=7)
-    options = parser.parse_args()
+    options = chosen(parser, arguments, repetitions=1)
     constants = measured(options.repetitions)
     print(
         f"one worker goes through {constants.pace / 1e9:.2f} GB/s ({constants.single / 1e9:.2f} in single precision); "

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import fewer
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.conic import ConicSolver
@@ -17,6 +18,7 @@ __all__ = ["clouds", "halves", "problem_of", "scaled_letters"]
 
 def halves(n: int, d: int, seed: int = 0) -> dict[str, Any]:
     """Logistic data on the unit sphere: x of shape (n, d), y in {-1, 1}."""
+    n = fewer(n)
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, d))
     x /= np.linalg.norm(x, axis=1)[:, None]
@@ -25,6 +27,7 @@ def halves(n: int, d: int, seed: int = 0) -> dict[str, Any]:
 
 def clouds(n: int, d: int, classes: int, seed: int = 0) -> dict[str, Any]:
     """Overlapping clouds in the unit ball, one for each class."""
+    n = fewer(n)
     rng = np.random.default_rng(seed)
     means = rng.normal(size=(classes, d)) / (2 * np.sqrt(d))
     y = rng.integers(0, classes, size=n)
@@ -40,6 +43,7 @@ def scaled_letters(table: Any) -> dict[str, Any]:
 
 def distorted_digits(n: int, seed: int = 0) -> dict[str, Any]:
     """Handwritten digits of 28 x 28 pixels, each divided by its norm: scikit-learn's, turned, sheared, scaled and moved."""
+    n = fewer(n)
     from scipy.ndimage import affine_transform
     from sklearn.datasets import load_digits
 

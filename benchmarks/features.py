@@ -30,7 +30,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
-from benchmarks import RESULTS, public_data
+from benchmarks import RESULTS, chosen, public_data
 from benchmarks.utility import competitors, regressors, second_order, tables
 from benchmarks.utility.boosting import Asked, asked, boosted
 from benchmarks.utility.tables import Split
@@ -314,7 +314,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and draw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks features", description=__doc__)
     parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="which; all by default")
-    parser.add_argument("--small", action="store_true", help="one seed and fewer records (minutes)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", nargs="*", help="which data sets of the tasks; all by default")
     parser.add_argument("--epsilons", nargs="*", type=float, help="instead of the usual ones")
@@ -323,7 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fashion", type=Path, help="the folder of Fashion-MNIST's files")
     parser.add_argument("--mnist", type=Path, help="the folder of MNIST's files")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where pictures go")
-    given = parser.parse_args(arguments)
+    given = chosen(parser, arguments)
     options = Options(given.small, given.adjacency, given.environment, given.fashion, given.mnist)
     given.output.mkdir(parents=True, exist_ok=True)
     for task in given.tasks or TASKS:

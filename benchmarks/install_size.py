@@ -3,15 +3,20 @@
 Makes an environment in a temporary folder, installs this checkout into it with the extras, and adds up the files of each package.
 """
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks import chosen
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST = 5.0  # MB; smaller packages are added up
 SIZES = """
+import argparse
 import json
 from importlib.metadata import distributions
 files = {d.name: [d.locate_file(f) for f in d.files or ()] for d in distributions()}
@@ -20,8 +25,11 @@ print(json.dumps(sizes))
 """
 
 
-def sizes(extras: list[str]) -> dict[str, float]:
-    """Return megabytes of each package of a fresh environment, the largest first; pip and what comes with it are left out."""
+def sizes(extras: list[str], small: bool) -> dict[str, float]:
+    """Return megabytes of each package of a fresh environment, or of this one, the largest first."""
+    if small:
+        here = json.loads(subprocess.run([sys.executable, "-c", SIZES], check=True, capture_output=True).stdout)
+        return {name: size / 1e6 for name, size in here.items()}
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = Path(folder) / "bin" / "python"
@@ -33,8 +41,11 @@ def sizes(extras: list[str]) -> dict[str, float]:
     return dict(sorted(added.items(), key=lambda item: -item[1]))
 
 
-def main() -> None:
-    found = sizes(sys.argv[1:])
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("extras", nargs="*")
+    options = chosen(parser, arguments)
+    found = sizes(options.extras, options.small)
     for name, size in found.items():
         if size >= LEAST:
             print(f"{name:24} {size:7.0f} MB")

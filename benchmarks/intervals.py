@@ -18,6 +18,7 @@ from scipy.special import expit, softmax
 from scipy.stats import t as student
 
 import dpconvex as dp
+from benchmarks import chosen
 
 __all__ = ["main"]
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epsilons", type=float, nargs="*", default=[0.3, 1.0, 3.0, 8.0])
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     parser.add_argument("--designs", nargs="*", default=list(DESIGNS), choices=list(DESIGNS))
-    given = parser.parse_args(arguments)
+    given = chosen(parser, arguments, runs=1, sizes=[1000], epsilons=[3.0], designs=["round"], kinds=KINDS[:1])
     print(
         "| loss, design | records | ε | covered | refused | half-width | without privacy | of ten parts |\n|"
         + "---|" * 8

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import chosen
+
 ROOT = Path(__file__).resolve().parents[1]
 # The tests that are to catch a mutant of each wing, the quickest first.
 TESTS = {
@@ -103,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0, help="for the tests of each mutant")
     parser.add_argument("--wing", choices=list(TESTS), help="one alone")
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, count=1, seconds=1.0)
     rng, outcomes = np.random.default_rng(options.seed), []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "copy"

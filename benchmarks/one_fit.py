@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 import dpconvex as dp
+from benchmarks import Run, fewer
 from benchmarks.data import clouds
 from benchmarks.timing import Row, compare
 from benchmarks.utility.competitors import clipped_descent
@@ -24,6 +26,7 @@ LEVELS = 7, 16, 7, 14, 6, 5, 2, 41
 
 def categories(n: int, seed: int = 0) -> dict[str, Any]:
     """Records like Adult's: six numbers and 98 indicators of levels, rows of length 1, y in {-1, 1}."""
+    n = fewer(n)
     rng = np.random.default_rng(seed)
     columns = [rng.uniform(size=(n, 6))]
     columns += [np.eye(levels)[rng.choice(levels, n, p=rng.dirichlet(np.full(levels, 0.5)))] for levels in LEVELS]
@@ -56,7 +59,7 @@ def anew(learner: str, options: dict[str, Any], data: dict[str, Any], size: int)
 
 def one_fit(repetitions: int) -> Iterator[Row]:
     """Compare `solve` with all defaults, of a template that is known and of a new one."""
-    for name, data, classes in problems():
+    for name, data, classes in islice(problems(), 1 if Run.small else None):
         n, d = data["x"].shape
         learner = "logistic_regression" if classes == 2 else "softmax_regression"
         options = {"features": d} if classes == 2 else {"features": d, "classes": classes}

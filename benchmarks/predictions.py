@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import dpconvex as dp
+from benchmarks import chosen
 
 __all__ = ["main"]
 
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 5000, 20_000])
     parser.add_argument("--epsilons", type=float, nargs="*", default=[0.3, 1.0, 3.0])
-    given = parser.parse_args(arguments)
+    given = chosen(parser, arguments, runs=1, sizes=[1000], epsilons=[3.0])
     print(
         "| records | ε | calibration error | recalibrated | without privacy | 80 % | 90 % | 95 % |\n" + "|---" * 8 + "|"
     )

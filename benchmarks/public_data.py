@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from benchmarks import fewer
 from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC, KDD_COLUMNS, KDD_LEVELS, KDD_UNIT
 from dpconvex.errors import DomainError
 
@@ -155,7 +157,7 @@ def adult(path: str | os.PathLike[str] | None = None, check: bool = True) -> Tab
     B. Becker and R. Kohavi, UCI Machine Learning Repository, DOI 10.24432/C5XW20, CC BY 4.0.
     """
     with gzip.open(find("adult.csv.gz", path, check), "rt", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
+        rows = list(islice(csv.DictReader(stream), fewer(10**9)))
     numeric = np.array([[float(row[name]) for name in ADULT_NUMERIC] for row in rows])
     lower, upper = np.array(list(ADULT_NUMERIC.values())).T
     codes = [encoded(name, (row[name] for row in rows), levels) for name, levels in ADULT_LEVELS.items()]
@@ -182,7 +184,7 @@ def kdd(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table
     UCI Machine Learning Repository, DOI 10.24432/C51C7N, CC BY 4.0.
     """
     with gzip.open(find("kdd_10pct.csv.gz", path, check), "rt", encoding="utf-8") as stream:
-        lines = stream.read().splitlines()
+        lines = stream.read().splitlines()[: fewer(10**9)]
     # Two thirds of the records are copies of others; each different one is read once.
     index: dict[str, int] = {}
     place = np.array([index.setdefault(line, len(index)) for line in lines], dtype=np.int64)
@@ -240,8 +242,8 @@ def landsat(path: str | os.PathLike[str] | None = None, check: bool = True) -> T
 def archived(name: str, largest: float, path: str | os.PathLike[str] | None, check: bool) -> Table:
     """Read an archive of features, class numbers and class names."""
     with np.load(find(name, path, check), allow_pickle=False) as archive:
-        numeric = archive["X"].astype(float)
-        y = archive["classes"][archive["y"]]
+        kept = fewer(len(archive["y"]))
+        numeric, y = archive["X"][:kept].astype(float), archive["classes"][archive["y"][:kept]]
     bounds = np.zeros(numeric.shape[1]), np.full(numeric.shape[1], largest)
     return Table(numeric, *bounds, np.zeros((len(y), 0), dtype=np.int64), (), y)
 

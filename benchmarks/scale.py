@@ -18,13 +18,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+
+from benchmarks import chosen
 
 PRIVACY = (1.0, 1e-6)
 # Records that are made at once.
@@ -191,7 +193,7 @@ def measured(way: str, arguments: list[str], threads: int) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--features", type=int, default=20)
@@ -203,17 +205,21 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/scale"))
     parser.add_argument("--kills", type=int, default=0, help="kill a worker in so many fits, and measure nothing else")
     parser.add_argument("--way", choices=WAYS, help="do only this, in this process")
-    options = parser.parse_args()
+    options = chosen(parser, arguments, records=4000, pieces=4, repetitions=1)
+    folder = options.folder
     options.folder = options.folder / f"{options.records}x{options.features}x{options.classes}in{options.pieces}"
     if options.way:
         print(json.dumps(WAYS[options.way](options)))
         return
     write(options.folder, options.records, options.features, options.classes, options.pieces)
-    arguments = sys.argv[1:]
+    passed = [
+        f"--{name}={vars(options)[name]}" for name in ("records", "features", "classes", "pieces", "workers", "limit")
+    ]
+    passed += [f"--repetitions={options.repetitions}", f"--folder={folder}", f"--kills={options.kills}"]
     if options.kills:
-        print(measured("kills", arguments, 1))
+        print(measured("kills", passed, 1))
         return
-    memory, workers = measured("memory", arguments, 2), measured("workers", arguments, 1)
+    memory, workers = measured("memory", passed, 2), measured("workers", passed, 1)
     apart = max(
         np.abs(np.subtract(memory["parameters"][k], workers["parameters"][k])).max() for k in memory["parameters"]
     )

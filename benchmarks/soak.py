@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import dpconvex as dp
+from benchmarks import chosen
 from benchmarks.soak_templates import drawn
 from dpconvex.learners.problem_files import options
 
@@ -215,7 +217,7 @@ def soak(
     return counts | {"next": number}, failures
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases; the exit status is 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fits", type=int, default=300, help="paid fits")
@@ -223,8 +225,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--own", action="store_true", help="random templates in place of the shipped learners")
-    chosen = parser.parse_args()
-    counts, failures = soak(chosen.first, chosen.fits, chosen.seconds, chosen.verbose, chosen.own)
+    given = chosen(parser, arguments, fits=3)
+    counts, failures = soak(given.first, given.fits, given.seconds, given.verbose, given.own)
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
     return 1 if failures else 0
 

@@ -5,6 +5,7 @@ Errors are of fits to simulated visits, which agree or disagree within a person,
 people.
 """
 
+import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -12,8 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import Run, chosen, fewer
 from dpconvex.datasets import breast_cancer, unit_ball
 
+TABLES = "agree", "disagree", "tumours"
 EPSILON, DELTA, ROWS, FITS, FEATURES = 1.0, 1e-6, (1, 3, 10), 30, 10
 
 
@@ -62,6 +65,7 @@ def visits(
     k: int, agree: float, rng: np.random.Generator, people: int = 2000
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Simulate k visits of each person: features and labels of visits share a part of what they vary by."""
+    people = fewer(people)
     own = rng.normal(size=(people, 1, FEATURES))
     x = math.sqrt(agree) * own + math.sqrt(1 - agree) * rng.normal(size=(people, k, FEATURES))
     x = (x / np.maximum(np.linalg.norm(x, axis=2, keepdims=True), 1.0)).reshape(-1, FEATURES)
@@ -81,7 +85,10 @@ def error(
 ) -> float:
     """Mean error on the last fifth of the people, of fits to the others."""
     test = ids >= 0.8 * (ids.max() + 1)
-    errors = [np.mean(fit({"x": x[~test], "y": y[~test]}, ids[~test]).predict(x[test]) != y[test]) for _ in range(FITS)]
+    errors = [
+        np.mean(fit({"x": x[~test], "y": y[~test]}, ids[~test]).predict(x[test]) != y[test])
+        for _ in range(1 if Run.small else FITS)
+    ]
     return float(np.mean(errors))
 
 
@@ -93,11 +100,11 @@ def error_table(seed: int = 0) -> str:
         "one after the other, clipped steps": lambda k: (composed(k), dp.NoisyGradientDescent(clip=0.25), False),
         "clipped sums": lambda k: (promise(k), dp.NoisyGradientDescent(clip=0.25 * math.sqrt(k)), True),
     }
-    head = [f"{name}, k = {k}" for name in ("agree", "disagree", "tumours") for k in ROWS]
+    head = [f"{name}, k = {k}" for name in TABLES for k in ROWS]
     lines = [f"| test error | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
     for name, way in ways.items():
         cells = []
-        for table in ("agree", "disagree", "tumours"):
+        for table in TABLES[: 1 if Run.small else None]:
             for k in ROWS:
                 rng = np.random.default_rng(seed)
                 x, y, ids = tumours(k, rng) if table == "tumours" else visits(k, 0.9 if table == "agree" else 0.0, rng)
@@ -113,11 +120,12 @@ def error_table(seed: int = 0) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen(argparse.ArgumentParser(prog="python -m benchmarks unit", description=__doc__), arguments)
     print(f"epsilon = {EPSILON:g}, delta = {DELTA:g}, replace-one\n\n{noise_table()}\n", flush=True)
     print(error_table())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.papers.folds import (
     LEARNERS,
     Records,
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=list(COMMANDS))
+    parser.add_argument("command", nargs="?", choices=list(COMMANDS), default="tables")
     parser.add_argument("--data", nargs="+", choices=list(GRIDS), default=list(GRIDS))
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), help="rows of a table; all by default")
     parser.add_argument("--grid", nargs="+", type=float, help="logarithms of Lambda; the paper's by default")
@@ -283,7 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--permutations", type=int, default=5, help="draws of the records for the curves")
     parser.add_argument("--path", help="folder that holds the data")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where results go")
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, folds=1, draws=1, permutations=1, data=["adult"], grid=[-3.0])
     try:
         COMMANDS[options.command](options)
     except DPConvexError as error:

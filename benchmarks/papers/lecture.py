@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.published.lecture import lecture_delta, lecture_sigma
 from benchmarks.published.risk_bounds import lecture_rate
 from dpconvex.calculus.analysis import Analysis
@@ -170,7 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=20, help="fits of each kind (20)")
     parser.add_argument("--most", type=int, default=max(STEPS), help="largest number of steps (3000)")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, draws=1, most=3)
     points = list(measure(options.draws, EPSILONS, tuple(t for t in STEPS if t <= options.most)))
     text = table(points)
     broken = sum(p.excess.mean() > p.bound for p in points)

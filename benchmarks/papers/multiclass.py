@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.public_data import landsat, letter
 from dpconvex.errors import DomainError
 
@@ -300,7 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=sorted(SOURCES), default=sorted(SOURCES), metavar="DATA")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, splits=1, only=["digits"])
     names = available(options.only)
     print(HEAD + "\n" + "|---" * HEAD.count(" | ") + "|---|", flush=True)
     outcomes, lines = [], [HEAD, "|---" * HEAD.count(" | ") + "|---|"]

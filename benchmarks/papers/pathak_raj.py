@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.reproduce import reproduce
 from dpconvex.datasets import breast_cancer, unit_ball
@@ -216,7 +216,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=100, help="random splits, each with noise of its own")
     parser.add_argument("--seed", type=int, default=0, help="makes a run repeatable, and nothing in it private")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the table and the picture go")
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, draws=1)
     options.output.mkdir(parents=True, exist_ok=True)
     parts = [noise_table(583), table_of_2010(20 * options.draws)]
     for (title, kind), draws in zip(KINDS.items(), (options.draws, max(options.draws // 4, 1)), strict=True):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import gamma
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.papers.excess_risk import risk_bound
 from benchmarks.published.chaudhuri import published_calibration
 from benchmarks.published.pathak_raj import PublishedPerturbation
@@ -272,7 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers.risk", description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=200, help="fits of each kind (200)")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, draws=1)
     d = data()[0].shape[1]
     logistic = dp.load("logistic_regression", features=d, regularization=REGULARIZATION)
     huber = dp.load("huber_svm", features=d, regularization=REGULARIZATION)

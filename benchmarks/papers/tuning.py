@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.public_data import adult
 
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=10, help="random splits")
     parser.add_argument("--data", help="folder of adult.csv.gz; by default, DPCONVEX_DATA")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the table goes")
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, draws=1)
     options.output.mkdir(parents=True, exist_ok=True)
     found = text(study(options.draws, options.data))
     print(found)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import RESULTS
+from benchmarks import RESULTS, chosen
 from benchmarks.utility import competitors
 from benchmarks.utility.competitors import Predict
 from benchmarks.utility.tables import HELD_OUT, HELD_OUT_REGRESSION, Split, find
@@ -144,7 +144,7 @@ def main(arguments: Any = None) -> None:
         "--diffprivlib", type=Path, metavar="FOLDER", help="compare with it, in an environment made there"
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the picture goes")
-    options = parser.parse_args(arguments)
+    options = chosen(parser, arguments, data=["heavy tails"])
     seeds, most, names, grid = (3, None, FULL, 1) if options.full else (1, 3000, QUICK, 0)
     if options.held_out:
         seeds, most, names, grid = 6, 2000, (*HELD_OUT, *HELD_OUT_REGRESSION), 2

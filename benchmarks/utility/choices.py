@@ -11,11 +11,13 @@ import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import chosen
 from benchmarks.data import clouds
 from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
 from dpconvex.mechanisms.certificate import Certificate
@@ -93,7 +95,7 @@ def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
         recipe = error_of(None, whitening=True)
     clipped = statistics = math.inf
     if analyse(template).kink is None:
-        clipped = error_of(clipped_steps(analyse(template)))
+        clipped = error_of(clipped_steps(analyse(template), privacy))
     if dp.verify(template, privacy, size).perturbed == "statistics":
         statistics = error_of(dp.SufficientStatistics())
     plenty = size * level(epsilon, DELTA) / analyse(template).form.noise_dimension
@@ -104,6 +106,7 @@ def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
 def made(n: int, d: int, classes: int, seed: int) -> Split:
     """Draw overlapping clouds, or linear targets with heavy tails where there are no classes."""
     x, y = clouds(n + 3000, d, classes, seed).values() if classes else heavy_tails(n + 3000, d)
+    n = min(n, len(y) // 2)
     return Split(f"n {n}, d {d}, C {classes}", x[:n], y[:n], x[n:], y[n:], classes)
 
 
@@ -149,8 +152,8 @@ def main(arguments: Any = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utility.choices", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more sizes and seeds (some minutes)")
-    options = parser.parse_args(arguments)
-    made_up, public = list(synthetic(options.full)), list(real(options.full))
+    options = chosen(parser, arguments)
+    made_up, public = (list(islice(found(options.full), 1 if options.small else None)) for found in (synthetic, real))
     best = factors(made_up)
     print("factors:", {kind: round(value, 2) for kind, value in best.items()}, "shipped:", FORESEEN)
     for title, settings in (("synthetic", made_up), ("public data", public)):

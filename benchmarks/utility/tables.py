@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import public_data
+from benchmarks import fewer, public_data
 from benchmarks.levels import ADULT_LEVELS
 from benchmarks.utility import r_tables
 from dpconvex.datasets import breast_cancer, unit_ball
@@ -242,7 +242,7 @@ def find(name: str, seed: int = 0, most: int | None = None) -> Split | None:
         x, y = load()
     except (DomainError, ModuleNotFoundError):
         return None
-    order = np.random.default_rng(seed).permutation(len(y))
-    cut = round(share * len(y))
+    order = np.random.default_rng(seed).permutation(len(y))[: fewer(len(y))]
+    cut = round(share * len(order))
     train, test = order[:cut][:most], order[cut:][:10_000]
     return Split(name, x[train], y[train], x[test], y[test], classes)

@@ -2,11 +2,13 @@
 
 import csv
 import gzip
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import benchmarks
 import dpconvex as dp
 from benchmarks import public_data as loaders
 from benchmarks.ablation import measured, present, row, switched
@@ -68,3 +70,29 @@ def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes):
         keep = np.arange(20) != k
         rest = competitors.clipped_sum(x[keep], y[keep], weights, classes, 0.3)
         assert np.linalg.norm(whole - rest) <= 0.3 * (1 + 1e-12)
+
+
+FOLDER = Path(benchmarks.__file__).parent
+FILES = {
+    ".".join(file.relative_to(FOLDER.parent).with_suffix("").parts): file.read_text() for file in FOLDER.rglob("*.py")
+}
+PROGRAMS = sorted(name for name, source in FILES.items() if "\ndef main(" in source)
+
+
+def test_every_file_that_runs_is_a_program():
+    assert [name for name, source in FILES.items() if '__main__":' in source and name not in PROGRAMS] == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.filterwarnings("ignore::dpconvex.PrivacyWarning", "ignore:.*fork")
+def test_every_program_runs_on_little_data(name, tmp_path, monkeypatch, capsys):
+    module = import_module(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmarks.Run, "small", False)
+    output = ["--output", str(tmp_path)] if "--output" in FILES[name] else []
+    try:
+        status = module.main([*output, "--small"])
+    except DomainError as error:  # its data are not shipped
+        pytest.skip(str(error))
+    assert status in (None, 0) or "DPCONVEX_DATA" in capsys.readouterr().err
+    assert benchmarks.Run.small
