@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = chosen(parser, given, repetitions=1)
     options.output.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    print(machine(), flush=True)
+    print(machine() + ", SMALL: fewer records than the names say" * options.small, flush=True)
     for name in options.cases or CASES:
         if name == "growth":
             continue
