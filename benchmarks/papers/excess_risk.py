@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import largest_row_sum, slope_of, terms_of, walked
+from dpconvex.calculus.regularizer import largest_row_sum, slope_of, walked
 from dpconvex.core.expression import Expression
 from dpconvex.core.plain_data import is_real
+from dpconvex.core.rewriting import terms
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
@@ -184,12 +185,12 @@ def rise(analysis: Analysis, certificate: Certificate, radius: float, distance: 
 def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float]:
     """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v."""
     stiffness, slope = 0.0, 0.0
-    for factor, term in terms_of(expression):
-        closed = quadratic(term, form.space)
-        if closed is None:
-            slope += abs(factor) * walked(term, form)
-        else:
-            stiffness += abs(factor) * largest_row_sum(closed.hessian)
+    for factor, term in terms(expression):
+        closed, weight = quadratic(term, form.space), abs(float(factor))
+        if closed is not None:
+            stiffness += weight * largest_row_sum(closed.hessian)
+        elif term.variables:
+            slope += weight * walked(term, form)
     return stiffness, slope
 
 
