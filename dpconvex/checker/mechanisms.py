@@ -113,9 +113,6 @@ def perturbation_delta(
         pairs = [(one, other) for one in losses for other in [None, *(losses if replaced else [])]]
         if left < 0:
             return ONE
-        if any(loss.vertices is None for loss in losses):
-            rank = (1 + replaced) * max(loss.rank for loss in losses)
-            return chi_delta(left, min(most * rank, losses[0].most), up(moved(claim, losses, rows, ZERO) / sigma, 64))
         if losses[0].most == 1:  # an interval, with two ends
             return 2 * gaussian_delta(left, up(moved(claim, losses, rows, ZERO) / sigma))
         for one, other in pairs:
@@ -125,14 +122,15 @@ def perturbation_delta(
             )
             counted = Counter(up(weight * root(up(square, 64))[1] / sigma) for square in squares if square)
             found.append(terms * sum((n * gaussian_delta(left, shift) for shift, n in counted.items()), ZERO))
+        if any(loss.vertices is None for loss in losses) or max(found) > enough:
+            rank = min(most * (1 + replaced) * max(loss.rank for loss in losses), losses[0].most)
+            return chi_delta(left, rank, up(moved(claim, losses, rows, ZERO) / sigma, 64))
         return max(found)
     for front, back in product(losses, losses if replaced else [None]):
         curved, ends = joint(front, rows, ZERO, mu, ZERO), ((),) if back is None else back.vertices
         left, delta = epsilon - curved, ONE
         if front.vertices is not None and ends is not None:
-            fronts = (
-                front.vertices if back else ends_of((*front.vertices, *ends))
-            )  # one record appears: 0 is among them
+            fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 is the record that is not there
             squares = (rows.apart(u, v) for u, v in product(fronts, ends))
             shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
             delta = of_vertices(left, shifts) if left >= 0 else ONE
