@@ -24,7 +24,8 @@ ENDS = {"lower": -1, "upper": 1}
 # Arguments of these have one shape; those are one number.
 ENTRYWISE = {"add", "negate", "multiply", "divide", "abs", "power", "huber", "logistic", "maximum", "declared"}
 ENTRYWISE |= {"exp", "log", "rel_entr"}
-NUMBERS = {"quad_over_lin", "norm_nuc", "log_det", "lambda_max", "sigma_max", "sum_largest"}
+MATRICES = {"norm_nuc", "log_det", "lambda_max", "sigma_max"}
+NUMBERS = MATRICES | {"quad_over_lin", "sum_largest"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
 
 
@@ -105,6 +106,7 @@ class Template:
         arguments, count = [self.nodes[a] for a in args], OPERATIONS.get(name, (0,))[0]
         fit = all(len(item[key]) == node.size for key in ("groups", "places") if key in item)
         fit &= len(args) == count if count else name not in ("add", "maximum") or len(args) > 0
+        fit &= name not in MATRICES or len(arguments[0].shape) == 2
         require(fit, f"node {k}: {name} does not have its shape, or has other arguments")
         entrywise = name in ENTRYWISE and not all(a.shape == shape for a in arguments)
         require(not entrywise, f"node {k}: the arguments of {name} have other shapes")
