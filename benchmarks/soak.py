@@ -19,12 +19,13 @@ import numpy as np
 import scipy.sparse as sp
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, soak_sets
 from benchmarks.soak_templates import drawn
 from dpconvex.learners.problem_files import options
 
-LARGEST = 5000
-OWN = "own template"
+LARGEST, FITS_OF_A_SET = 5000, 8
+OWN, SETS = "own template", "set and cost"
+DRAWN = {OWN: drawn, SETS: soak_sets.drawn}
 MECHANISMS: list[Any] = [
     None,
     None,
@@ -57,8 +58,8 @@ class Case:
 
     def __str__(self) -> str:
         what = (
-            drawn(**self.settings)[1]
-            if self.learner == OWN
+            DRAWN[self.learner](**self.settings)[1]
+            if self.learner in DRAWN
             else f"{self.learner}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
         )
         how = f"mechanism={self.mechanism!r}, backend={self.backend!r}, whitening={self.whitening!r}, size={self.size}"
@@ -116,6 +117,21 @@ def case(number: int, own: bool = False) -> tuple[Case, np.random.Generator]:
     return made, rng
 
 
+def case_of_sets(number: int) -> tuple[Case, np.random.Generator]:
+    """Return the case of a number of a set and a cost that need a conic solver; so many numbers in turn share these."""
+    rng, seed = np.random.default_rng([number, 1]), number // FITS_OF_A_SET
+    privacy = dp.Privacy(float(f"{10 ** rng.uniform(-1, 1):.5g}"), float(rng.choice([0.0, 1e-6])))
+    noise = "gamma" if privacy.pure or rng.random() < 0.3 else "gaussian"
+    smooth = not soak_sets.drawn(seed)[1].startswith("pinball")
+    mechanisms = [None, dp.OutputPerturbation(noise), dp.ObjectivePerturbation(noise if smooth else "gamma")]
+    mechanism = mechanisms[int(rng.integers(3 if smooth else 2))]
+    data = str(rng.choice(["random", "edge", "constant", "duplicated", "zeros", "one class"]))
+    backend = "conic" if rng.random() < 0.1 else None
+    records = int(rng.integers(20, 201))
+    made = Case(number, SETS, {"seed": seed}, privacy, mechanism, backend, None, records, None, data, "dense")
+    return made, rng
+
+
 def records_of(template: dp.Template, made: Case, rng: np.random.Generator) -> dict[str, Any]:
     """Return valid records of the kind that a case asks for."""
     record, n = template.record, made.records
@@ -162,7 +178,9 @@ def attempt(made: Case, rng: np.random.Generator, verbose: bool = False) -> str:
     if "mixture" in made.learner and made.number % 2:
         fit = dp.solve_mixture
     try:
-        template = drawn(**made.settings)[0] if made.learner == OWN else dp.load(made.learner, **made.settings)
+        template = (
+            DRAWN[made.learner](**made.settings)[0] if made.learner in DRAWN else dp.load(made.learner, **made.settings)
+        )
         data = records_of(template, made, rng)
         if fit is dp.solve_mixture:
             data.pop("m", None)
@@ -190,7 +208,7 @@ def attempt(made: Case, rng: np.random.Generator, verbose: bool = False) -> str:
 
 
 def soak(
-    first: int, fits: int, seconds: float, verbose: bool = False, own: bool = False
+    first: int, fits: int, seconds: float, verbose: bool = False, own: bool = False, sets: bool = False
 ) -> tuple[dict[str, int], list[str]]:
     """Run cases from a number on until so many were paid for or the time is over; return counts and failures."""
     counts, failures, number, end = (
@@ -200,7 +218,7 @@ def soak(
         time.monotonic() + seconds,
     )
     while counts["released"] + counts["failed"] < fits and time.monotonic() < end:
-        made, rng = case(number, own)
+        made, rng = case_of_sets(number) if sets else case(number, own)
         began = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -225,8 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--own", action="store_true", help="random templates in place of the shipped learners")
+    parser.add_argument("--sets", action="store_true", help="random sets and costs of all scales, in their place")
     given = chosen(parser, arguments, fits=3)
-    counts, failures = soak(given.first, given.fits, given.seconds, given.verbose, given.own)
+    counts, failures = soak(given.first, given.fits, given.seconds, given.verbose, given.own, given.sets)
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
     return 1 if failures else 0
 

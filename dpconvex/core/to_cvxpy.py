@@ -2,7 +2,9 @@
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Self
 
 import cvxpy as cp
@@ -139,18 +141,23 @@ def least_squares_program(
     public: tuple[Expression, float],
     constraints: Sequence[Constraint],
 ) -> tuple[Array | None, str]:
-    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also returns the status."""
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also returns the status.
+
+    Where a solver finds nothing, objectives are tried in other units, and another solver.
+    """
     theta, writer, limits = posed(space, constraints)
     function, factor = public
     goal = factor * writer.expression(function) - slope @ theta
     goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
-    program = cp.Problem(cp.Minimize(goal), limits)
-    try:
-        solve_quietly(program, cp.CLARABEL)
-    except cp.SolverError as error:
-        return None, f"not solved ({error})"
-    solved = program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None
-    return (np.asarray(theta.value) if solved else None), str(program.status)
+    said = "not solved"
+    for solver, unit in product((cp.CLARABEL, cp.SCS), (1.0, 1e-4, 1e4)):
+        program = cp.Problem(cp.Minimize(unit * goal), limits)
+        with suppress(cp.SolverError):
+            solve_quietly(program, solver)
+            said = str(program.status)
+            if program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None:
+                return np.asarray(theta.value), said
+    return None, said
 
 
 @silence()

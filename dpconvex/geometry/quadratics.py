@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arithmetic import add, total
-from dpconvex.core.atoms.arrangement import reshape
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM
+from dpconvex.core.atoms.arrangement import reshape, vec
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
 from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.expansion import Bases, Expander
@@ -154,6 +154,8 @@ def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
         return [(argument, one) for argument in part.args]
     if part.atom is MAX:
         return [(part.args[0], sp.csr_array(one[:, groups(part)]))]
+    if part.atom is SUM_LARGEST and (table := choices_of(part)) is not None:
+        return [(constant(table) @ vec(part.args[0]), sp.csr_array(np.ones((1, len(table)))))]
     if part.atom is ABS and part.args[0].is_affine:
         return [(part.args[0], one), (part.args[0], -one)]
     return []

@@ -12,6 +12,7 @@ import numpy as np
 from dpconvex.core.abstract_values import Kink, Scalar, hull_of
 from dpconvex.core.atom import Atom, always
 from dpconvex.core.atoms import rules
+from dpconvex.core.atoms.arithmetic import total
 from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
@@ -171,7 +172,8 @@ def largest_sum(node: Any, args: list[Expression]) -> Expression:
     count = float(node.k)
     if getattr(node, "axis", None) is not None or not count.is_integer():
         raise ValueError("there is a rule for the sum of a whole number of largest entries, over all entries")
-    return reshape(SUM_LARGEST(args[0], k=int(count)), node.shape)
+    whole = count == args[0].size  # CVXPY canonicalizes that wrongly, once variables have values
+    return reshape(total(args[0]) if whole else SUM_LARGEST(args[0], k=int(count)), node.shape)
 
 
 SUM_LARGEST = Atom(
