@@ -181,8 +181,8 @@ def is_same(one: Block, other: Block) -> bool:
 def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
     """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
-    near = NEXT * reach * float(norms.max(initial=0.0))  # what a step may change
-    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z, near)
+    moved = NEXT * reach * float(norms.max(initial=0.0))
+    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z, moved)
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
         across = np.linalg.norm if kind == SECOND_ORDER else np.sum
         if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):
@@ -197,18 +197,18 @@ def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, 
     return part, turn, curvature
 
 
-def entrywise(block: Block, value: Array, z: Array, near: float) -> tuple[str, Any, Array | float]:
+def entrywise(block: Block, value: Array, z: Array, moved: float) -> tuple[str, Any, Array | float]:
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
     if block.kind == ABSOLUTE:  # entries away from 0 keep their signs
-        small = np.flatnonzero(np.abs(value[1:]) <= max(ROUND * abs(value[0]), near))
+        small = np.flatnonzero(np.abs(value[1:]) <= max(ROUND * abs(value[0]), moved))
         turn = np.zeros((count, 1 + len(small)))
         turn[:, 0] = np.concatenate([[1.0], -np.sign(value[1:])])
         turn[1 + small, 0], turn[1 + small, 1 + np.arange(len(small))] = 0.0, 1.0
         return (ABSOLUTE if len(small) else NONNEGATIVE), turn, 0.0
     length = float(np.linalg.norm(value[1:]))
-    if length <= max(ROUND * abs(value[0]), near):
+    if length <= max(ROUND * abs(value[0]), moved):
         return SECOND_ORDER, np.eye(count), 0.0
     direction = value[1:] / length
     inner = block.matrix[1:].toarray()
@@ -216,10 +216,10 @@ def entrywise(block: Block, value: Array, z: Array, near: float) -> tuple[str, A
     return NONNEGATIVE, np.concatenate([[1.0], -direction])[:, None], float(z[0]) / length * (across.T @ across)
 
 
-def spectral(block: Block, value: Array, z: Array, near: float) -> tuple[str, Any, Array | float]:
+def spectral(block: Block, value: Array, z: Array, moved: float) -> tuple[str, Any, Array | float]:
     """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
-    small = eigenvalue <= max(ROUND * float(np.abs(eigenvalue).max()), near)
+    small = eigenvalue <= max(ROUND * float(np.abs(eigenvalue).max()), moved)
     if not small.any():
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))

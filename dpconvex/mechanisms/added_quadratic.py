@@ -20,6 +20,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
 # At most this part of epsilon is left to the largest curvature of hinges; a number whose exponential is one, too.
 SHARE, LARGEST_SHARE = 0.3, 500.0
+NEGLIGIBLE = 1e-9  # A quadratic whose slope on K is this part of all losses'
 SMALLEST = 1e-100  # A set of one point has a radius, too, that can be divided by
 CANCELLED = 1e-9  # A row that is shorter than this part of the longest is what rounding left of terms that cancel
 # Steps of the logarithm of mu that are tried before the best of them is refined.
@@ -120,9 +121,17 @@ def best_added(
     return float(math.exp(chosen) - regular)
 
 
+def least_added(analysis: Analysis, size: int) -> float:
+    """Return a modulus that hardly moves an answer, where a regularizer has none and K is bounded; else 0."""
+    bound = analysis.form.feasible.norm_bound
+    if analysis.modulus > 0 or not math.isfinite(bound):
+        return 0.0
+    return max(NEGLIGIBLE * size * analysis.gradient_bound / max(bound, SMALLEST), SMALLEST)
+
+
 def check_strong_convexity(analysis: Analysis, added: float | None) -> None:
-    """Refuse a regularizer of modulus 0, and say in which variables and why, unless a quadratic is added."""
-    if analysis.modulus > 0 or added:
+    """Refuse a regularizer of modulus 0, and say in which variables and why, unless a quadratic is added or K is bounded."""
+    if analysis.modulus > 0 or added or (added is None and analysis.form.feasible.bounded):
         return
     regularizer = analysis.form.template.regularizer
     moduli = zip(analysis.form.space.blocks, analysis.block_moduli, strict=True)

@@ -111,7 +111,8 @@ class ObjectivePerturbation(base.ForUnits):
 
     def _choose(self, law: Law, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Pick the added modulus, by a share of epsilon or the least predicted risk (docs/theory.md); public numbers only."""
-        regular, epsilon, weight = size * analysis.modulus, privacy.epsilon, privacy.person.weight
+        own, epsilon, weight = quadratic.least_added(analysis, size), privacy.epsilon, privacy.person.weight
+        regular = size * analysis.modulus + own
 
         def cost(mu: float) -> float:
             return analysis.log_det(max(mu, regular), privacy.person)[0]
@@ -123,13 +124,13 @@ class ObjectivePerturbation(base.ForUnits):
         if self.reference_norm is None and quadratic.hinged(analysis):
             least = quadratic.shared_added(cost, weight * analysis.hessian_bound, regular, epsilon)
             if not quadratic.leaf_lengths(analysis).hinge:
-                return least
+                return own + least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
         free = analysis.strong_convexity(size, FREE * max(weight * analysis.hessian_bound, regular) / epsilon)
         noise = float(np.sqrt(law.square(free)))
         radius = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
         joint = isinstance(law, GaussianLaw)  # curvature may be free there, whatever its own supremum
-        return max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
+        return own + max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
 
 
 def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> tuple[Derivation, ...]:

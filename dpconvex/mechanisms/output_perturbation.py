@@ -69,7 +69,8 @@ class OutputPerturbation(base.ForUnits):
         if added is None:
             noise = math.sqrt(self._square(analysis, privacy, 1.0))
             guess = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
-            added = quadratic.best_added(risk, regular, guess)
+            own = quadratic.least_added(analysis, size)
+            added = own + quadratic.best_added(risk, regular + own, guess)
         radius, mu = quadratic.reference_radius(analysis, self.reference_norm), regular + added
         width, smooth = 0.0, analysis
         if analysis.kink is not None:
