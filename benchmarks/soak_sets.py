@@ -78,18 +78,25 @@ def drawn(seed: int) -> tuple[dp.Template, str]:
     """Return a template, and what it is."""
     rng = np.random.default_rng(seed)
     pick = lambda items: items[int(rng.integers(len(items)))]  # noqa: E731
-    matrix = rng.random() < 0.4
-    sets, terms = (MATRIX_SETS, MATRIX_TERMS) if matrix else (SETS, TERMS)
-    loss, kind, term = pick(list(LOSSES)), pick(list(sets)), pick(list(terms))
-    side = int(pick([2, 3] if matrix else [2, 3, 4, 5]))
+    kind = "matrix" if rng.random() < 0.4 else "vector"
+    sets, terms = (MATRIX_SETS, MATRIX_TERMS) if kind == "matrix" else (SETS, TERMS)
+    loss, constraint, term = pick(list(LOSSES)), pick(list(sets)), pick(list(terms))
+    side = int(pick([2, 3] if kind == "matrix" else [2, 3, 4, 5]))
     radius, size, ridge, weight = (float(10.0 ** rng.uniform(-6, 6)) if rng.random() < 0.6 else 1.0 for _ in range(4))
+    numbers = f"records of {radius:.3g}, ridge {ridge:.3g}, {weight:.3g} * {term}, {constraint} of {size:.3g}"
+    template = of_parts(kind, side, loss, term, constraint, weight, ridge, radius, size)
+    return template, f"{loss}, {kind} of side {side}, {numbers}"
+
+
+def of_parts(
+    kind: str, side: int, loss: str, term: str, constraint: str, weight: float, ridge: float, radius: float, size: float
+) -> dp.Template:
+    matrix = kind == "matrix"
+    sets, terms = (MATRIX_SETS, MATRIX_TERMS) if matrix else (SETS, TERMS)
     w = cp.Variable((side, side), symmetric=True, name="w") if matrix else cp.Variable(side, name="w")
-    score = (lambda x: x @ w @ x) if matrix else (lambda x: x @ w)
-    template = dp.Template(
+    return dp.Template(
         dp.Record(x=dp.Ball(side, radius), y=dp.Choice([-1, 1])),
-        lambda x, y: LOSSES[loss](score(x), y),
+        lambda x, y: LOSSES[loss](x @ w @ x if matrix else x @ w, y),
         ridge * cp.sum_squares(w) + weight * terms[term](w, size),
-        sets[kind](w, size),
+        sets[constraint](w, size),
     )
-    numbers = f"records of {radius:.3g}, ridge {ridge:.3g}, {weight:.3g} * {term}, {kind} of {size:.3g}"
-    return template, f"{loss}, {'matrix' if matrix else 'vector'} of side {side}, {numbers}"

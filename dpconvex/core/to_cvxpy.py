@@ -1,7 +1,7 @@
 """Writes core expressions with CVXPY again, for conic solvers and for people: the only way back."""
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -60,12 +60,13 @@ def variable_like(variable: Variable) -> cp.Variable:
     return cp.Variable(variable.shape, name=variable.name, **attributes)
 
 
-def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable, Writer, list[Any]]:
+def posed(space: Space, constraints: Sequence[Constraint], unit: float = 1.0) -> tuple[cp.Variable, Writer, list[Any]]:
+    """Pose constraints in coordinates of the parameters in some unit."""
     theta = cp.Variable(space.dim)
     writer = Writer()
     limits: list[Any] = []
     for block in space.blocks.values():
-        leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
+        leaf = cp.reshape((unit * block.lift) @ theta[block.slice], block.variable.shape, order="F")
         writer.leaves[block.variable] = leaf
         limits.extend(writer.constraint(constraint) for _, constraint in attribute_constraints(block.variable))
     return theta, writer, [*limits, *(writer.constraint(constraint) for constraint in constraints)]
@@ -193,25 +194,22 @@ def attribute_constraints(variable: Variable) -> list[tuple[str, Constraint]]:
     return found
 
 
-def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array | None, float]:
-    """Return a point at which no inequality is near equality, if one is found, and its depth: minus infinity if there is none."""
-    depth = cp.Variable()
-    theta, _, limits = posed(space, constraints)
-    limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]
-    # Near 0, where answers are, rather than far inside; if there is nothing, anywhere.
-    for weight in (1e-3, 0.0):
-        program = cp.Problem(cp.Maximize(depth - weight * cp.norm(theta)), limits)
-        try:
-            solve_quietly(program, cp.CLARABEL)
-        except cp.SolverError:
-            return None, 0.0
-        if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
-            return None, -np.inf
-        if theta.value is None:
-            return None, 0.0
-        if depth.value > 0:
-            break
-    return np.asarray(theta.value), float(depth.value)
+def inner_points(space: Space, constraints: Sequence[Constraint]) -> Iterator[tuple[Array | None, float]]:
+    """Yield points at which no inequality seems near equality, and their depths: minus infinity if there seems to be none."""
+    for unit in (1.0, 1e3, 1e-3, 1e6, 1e-6):
+        depth = cp.Variable()
+        theta, _, limits = posed(space, constraints, unit)
+        limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]
+        # Near 0, where answers are, rather than far inside; if there is nothing, anywhere.
+        for weight in (1e-3, 1e-6, 0.0):
+            program = cp.Problem(cp.Maximize(depth - weight * cp.norm(theta)), limits)
+            with suppress(cp.SolverError):
+                solve_quietly(program, cp.CLARABEL)
+            if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
+                yield None, -np.inf
+                break
+            found = theta.value
+            yield (None, 0.0) if found is None else (unit * np.asarray(found), float(depth.value))
 
 
 def deeper(limit: Any, depth: Any) -> Any:

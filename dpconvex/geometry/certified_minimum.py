@@ -182,7 +182,9 @@ def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, 
     """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
     moved = NEXT * reach * float(norms.max(initial=0.0))
-    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z, moved)
+    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(
+        block, value.astype(float), z, moved
+    )
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
         across = np.linalg.norm if kind == SECOND_ORDER else np.sum
         if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):

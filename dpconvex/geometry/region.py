@@ -21,7 +21,7 @@ from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.evaluate import bent, over_records, subgradient
 from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.to_cvxpy import ConicForm, attribute_constraints, inner_point
+from dpconvex.core.to_cvxpy import ConicForm, attribute_constraints, inner_points
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.geometry.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, Block
 from dpconvex.geometry.convex_sets import UNIT, triangle
@@ -309,12 +309,14 @@ class Region:
     @cached_property
     def inside(self) -> Array:
         """A point of K at which no inequality is near equality."""
-        point, depth = inner_point(self.space, self.constraints)
-        if point is not None:
-            point = self.on_hull(point)
-            if self.excess(point).max(initial=-1.0) < -SHALLOW and self.off_hull(point) < 1e-9:
-                return point
-        if depth < -1e-6:
+        deepest = -np.inf
+        for found, depth in inner_points(self.space, self.constraints):
+            deepest = max(deepest, depth)
+            if found is not None:
+                point = self.on_hull(found)
+                if self.excess(point).max(initial=-1.0) < -SHALLOW and self.off_hull(point) < 1e-9:
+                    return point
+        if deepest < -1e-6:
             raise self.contradiction()
         remedy = (
             "write those that can only hold with equality as equations, and make sure that the others can be satisfied"

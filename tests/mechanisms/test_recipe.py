@@ -195,10 +195,10 @@ def test_a_kink_takes_another_mechanism_and_if_all_are_refused_the_first_refusal
     assert dp.verify(hinge(0.1), PURE, 300).perturbed == "output"
     assert dp.verify(hinge(0.1), APPROXIMATE, 300).perturbed in ("output", "gradients")
     assert dp.verify(hinge(0.0), APPROXIMATE, 300).perturbed == "gradients"
+    assert dp.verify(hinge(0.0), PURE, 300).perturbed == "output"  # with a quadratic that is added
     flat = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w))
-    for template, promise in ((hinge(0.0), PURE), (flat, APPROXIMATE)):
-        with pytest.raises(dp.NotPrivate, match="not strongly convex"):
-            dp.verify(template, promise, 300)
+    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
+        dp.verify(flat, APPROXIMATE, 300)
 
 
 def test_residual_noise_counts_where_it_is_the_larger_one():
@@ -209,3 +209,28 @@ def test_residual_noise_counts_where_it_is_the_larger_one():
     assert "residual noise is larger" in named.advice[-1]
     assert not chosen.is_drowned
     assert not any("residual" in said for said in chosen.advice)
+
+
+S = cp.Variable((2, 2), symmetric=True, name="S")
+WITHOUT_REGULARIZER = {
+    "covariances": (dp.Record(x=dp.Ball(2)), lambda x: cp.sum_squares(cp.outer(x, x) - S), [cp.norm(S, "fro") <= 1]),
+    "huber": (dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)), lambda x, y: cp.huber(x @ w - y, 0.5), [cp.norm(w, 2) <= 2]),
+    "no projection": (LABELLED, lambda x, y: cp.logistic(-y * (x @ w)), [cp.norm(w, 3) <= 1e-3]),
+}
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("name", WITHOUT_REGULARIZER)
+def test_a_quadratic_is_added_where_a_bounded_problem_has_no_regularizer(name, adjacency):
+    record, loss, constraints = WITHOUT_REGULARIZER[name]
+    template = dp.Template(record, loss, 0.0, constraints)
+    for mechanism in (None, dp.ObjectivePerturbation(), dp.OutputPerturbation()):
+        certificate = dp.verify(template, dp.Privacy(1.0, adjacency=adjacency), 500, mechanism)
+        assert certificate.strong_convexity == certificate.added > 0
+        replayed = str(certificate.check())
+        assert replayed.startswith("replayed") or "modulus" not in replayed
+    free = dp.Template(record, loss, 0.0)
+    with pytest.raises(dp.NotPrivate):  # the minimiser can move without limit
+        dp.verify(free, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation())
+    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
+        dp.verify(template, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation(added=0.0))
