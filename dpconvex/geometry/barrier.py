@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SEMIDEFINITE, Block
@@ -60,8 +59,8 @@ def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
         bend = basis.T @ (weight * function.hessian(x.astype(float)) + now[2]) @ basis
         unit = 1 / np.sqrt(np.maximum(np.diag(bend), 1e-300))
         try:
-            step = -unit * scipy.linalg.solve(unit[:, None] * bend * unit, unit * slope, assume_a="sym")
-        except (np.linalg.LinAlgError, ValueError):
+            step = -unit * np.linalg.solve(unit[:, None] * bend * unit, unit * slope)
+        except np.linalg.LinAlgError:
             break
         decrement, share = -float(slope @ step), 1.0
         if not decrement > CENTRED:
@@ -70,9 +69,9 @@ def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
         room, move = 1e-13 * (abs(weight * value) + abs(now[0])), basis @ step
         while share > SHORTEST:
             there = region.on_hull(x + share * move)
-            ahead = barrier(region, there)
-            if ahead is not None:
-                reached = weight * function.value_and_gradient(there.astype(float))[0] + ahead[0]
+            ahead = height(region, there)
+            if np.isfinite(ahead):
+                reached = weight * function.value_and_gradient(there.astype(float))[0] + ahead
                 if reached <= merit - 1e-3 * share * decrement + room:
                     break
             share /= 2
@@ -80,6 +79,15 @@ def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
             break
         x = there
     return x
+
+
+def height(region: Region, x: Array) -> float:
+    """Return the barrier at a point; infinite outside."""
+    parts = [of_cone(block, block.at(x)) for block in region.blocks]
+    left = [-region.curved_at(root, x)[0] for root in region.curved]
+    if any(part is None for part in parts) or not all((one > 0).all() for one in left):
+        return np.inf
+    return sum(part[0] for part in parts if part) - sum(float(np.log(one).sum()) for one in left)
 
 
 def barrier(region: Region, x: Array) -> tuple[float, Array, Array, list[Array]] | None:

@@ -17,6 +17,7 @@ from dpconvex.geometry.barrier import central_path
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
 from dpconvex.geometry.certificates import NEARS, Certified, Smooth, certified_distance, exactly
 from dpconvex.geometry.convex_sets import UNIT, smat, svec
+from dpconvex.geometry.domains import has_kinks
 from dpconvex.geometry.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
@@ -24,25 +25,24 @@ Array = NDArray[Any]  # of double or extended precision
 NEWTON_STEPS, LAST_STEPS, PATIENCE, BUNDLE_STEPS = 60, 40, 4, 100
 NEAR = 1e-7  # A Newton step of this size, relative to the point, is followed by the last steps
 REACH = 1e4  # Conditions that are farther away, in units of a step, are left out
-# Eigenvalues, and norms, are next to 0 that are smaller, relatively, or that steps of a part of the reach may change.
-ROUND, NEXT = 1e-4, 1e-3
+ROUND = 1e-4  # Eigenvalues, and norms, that are smaller, relatively, are next to 0
 # Guesses of tight inequalities, and the largest system of optimality conditions that is solved directly.
 ROUNDS, MOST_REFINED = 12, 500
 FAR = 1e8  # A set that reaches so far is taken to be unbounded
 
 
-def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
-    """Minimise a function over a set, to a tolerance or as exactly as rounding allows."""
+def minimum(function: Smooth, region: Region, start: Array, tolerance: float, central_too: bool = True) -> Certified:
+    """Minimise a function over a set, to a tolerance or as exactly as rounding allows; from inside too, if all else fails."""
     x, step = newton(function, region, region.bring_in(start).astype(float))
     best = last_steps(function, region, x, step, tolerance)
-    if best.distance > tolerance:
-        central = central_path(function, region, tolerance)
-        if central.distance > tolerance:
-            end = last_steps(function, region, central.point, central.distance, tolerance)
-            central = min(central, end, key=lambda one: one.distance)
-        best = min(best, central, key=lambda one: one.distance)
-    if best.distance > tolerance and region.curved:
+    if best.distance > tolerance and any(map(has_kinks, region.curved)):
         best = min(best, bundled(function, region, x, tolerance), key=lambda one: one.distance)
+    if best.distance > tolerance and central_too:
+        central = central_path(function, region, tolerance)
+        best = min(best, central, key=lambda one: one.distance)
+        if best.distance > tolerance:
+            end = last_steps(function, region, central.point, central.distance, tolerance)
+            best = min(best, end, key=lambda one: one.distance)
     return best
 
 
@@ -78,7 +78,7 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
 
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
     """Minimise models around a point, in units of the last step, until the proved distance stops shrinking."""
-    size, count = size_at(region, x), len(region.blocks)
+    size, count = 1 + float(np.linalg.norm(x)), len(region.blocks)
     best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
     known: list[Array] = []
@@ -122,11 +122,6 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
     return best
 
 
-def size_at(region: Region, x: Array) -> float:
-    """Return a length for steps from a point, in whatever units the set and the point are given."""
-    return max(size_of(x), size_of(x - region.inside)) or 1.0
-
-
 def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Certified:
     """Collect linearisations of functions with kinks, of which one point's say too little, until multipliers certify a point.
 
@@ -134,7 +129,7 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
     that certifies more; linearisations of wherever a model's minimum is are added, and those without a multiplier leave.
     """
     best, near, moved = Certified(x, np.inf), region.bring_in(x), True
-    unit = size = size_at(region, x)
+    unit = size = 1 + float(np.linalg.norm(x))
     count, bundle = len(region.blocks), region.cuts(near)
     for _ in range(BUNDLE_STEPS):
         if moved:
@@ -181,10 +176,7 @@ def is_same(one: Block, other: Block) -> bool:
 def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
     """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
-    moved = NEXT * reach * float(norms.max(initial=0.0))
-    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(
-        block, value.astype(float), z, moved
-    )
+    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
         across = np.linalg.norm if kind == SECOND_ORDER else np.sum
         if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):
@@ -199,18 +191,18 @@ def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, 
     return part, turn, curvature
 
 
-def entrywise(block: Block, value: Array, z: Array, moved: float) -> tuple[str, Any, Array | float]:
+def entrywise(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | float]:
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
     if block.kind == ABSOLUTE:  # entries away from 0 keep their signs
-        small = np.flatnonzero(np.abs(value[1:]) <= max(ROUND * abs(value[0]), moved))
+        small = np.flatnonzero(np.abs(value[1:]) <= ROUND * (1 + abs(value[0])))
         turn = np.zeros((count, 1 + len(small)))
         turn[:, 0] = np.concatenate([[1.0], -np.sign(value[1:])])
         turn[1 + small, 0], turn[1 + small, 1 + np.arange(len(small))] = 0.0, 1.0
         return (ABSOLUTE if len(small) else NONNEGATIVE), turn, 0.0
     length = float(np.linalg.norm(value[1:]))
-    if length <= max(ROUND * abs(value[0]), moved):
+    if length <= ROUND * (1 + abs(value[0])):
         return SECOND_ORDER, np.eye(count), 0.0
     direction = value[1:] / length
     inner = block.matrix[1:].toarray()
@@ -218,10 +210,11 @@ def entrywise(block: Block, value: Array, z: Array, moved: float) -> tuple[str, 
     return NONNEGATIVE, np.concatenate([[1.0], -direction])[:, None], float(z[0]) / length * (across.T @ across)
 
 
-def spectral(block: Block, value: Array, z: Array, moved: float) -> tuple[str, Any, Array | float]:
+def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | float]:
     """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
-    small = eigenvalue <= max(ROUND * float(np.abs(eigenvalue).max()), moved)
+    largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0)))
+    small = eigenvalue <= ROUND * largest
     if not small.any():
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))

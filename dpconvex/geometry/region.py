@@ -276,7 +276,7 @@ class Region:
 
     # Points.
 
-    def _curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
+    def curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
         """Values of a curved function's entries, in column order, and what rounding does to them."""
         leaves = {leaf: value[..., None] for leaf, value in self.space.leaves(x).items()}
         try:
@@ -292,7 +292,7 @@ class Region:
     def margins(self, x: Array) -> tuple[Array, Array]:
         """By how much each condition holds, and what rounding does to that."""
         pairs = [(np.zeros(0), np.zeros(0)), *(block.margins(x) for block in self.blocks)]
-        pairs.extend((-value, error) for value, error in (self._curved_at(root, x) for root in self.curved))
+        pairs.extend((-value, error) for value, error in (self.curved_at(root, x) for root in self.curved))
         margin, error = (np.concatenate([pair[k] for pair in pairs]) for k in range(2))
         return margin, error
 
@@ -353,7 +353,7 @@ class Region:
         """Return the linearisations of the curved functions at a point, which hold on all of K: one block for each function."""
         found = []
         for root in self.curved:
-            value, error = self._curved_at(root, x)
+            value, error = self.curved_at(root, x)
             entries = reshape(root, (root.size,))
             slopes = np.array([slope_of(entries[k], self.space, x.astype(float)) for k in range(root.size)])
             kept = np.isfinite(value) & np.isfinite(slopes).all(axis=1)

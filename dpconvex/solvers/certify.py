@@ -50,7 +50,7 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
         if best.distance_bound <= tolerance:
             break
-        found = PerturbedObjective(problem).minimised(best.theta, tolerance)
+        found = PerturbedObjective(problem).minimised(best.theta, tolerance, central_too=False)  # steps go on
         if found.distance <= tolerance:
             return Solution(found.point, found.distance, composite.evaluations)
         closer = polish(composite, found.point, tolerance, max_steps)
@@ -95,9 +95,9 @@ class PerturbedObjective:
         self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 
-    def minimised(self, start: Array, tolerance: float) -> Certified:
+    def minimised(self, start: Array, tolerance: float, central_too: bool = True) -> Certified:
         if self.epigraph is None:
-            return minimum(self, self.composite.problem.feasible.region, start, tolerance)
+            return minimum(self, self.composite.problem.feasible.region, start, tolerance, central_too)
         lifted = np.concatenate([start, self.epigraph.heights(start)])
         lifted = lifted if np.isfinite(lifted).all() else self.epigraph.region.inside.astype(float)
         found = minimum(self, self.epigraph.region, lifted, tolerance)
