@@ -20,7 +20,7 @@ PAGES = {
         "Proving and fitting",
         (
             *("release.verify", "release.solve", "release.bounded", "release.baseline", "release.release"),
-            *("release.collect", "release.recheck", "release.statistics", "release.intervals", "solvers", "evaluation"),
+            *("release.collect", "release.statistics", "release.intervals", "solvers", "evaluation"),
         ),
     ),
     "mechanisms": ("Mechanisms and certificates", ("mechanisms",)),

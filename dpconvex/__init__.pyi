@@ -80,7 +80,6 @@ from .release.bounded import (
 )
 from .release.budget import Budget as Budget
 from .release.intervals import intervals as intervals
-from .release.recheck import rechecking as rechecking
 from .release.release import Release as Release
 from .release.solve import solve as solve, statistics as statistics
 from .release.statistics import Coefficients as Coefficients, Statistics as Statistics, coefficients as coefficients

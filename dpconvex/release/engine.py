@@ -18,7 +18,6 @@ from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
-from dpconvex.release.recheck import note
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.certify import FirstOrder, Warm
 from dpconvex.solvers.problem import Problem
@@ -72,7 +71,6 @@ class DataEngine:
             raise NotConverged(
                 f"the backend's answer is not within {tolerance:.3g} of the minimiser; nothing is released."
             )
-        note(problem, solution.theta, tolerance)
         return solution.theta
 
     @cached_property

@@ -25,7 +25,6 @@ from dpconvex.language.validation import finite_numbers, has_masked
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.files import Released
-from dpconvex.release.recheck import recheck
 from dpconvex.release.whitening import Whitening
 
 REMEDY = (
@@ -127,8 +126,6 @@ class Release(Released, Mapping[str, Array]):
     def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
         """Return probabilities of the labels, in their declared order, shape (n, labels); for learners that model them."""
         return self._applied("predict_proba", self.probabilities, x)
-
-    recheck = recheck
 
     def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
         if function is None:

@@ -34,7 +34,6 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mech
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.engine import DataEngine, check_place, resolved
-from dpconvex.release.recheck import keep
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
@@ -301,9 +300,7 @@ def run(
     found = released(fit, data, backend, source, clip, people)
     release = found.fit() if isinstance(found, Statistics) else found
     names = None if isinstance(data, Batch) else feature_names(data)
-    release = release if names is None else replace(release, names=names)
-    keep(release)
-    return release
+    return release if names is None else replace(release, names=names)
 
 
 def released(
