@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
-from dpconvex.core.arrays import Array
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
@@ -84,19 +83,11 @@ def bounds_of(whole: Composition) -> tuple[tuple[Any, Any], tuple[float, float]]
 
 def both_epsilons(bounds: tuple[tuple[Any, Any], tuple[float, float]], delta: float) -> tuple[float, float]:
     """Return the epsilons that follow from Rényi divergences, and from a Gaussian shift."""
-    divergences, level = bounds
-    return renyi_epsilon(*divergences, delta), gaussian_epsilon(*level, delta)
-
-
-def gaussian_epsilon(mu: float, lost: float, delta: float) -> float:
-    """Return the epsilon of the Gaussian mechanism that all of it is no less private than."""
-    return profile_epsilon(mu, delta - lost) if mu < math.inf and lost < delta else math.inf
-
-
-def renyi_epsilon(divergences: Array, lost: float, delta: float) -> float:
-    if not lost < delta:
-        return math.inf
-    return max(float(min(divergences + [converted(order, delta - lost) for order in ORDERS.tolist()])), 0.0)
+    (divergences, lost), (mu, beyond) = bounds
+    by_renyi = math.inf
+    if lost < delta:
+        by_renyi = max(float(min(divergences + [converted(order, delta - lost) for order in ORDERS.tolist()])), 0.0)
+    return by_renyi, profile_epsilon(mu, delta - beyond) if beyond < delta else math.inf
 
 
 def converted(order: float, delta: float) -> float:

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from dpconvex.auditing import parts
 from dpconvex.auditing.drawn import attack_draws
 from dpconvex.auditing.objective import Objective
-from dpconvex.auditing.report import Attack, Audit, Place, written
+from dpconvex.auditing.report import Attack, Audit, written
 from dpconvex.core.arrays import Array
 from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_real, is_whole
@@ -160,40 +160,28 @@ def attack_runs(
     template: Template, certificate: Certificate, mechanism: Mechanism, worst: Attack, backend: Any, count: int
 ) -> Attack:
     """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
-    solver, proved, answers = resolved(backend), Proved(template, certificate, mechanism), []
+    solver, proved, answers, record = resolved(backend), Proved(template, certificate, mechanism), [], template.record
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
-        data = template.record.validate(table(template, one, others, certificate.size), empty=True)
+        rows: Any = [*([] if one is None else [one]), *[others] * (certificate.size - 1)]
+        columns: Any = {name: [row[name] for row in rows] for name in record.fields}
+        data = record.validate(columns | {name: np.array(columns[name]) for name in record.continuous}, empty=True)
         released = (run(proved, data, solver, NoiseSource()) for _ in range(count))
         answers.append(np.array([np.concatenate([np.ravel(v) for v in release.values()]) for release in released]))
     half = count // 2
     gap = answers[0][:half].mean(axis=0) - answers[1][:half].mean(axis=0)
     scores, delta = [values @ gap for values in answers], certificate.privacy.delta
-    best, event = -math.inf, ""
+    tried = []
     thresholds = np.quantile(np.concatenate([s[:half] for s in scores]), np.linspace(0.02, 0.98, THRESHOLDS))
     for a, b, sign, name in ((0, 1, 1.0, "above"), (1, 0, -1.0, "below")):
         t = max(thresholds, key=lambda t: leakage(scores[a][:half], scores[b][:half], sign, t, delta))
-        found = leakage(scores[a][half:], scores[b][half:], sign, t, delta)
-        if found > best:
-            best, event = found, f"the answer along the difference of the means lies {name} {t:.4g}"
-    return Attack(
-        part="as released",
-        epsilon=certificate.privacy.epsilon,
-        delta=0.0,
-        found_epsilon=max(best, 0.0),
-        found_delta=0.0,
-        how=f"{count} fits of each data set, with {100 * (1 - DOUBT):g} % confidence",
-        record=worst.record,
-        neighbour=worst.neighbour,
-        notes=(f"Event: {event}.", f"All other records: {written(others)}."),
-    )
-
-
-def table(template: Template, one: Place, others: Place, size: int) -> dict[str, Any]:
-    """Return a data set of one record, if there is one, and copies of another."""
-    rows: Any = [*([] if one is None else [one]), *[others] * (size - 1)]
-    columns = {name: [row[name] for row in rows] for name in template.record.fields}
-    return columns | {name: np.array(columns[name]) for name in template.record.continuous}
+        event = f"Event: the answer along the difference of the means lies {name} {t:.4g}."
+        tried.append((leakage(scores[a][half:], scores[b][half:], sign, t, delta), event))
+    (best, event), epsilon = max(tried), certificate.privacy.epsilon
+    how = f"{count} fits of each data set, with {100 * (1 - DOUBT):g} % confidence"
+    further: Any = {"record": worst.record, "neighbour": worst.neighbour}
+    notes = event, f"All other records: {written(others)}."
+    return Attack("as released", epsilon, 0.0, max(best, 0.0), 0.0, how, notes=notes, **further)
 
 
 def leakage(first: Array, second: Array, sign: float, threshold: float, delta: float) -> float:

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from scipy.optimize import brentq
 from scipy.special import erfc
 from scipy.stats import beta, gamma, t as student
 
+from dpconvex.auditing.laws import matrix_entries
 from dpconvex.auditing.report import Attack
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arrays import Array
 from dpconvex.mechanisms import clipped_descent as clipped
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
-from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, WhiteningNoise, perturb
-from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
+from dpconvex.mechanisms.grid import LAPLACE, WhiteningNoise, perturb
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans
 from dpconvex.mechanisms.private_whitening import Stages
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
@@ -26,13 +27,11 @@ from dpconvex.noise.samplers import system_generator
 
 # Draws that are compared with their law, and the probability with which an honest sampler is called broken, for each part.
 DRAWS, ALARM = 8000, 1e-9
-FEWEST, NUMBERS = 500, 10**6  # Draws of long vectors, unless that makes more numbers than this
+NUMBERS = 10**6  # No more numbers than this are drawn for long vectors
 SIDE, MATRICES = 128, 4  # Of second moments that are drawn: entries' laws do not depend on how many there are
 EXCEEDED = 0.2  # Thresholds are exceeded with about this probability
 FINE = 2.0**20  # What is rounded on the way is this much finer than the noise
-DISCRETE = (
-    1000.0  # Integer noise of a larger scale is as good as continuous: masses differ by less than 1e-6 of themselves
-)
+DISCRETE = 1000.0  # Masses of integer noise of a larger scale differ by less than 1e-6 from continuous noise's
 
 
 def compared(part: str, law: str, p: int, scale: float, groups: list[Array], grid: float = 0.0) -> Attack:
@@ -107,34 +106,24 @@ class Nothing:
         return np.zeros(self.dim)
 
 
-class Silence:
-    """A generator whose noise is 0."""
-
-    bit_generator = None
-
-    def standard_normal(self, size: int) -> Array:
-        return np.zeros(size)
-
-
 def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Iterator[Attack]:
     """Compare the noise of all that a release draws with the laws that its certificate claims."""
     p, law, scale = certificate.noise_dimension, certificate.noise, certificate.noise_scale
     if p:
         vectors = noise_of(analysis, certificate, mechanism)
         if law == "matrix":
-            rows, columns = shape_of(certificate)
-            image, freedom = best_structure(analysis).map.toarray(), int(certificate.settings["degrees_of_freedom"])
-            if np.linalg.matrix_rank(image) == rows * columns:
-                spread, own = scale * (freedom + columns) / 2, freedom - rows + 1
-                entries = vectors @ np.linalg.pinv(image).T
-                yield compared("noise as drawn", law, own, spread, [*entries.T])
+            inverse, order, freedom = matrix_entries(analysis, certificate)
+            if inverse is not None:
+                yield compared("noise as drawn", law, freedom, scale * order, [*(vectors @ inverse.T).T])
         else:
             pooled = [vectors.ravel()] * (law == "gaussian")
             yield compared("noise as drawn", law, p, scale, [*vectors.T, *pooled])
     if isinstance(certificate, DescentCertificate) and "length_steps" in certificate.settings:
         yield compared("length as drawn", "gaussian", 1, scale, [lengths(analysis, certificate)])
-    if certificate.cover is not None:
-        yield attack_residual(certificate.cover)
+    if (cover := certificate.cover) is not None:  # no entry's law depends on how many there are, nor on what it hides
+        many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
+        steps = perturb(np.zeros(many.dimension), many) / cover.step
+        yield compared("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
     if certificate.whitening is not None:
         groups = moments(certificate, certificate.whitening)
         yield compared("whitening as drawn", "gaussian", 1, certificate.whitening.sigma, groups)
@@ -144,9 +133,7 @@ def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechan
 
 def draws(numbers: int) -> int:
     """Return how often to draw vectors of so many numbers."""
-    return (
-        int(np.clip(NUMBERS // numbers, FEWEST, DRAWS)) if numbers * FEWEST <= NUMBERS else max(NUMBERS // numbers, 1)
-    )
+    return min(max(NUMBERS // numbers, 1), DRAWS)
 
 
 def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Array:
@@ -180,20 +167,12 @@ def lengths(analysis: Analysis, certificate: DescentCertificate) -> Array:
     unit = clipped.slope_reach(analysis, one) / clipped.slope_bound(analysis, one)
     engine.pull = FINE * unit * one.noise_scale
 
-    def reached(rng: Any) -> float:
-        return clipped.length(analysis, one, engine, theta, rng)
-
-    start, engine.shift = reached(Silence()), engine.pull / 4
-    middle, rng = reached(Silence()), system_generator()
+    silence, rng = SimpleNamespace(bit_generator=None, standard_normal=np.zeros), system_generator()
+    reached: Any = partial(clipped.length, analysis, one, engine, theta)
+    start, engine.shift = reached(silence), engine.pull / 4
+    middle = reached(silence)
     moved = np.array([middle - reached(rng) for _ in range(DRAWS // 2)])
     return np.asarray(moved * engine.shift / ((start - middle) * unit))
-
-
-def attack_residual(cover: IntegerNoise) -> Attack:
-    # No entry's law depends on how many there are, nor on what it hides.
-    many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
-    steps = perturb(np.zeros(many.dimension), many) / cover.step
-    return compared("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
 
 
 def moments(certificate: Certificate, noise: WhiteningNoise) -> list[Array]:

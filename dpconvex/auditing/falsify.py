@@ -189,8 +189,7 @@ def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int
         value = float(goal.worth(search.measure(one, goal.curved))[0])
         if value == -np.inf:
             raise DPConvexError("falsify: the loss has no finite derivatives at any record and parameter tried.")
-        place = *map(search.named, one.sides), search.form.space.unpack(one.theta[0])
-        best[constant] = Finding(constant, value, claimed[constant][0], False, *place)
+        best[constant] = Finding(constant, value, claimed[constant][0], False, *search.places(one).values())
     return best
 
 

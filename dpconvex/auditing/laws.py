@@ -1,7 +1,6 @@
 """Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,21 +93,20 @@ def line_masses(first: Array, second: Array, noise: str, scale: float) -> Masses
     return Masses(found[0], found[1], error)
 
 
-def matrix_density(analysis: Analysis, certificate: Certificate) -> Callable[[Array], Array]:
-    """Return the log density of matrix-shaped noise, (..., dim) to (...), up to a constant, where its map is one to one."""
+def matrix_entries(analysis: Analysis, certificate: Certificate) -> tuple[Array | None, float, int]:
+    """Return the map from matrix-shaped noise to its entries, if there is one, their scale, and their degrees of freedom."""
     rows, columns = shape_of(certificate)
-    order = (degrees_of_freedom(rows, columns) + columns) / 2
-    spread = certificate.noise_scale * order
-    image = best_structure(analysis).map.toarray()
-    if np.linalg.matrix_rank(image) < rows * columns:
+    image, freedom = best_structure(analysis).map.toarray(), degrees_of_freedom(rows, columns)
+    inverse = np.linalg.pinv(image) if np.linalg.matrix_rank(image) == rows * columns else None
+    return inverse, (freedom + columns) / 2, freedom - rows + 1
+
+
+def matrix_density(analysis: Analysis, certificate: Certificate, b: Array) -> Array:
+    """Return the log density of matrix-shaped noise, (..., dim) to (...), up to a constant, where its map is one to one."""
+    (rows, columns), (inverse, order, _) = shape_of(certificate), matrix_entries(analysis, certificate)
+    if inverse is None:
         why = f"matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions"
         remedy = "audit ObjectivePerturbation('gamma') or a problem with fewer features"
         raise TemplateError(f"audit: {why} has no density in closed form; {remedy}.")
-    inverse = np.linalg.pinv(image)
-
-    def log_density(b: Array) -> Array:
-        flat = b @ inverse.T
-        matrix = flat.reshape(*flat.shape[:-1], rows, columns) / spread
-        return np.asarray(-order * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2))[1])
-
-    return log_density
+    matrix = (b @ inverse.T).reshape(*b.shape[:-1], rows, columns) / (certificate.noise_scale * order)
+    return np.asarray(-order * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2))[1])

@@ -5,8 +5,10 @@ All else is a linear term and a quadratic one with the certified modulus: these 
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.auditing.laws import Masses, grid, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
@@ -16,7 +18,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.mechanisms.certificate import Certificate
 
 # How far from the middle noise is counted, in units of its scale, and beyond which K has no end.
-FAR, ENDLESS = {"gaussian": 12.0, "gamma": 60.0}, 1e9
+FAR, ENDLESS = 12.0, 1e9
 # How far the rest of the data is varied along the worst noise, in units of that.
 ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
 # Noise that is tried along a difference, in units of the scale of matrix-shaped noise.
@@ -61,9 +63,8 @@ class Objective:
         self.public = np.linalg.inv(self.basis.T @ (self.basis / moduli[:, None]))
 
     def attack(self) -> Attack:
-        goal = Goal({"difference": 1 / self.scale, "jump": 1.0})
-        if self.gaussian:
-            goal = Goal(gaussian=(self.scale, self.epsilon))
+        pure = Goal({"difference": 1 / self.scale, "jump": 1.0})
+        goal = Goal(gaussian=(self.scale, self.epsilon)) if self.gaussian else pure
         found: list[Restricted] = []
         for best in self.search.best(goal, self.certificate.privacy.adjacency, self.effort):
             some = [best.one(k) for k in range(scaled(self.effort, *FINALISTS))]
@@ -72,10 +73,7 @@ class Objective:
                 some += [replace(one, sides=opposite(one.sides[0], self.search.domains)) for one in some]
             found.extend(self.restricted(one) for one in some)
         if not self.gaussian:
-            case, attack = max(((one, self.pointwise(one)) for one in found), key=lambda both: both[1].found_epsilon)
-            if not self.free and case.lift.shape == (1, 1) and self.certificate.noise == "gamma":
-                attack = max(attack, self.integrated(case, last=True), key=lambda one: one.found_epsilon)
-            return attack
+            return max(map(self.pointwise, found), key=lambda attack: attack.found_epsilon)
         line = [case for case in found if len(case.point) == 1]
         attacks = [self.integrated(max(line, key=lambda case: self.integrated(case).ratio), last=True)] if line else []
         wide = [farther for case in found if len(case.point) > 1 for farther in self.farther(case)]
@@ -100,18 +98,14 @@ class Objective:
         bent = case.curvature + case.one.sides[0].slopes_at(case.point[None], case.lift)[1][0]
         draw = self.rng.normal(size=(count, len(case.point)))
         theta = case.point + self.scale * np.linalg.solve(bent, draw.T).T
-        (g, h), (other, bend) = (side.slopes_at(theta, case.lift) for side in case.one.sides)
-        b = theta @ case.curvature + case.shift
+        b, sides = theta @ case.curvature + case.shift, (side.slopes_at(theta, case.lift) for side in case.one.sides)
         logs = [
             np.linalg.slogdet(case.curvature + curved)[1] - np.sum((b + slope) ** 2, axis=1) / (2 * self.scale**2)
-            for slope, curved in ((g, h), (other, bend))
+            for slope, curved in sides
         ]
         weight = np.exp(logs[0] - np.linalg.slogdet(bent)[1] + np.sum(draw**2, axis=1) / 2)
         found = weight * np.maximum(-np.expm1(np.minimum(self.epsilon + logs[1] - logs[0], 0.0)), 0.0)
-        if not self.free:  # answers in the interior have a density
-            points = theta @ case.lift.T * (1 + 1e-9)
-            found = np.where((self.search.enter(points) == points).all(axis=1), found, 0.0)
-        return np.nan_to_num(found)
+        return np.nan_to_num(np.where(self.inside(theta @ case.lift.T), found, 0.0))  # answers there have a density
 
     def sampled(self, case: Restricted) -> float:
         """Bound delta from below, but for the probability `ALARM`: Maurer & Pontil 2009, theorem 4."""
@@ -146,45 +140,42 @@ class Objective:
     def pointwise(self, case: Restricted) -> Attack:
         """Report the largest privacy loss at one answer."""
         worst = -math.inf
-        if self.inside(case.lift @ case.point):
+        if self.inside((case.lift @ case.point)[None]).all():
             worst = float(np.linalg.norm(case.difference)) / self.scale + case.jump
             if self.certificate.noise == "matrix":
-                log_noise, along = matrix_density(self.analysis, self.certificate), case.lift @ case.difference
+                along = case.lift @ case.difference
                 b = self.scale * LENGTHS[:, None] * unit(along[None])
-                worst = float((log_noise(b) - log_noise(b + along)).max()) + case.jump
+                first, second = (matrix_density(self.analysis, self.certificate, b + a) for a in (0, along))
+                worst = float((first - second).max()) + case.jump
         how = "largest ratio of densities"
         return self.report(case, how, max(worst, 0.0), 0.0 if worst <= self.epsilon else math.nan)
 
-    def inside(self, theta: Array) -> bool:
-        """Whether no face of K is active at a point of K, as far as the noise can tell."""
-        beyond = theta[None] * (1 + 1e-9)
-        return self.free or not self.everything or bool((self.search.enter(beyond) == beyond).all())
+    def inside(self, points: Array) -> NDArray[np.bool_]:
+        """Whether no face of K is active at points of K, as far as the noise can tell."""
+        beyond = points * (1 + 1e-9)
+        return (self.search.enter(beyond) == beyond).all(axis=1) | self.free | (not self.everything)
 
     def integrated(self, case: Restricted, last: bool = False) -> Attack:
-        """Report the largest delta (for Gamma noise, epsilon) on the line."""
+        """Report the largest delta on the line."""
         masses = self.masses(case, COARSE)
         sizes = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7, scaled(self.effort, *TRIALS))
         moves = [*(step * case.noise for step in ALONG), *(self.rng.normal(size=1) * size for size in sizes)]
         for move in moves:  # first along the worst noise, then at random
             trial = replace(case, shift=case.shift + move)
             found = self.masses(trial, COARSE)
-            if self.value(found) > self.value(masses):
+            if found.delta(self.epsilon) > masses.delta(self.epsilon):
                 case, masses = trial, found
         masses = self.masses(case, FINE) if last else masses
         delta = masses.delta(self.epsilon)
         return self.report(case, "exact law on the line", masses.epsilon_at(self.delta), delta, masses)
 
-    def value(self, masses: Masses) -> float:
-        return masses.delta(self.epsilon) if self.gaussian else masses.epsilon
-
     def masses(self, case: Restricted, count: int) -> Masses:
         """Return the laws of the answer for both data sets, on cells of the line."""
         curvature, shift = float(case.curvature[0, 0]), float(case.shift[0])
-        lower, upper = -math.inf, math.inf
-        if not self.free and self.everything:
-            low, high = self.search.enter(np.array([[-ENDLESS], [ENDLESS]]))[:, 0].tolist()
-            lower, upper = (low if low > -ENDLESS / 2 else lower), (high if high < ENDLESS / 2 else upper)
-        reach = (FAR[self.certificate.noise] * self.scale + self.certificate.gradient_bound) / curvature
+        ends = np.array([[-ENDLESS], [ENDLESS]])
+        ends = self.search.enter(ends) if self.everything else ends
+        lower, upper = np.where(np.abs(ends) < ENDLESS / 2, ends, math.inf * ends)[:, 0].tolist()
+        reach = (FAR * self.scale + self.certificate.gradient_bound) / curvature
         rows = np.concatenate([side.rows(len(case.lift))[0][0] for side in case.one.sides]) @ case.lift
         feature = 0.3 / max(float(np.abs(rows).max(initial=0.0)), 1e-9)
         points = grid(float(np.clip(-shift / curvature, lower, upper)), reach, lower, upper, count, feature)
@@ -192,10 +183,10 @@ class Objective:
             np.nan_to_num(side.slopes_at(points[:, None], case.lift)[0][:, 0]) + curvature * points + shift
             for side in case.one.sides
         ]
-        return line_masses(slopes[0], slopes[1], self.certificate.noise, self.scale)
+        return line_masses(slopes[0], slopes[1], "gaussian", self.scale)
 
     def report(self, case: Restricted, how: str, epsilon: float, delta: float, masses: Masses | None = None) -> Attack:
-        slope, unpack, certificate = case.lift @ case.shift, self.form.space.unpack, self.certificate
+        slope, certificate = case.lift @ case.shift, self.certificate
         others = (certificate.size - 1) * certificate.gradient_bound
         notes: tuple[str, ...] = ()
         if certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others:
@@ -203,17 +194,5 @@ class Objective:
                 f"The other {certificate.size - 1} records push with at most {others:.4g}; the rest is a linear term of the "
                 "regularizer, with which the certificate would be the same.",
             )
-        return Attack(
-            part="exact answer",
-            epsilon=self.epsilon,
-            delta=self.delta,
-            found_epsilon=epsilon,
-            found_delta=delta,
-            how=how,
-            record=self.search.named(case.one.sides[0]),
-            neighbour=self.search.named(case.one.sides[1]),
-            slope=unpack(slope),
-            answer=unpack(case.one.theta[0]),
-            masses=masses,
-            notes=notes,
-        )
+        further: Any = {**self.search.places(case.one), "slope": self.form.space.unpack(slope), "masses": masses}
+        return Attack("exact answer", self.epsilon, self.delta, epsilon, delta, how, notes=notes, **further)

@@ -137,27 +137,19 @@ def shifted(
     search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: tuple[str, ...] = ()
 ) -> Attack:
     """Report what noise of a known law leaves of two answers that are `shift` apart."""
-    epsilon, gaussian = certificate.noise_epsilon, certificate.is_gaussian
-    delta, ratio = certificate.noise_delta if gaussian else 0.0, shift / certificate.noise_scale
+    epsilon, ratio, gaussian = certificate.noise_epsilon, shift / certificate.noise_scale, certificate.is_gaussian
     lost = max(-math.expm1((epsilon - ratio) / 2), 0.0)  # of Gamma noise, on the line through both answers
     if certificate.noise_dimension > 1 and lost > 0:
         lost = math.nan
-    return Attack(
-        part="exact answer" if certificate.minimises else "noisy gradients",
-        epsilon=epsilon,
-        delta=delta,
-        found_epsilon=profile_epsilon(ratio, delta) if gaussian else ratio,
-        found_delta=float(gaussian_delta(epsilon, ratio)) if gaussian else lost,
-        how=how,
-        record=search.named(one.sides[0]),
-        neighbour=search.named(one.sides[1]),
-        answer=search.form.space.unpack(one.theta[0]),
-        notes=notes,
-    )
+    part, further = "exact answer" if certificate.minimises else "noisy gradients", search.places(one)
+    if gaussian:
+        return gaussian_attack(part, epsilon, certificate.noise_delta, ratio, how, notes=notes, **further)
+    return Attack(part, epsilon, 0.0, ratio, lost, how, notes=notes, **further)
 
 
-def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str) -> Attack:
-    return Attack(part, epsilon, delta, profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift)), how)
+def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str, **further: Any) -> Attack:
+    law = profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift))
+    return Attack(part, epsilon, delta, *law, how, **further)
 
 
 def attack_whitening(certificate: Certificate) -> list[Attack]:

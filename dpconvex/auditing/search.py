@@ -314,12 +314,13 @@ class Search:
             found = {name: np.where(bad, np.nan, values) for name, values in found.items()}
         return found
 
-    def named(self, records: Records) -> dict[str, Any] | None:
-        """Return the first of the records by its fields' names."""
-        if records.losses is None:
-            return None
-        chosen = self.form.template.record.combinations[int(records.group[0])]
-        return {**chosen, **{name: value[0] for name, value in records.fields.items()}}
+    def places(self, one: Candidates) -> dict[str, Any]:
+        """Return the first candidate by names: what either data set has, None for nothing, and the parameters."""
+        combinations, found = self.form.template.record.combinations, dict[str, Any]()
+        for name, side in zip(("record", "neighbour"), one.sides, strict=True):
+            fields = {field: values[0] for field, values in side.fields.items()}
+            found[name] = None if side.losses is None else {**combinations[int(side.group[0])], **fields}
+        return {**found, "answer": self.form.space.unpack(one.theta[0])}
 
 
 def scaled(effort: float, usual: int, least: int) -> int:
