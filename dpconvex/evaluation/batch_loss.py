@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.evaluation.devices import DeviceEngine, current, on_devices
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 # A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
 ALL = 2**62
-LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM = 500, 2000, 2000
+LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM, LARGEST_FACTORS = 500, 2000, 2000, 2**27
 
 
 def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
@@ -39,8 +39,8 @@ def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
     return known[key]
 
 
-def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Array:
-    return np.asarray(getattr(kept(batch, id(form), partial(Engine, form)), name)(*arguments, *rows))
+def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Any:
+    return getattr(kept(batch, id(form), partial(Engine, form)), name)(*arguments, *rows)
 
 
 class BatchedLoss:
@@ -116,15 +116,24 @@ class BatchedLoss:
             return np.zeros((self.space.dim, self.space.dim))
         return np.asarray(self._sum("hessian", theta, max(self.batch.size // records, 1)))
 
-    def grid(self, theta: Array, records: int) -> tuple[NDArray[np.int64], Array, Array] | None:
-        """Model the Hessian by second moments: places of coordinates in a table, and matrices of columns and rows; or None."""
+    def grid(self, theta: Array, records: int) -> tuple[Indices, Array, Array, Array] | None:
+        """Model the Hessian by second moments: places of coordinates in a table, their scales, and matrices of columns and rows."""
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None
         sums = self._sum("moments", theta, max(self.batch.size // records, 1))
         bend, table = sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
-        places, kinds, used = grid
-        return places, kinds @ bend @ kinds.T, table[used][:, used]
+        places, kinds, used, scale = grid
+        return places, scale, kinds @ bend @ kinds.T, table[used][:, used]
+
+    def factors(self, theta: Array, records: int) -> tuple[Array, Array] | None:
+        """Return monomials and Hessians by the forms of about so many records, those that bend; None if they lie elsewhere."""
+        if self.devices is not None or type(self.batch) is not Batch or not self.batch.size:
+            return None
+        every = max(self.batch.size // records, 1)
+        if self.batch.size // every * (self.form.forms**2 + self.monomials) > LARGEST_FACTORS:
+            return None
+        return self._sum("factors", theta, every)
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         """Return the regularizer, or a part of it, if it is quadratic."""

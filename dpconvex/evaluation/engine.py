@@ -302,6 +302,19 @@ class Engine:
 
         return np.asarray(sum(self._each(one)))
 
+    def factors(self, theta: Array, every: int) -> tuple[Array, Array]:
+        """Monomials and Hessians by the forms, shapes (m, monomials), (m, forms, forms), of one in so many records: those that bend."""
+        coefficients = self._coefficients(theta)
+
+        def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:
+            weight, table, bends = self._bends(coefficients, number, block, plan, every)
+            bent = np.stack(list(bends)).transpose(2, 0, 1)
+            some = bent.any(axis=(1, 2))
+            return table[some], weight * (bent[some] + bent[some].transpose(0, 2, 1)) / 2
+
+        tables, bends = zip(*self._each(one), strict=True)
+        return np.concatenate(tables), np.concatenate(bends)
+
     def _bends(
         self, coefficients: Array, number: int, block: Records, plan: Plan, every: int
     ) -> tuple[float, Array, Iterator[Array]]:

@@ -35,6 +35,7 @@ ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
 # with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
 LARGEST_BASIS = 600  # With more forms than this none are shared
+SAME_DIGITS = 12  # in which combinations of forms agree that are taken to be the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +60,12 @@ class LeafForm:
         return self.labels[0].combine.shape[1]
 
     @cached_property
-    def grid(self) -> tuple[Indices, Array, Indices] | None:
-        """Return places of coordinates in a table with a row for each monomial, what columns stand for, and which monomials.
+    def grid(self) -> tuple[Indices, Array, Indices, Array] | None:
+        """Return places of coordinates in a table, the forms of each column, the monomials of rows, and scales of coordinates.
 
-        The coefficients of a monomial are combinations of coordinates that no other monomial has, the same ones for all: the
-        weights of a class, one for each feature.  A Hessian that is the product of one matrix for the forms and one for the
-        monomials is then one of a matrix for rows and one for columns.  None if it is not so.
+        The coefficients of a monomial are combinations of coordinates that no other monomial has, the same ones for all but for
+        a scale: the weights of a class, one for each feature.  A Hessian that is the product of one matrix for the forms and one
+        for the monomials is then one of a matrix for rows and one for columns.  None if it is not so.
         """
         count, table = self.design.count, sp.csc_array(self.map)
         form, monomial = np.divmod(table.indices, count)
@@ -75,13 +76,15 @@ class LeafForm:
             return None
         weights = np.zeros((table.shape[1], self.forms))
         weights[owner, form] = table.data
-        kinds, column = np.unique(weights, axis=0, return_inverse=True)
+        first = weights[np.arange(len(weights)), (weights != 0).argmax(axis=1)]
+        scale = np.sign(first) * np.linalg.norm(weights, axis=1)
+        kinds, column = np.unique(np.round(weights / scale[:, None], SAME_DIGITS), axis=0, return_inverse=True)
         places = np.full((count, len(kinds)), -1, dtype=np.int64)
         places[row, column.ravel()] = np.arange(table.shape[1])
         used = np.unique(row)
         if (places[used] < 0).any() or (places >= 0).sum() != table.shape[1]:
             return None
-        return places[used], kinds, used
+        return places[used], kinds, used, scale
 
 
 @once

@@ -14,9 +14,10 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certificates import Certified
 from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.solvers import proximal, smooth
+from dpconvex.solvers import proximal, proximal_newton, smooth
 from dpconvex.solvers.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.solvers.problem import Problem, Solution
+from dpconvex.solvers.spectral_coordinates import Coordinates
 
 # So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
 ROUNDS, MANY = 4, 1000
@@ -84,6 +85,9 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         return smooth.descend(composite, best, tolerance, max_steps)
     if best.distance_bound > tolerance:
         best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
+    matrices = None if composite.problem.kinks.terms else Coordinates.of(feasible.pieces)
+    if matrices is not None:
+        best = proximal_newton.descend(composite, matrices, best, tolerance, max_steps)
     return best if best.distance_bound <= tolerance else proximal.descend(composite, best, tolerance, max_steps)
 
 

@@ -18,10 +18,10 @@ from dpconvex.solvers.problem import Problem
 
 
 class Composite:
-    """Values, gradients and proximal steps of a problem; `evaluations` counts passes over the records."""
+    """Values, gradients and proximal steps of a problem; `evaluations` counts passes over the records, of some of them in proportion."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0
+        self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0.0
         columns = () if problem.lengths else problem.batch.fields.values()  # partitions show none
         scalars = sum(math.prod(column.shape[1:]) for column in columns)
         self.lengths = problem.lengths or Lengths(scalars * (scalars + 3) // 2, max(self.dim, 1), self.dim)

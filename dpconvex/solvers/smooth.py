@@ -5,16 +5,12 @@ steps slow down it is made anew, of more records.
 """
 
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
-from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array
 from dpconvex.solvers.distance import Composite, Iterate, at_point
-
-Inverse = Callable[[Array], Array]
+from dpconvex.solvers.hessian_models import LinearMap, inverse
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.
 DECREASE, SLOPE = 1e-4, 0.9
@@ -28,7 +24,7 @@ PATIENCE = 30  # Steps without a smaller gradient after which rounding is to bla
 class Memory:
     """The last steps and changes of gradient (J. Nocedal, S. Wright, Numerical Optimization, algorithm 7.4)."""
 
-    def __init__(self, size: int = 20, start: Inverse | None = None) -> None:
+    def __init__(self, size: int = 20, start: LinearMap | None = None) -> None:
         self.pairs: deque[tuple[Array, Array, float]] = deque(maxlen=size)
         self.start = start  # the model that the pairs correct; a multiple of the identity by default
 
@@ -68,7 +64,8 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         if modelled and (slow or stalled):
             now = now if records else best  # steps without a model may have led far away
             records = max((4 if stalled else 1) * records, FEWEST, FOR_EACH * problem.loss.monomials)
-            model = inverse(composite, now.theta, records)
+            model = inverse(problem, now.theta, records)
+            composite.evaluations += min(records / max(problem.batch.size, 1), 1.0)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))
             memory = memory if model is None else Memory(start=model)
@@ -110,38 +107,3 @@ def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | No
             return at_point(composite, theta, value, gradient)
         length = 2 * shortest if np.isinf(longest) else (shortest + longest) / 2
     return None
-
-
-def inverse(composite: Composite, theta: Array, records: int) -> Inverse | None:
-    """Return the inverse of a model of the Hessian of f from about so many records; None if there is none."""
-    problem = composite.problem
-    if problem.loss.has_hessian:
-        matrix = problem.hessian(theta, records)
-        try:
-            factor = scipy.linalg.cho_factor(matrix)
-        except (np.linalg.LinAlgError, ValueError):
-            return None
-        return lambda vector: np.asarray(scipy.linalg.cho_solve(factor, vector, check_finite=False))
-    found, quadratic = problem.loss.grid(problem.seen(theta), records), problem.loss.quadratic(problem.smooth_part)
-    if found is None:
-        return None
-    diagonal = np.zeros(composite.dim) if quadratic is None else quadratic.hessian.diagonal()
-    return of_grid(*found, np.maximum(problem.size * diagonal + problem.added, problem.strong_convexity))
-
-
-def of_grid(places: NDArray[np.int64], bend: Array, moments: Array, diagonal: Array) -> Inverse | None:
-    root = np.sqrt(diagonal[places].mean(axis=1))
-    scaled = moments / root[:, None] / root
-    if not (np.isfinite(scaled).all() and np.isfinite(bend).all()):
-        return None
-    rows, left = np.linalg.eigh(scaled)
-    columns, right = np.linalg.eigh(bend)
-    values = 1.0 + np.maximum(rows, 0.0)[:, None] * np.maximum(columns, 0.0)
-
-    def apply(vector: Array) -> Array:
-        inner = left.T @ (vector[places] / root[:, None]) @ right
-        result = np.empty_like(vector)
-        result[places] = left @ (inner / values) @ right.T / root[:, None]
-        return result
-
-    return apply
