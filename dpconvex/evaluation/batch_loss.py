@@ -117,7 +117,7 @@ class BatchedLoss:
         return np.asarray(self._sum("hessian", theta, max(self.batch.size // records, 1)))
 
     def grid(self, theta: Array, records: int) -> tuple[Indices, Array, Array, Array] | None:
-        """Model the Hessian by second moments: places of coordinates in a table, their scales, and matrices of columns and rows."""
+        """Model the Hessian by second moments: coordinates in a table, their scales, and matrices of columns and rows."""
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None

@@ -303,7 +303,10 @@ class Engine:
         return np.asarray(sum(self._each(one)))
 
     def factors(self, theta: Array, every: int) -> tuple[Array, Array]:
-        """Monomials and Hessians by the forms, shapes (m, monomials), (m, forms, forms), of one in so many records: those that bend."""
+        """Return monomials and Hessians by the forms of one in so many records, if they bend.
+
+        The shapes are (m, monomials) and (m, forms, forms).
+        """
         coefficients = self._coefficients(theta)
 
         def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:

@@ -76,8 +76,7 @@ class LeafForm:
             return None
         weights = np.zeros((table.shape[1], self.forms))
         weights[owner, form] = table.data
-        first = weights[np.arange(len(weights)), (weights != 0).argmax(axis=1)]
-        scale = np.sign(first) * np.linalg.norm(weights, axis=1)
+        scale = np.linalg.norm(weights, axis=1)
         kinds, column = np.unique(np.round(weights / scale[:, None], SAME_DIGITS), axis=0, return_inverse=True)
         places = np.full((count, len(kinds)), -1, dtype=np.int64)
         places[row, column.ravel()] = np.arange(table.shape[1])

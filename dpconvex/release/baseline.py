@@ -1,7 +1,7 @@
 """Fits without privacy, for comparison."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,19 @@ from dpconvex.core.arrays import quietly
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
-from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
 from dpconvex.release.engine import DataEngine, resolved
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import analyse, check_template
+from dpconvex.solvers import backend as backends, certify
 from dpconvex.solvers.conic import least
 from dpconvex.solvers.problem import Problem
+
+# A point this far from the minimiser, for the length of the parameters, is left to a conic solver.
+FARTHEST = 1e-2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,8 +46,8 @@ def solve_without_privacy(
 ) -> Baseline:
     """Fit a template without privacy, for comparison; the result says so, and how accurate it is.
 
-    Smooth, strongly convex objectives are minimised to within the tolerance, which is proved.  Everything else that CVXPY can
-    solve goes to a conic solver, whose duality gap tells how far the answer can be off.
+    Smooth, strongly convex objectives are minimised to within the tolerance, or as near as rounding allows: the distance is
+    proved.  Everything else that CVXPY can solve goes to a conic solver, whose duality gap tells how far the answer can be off.
 
     Parameters
     ----------
@@ -52,7 +56,8 @@ def solve_without_privacy(
     backend : str or object, optional
         For objectives that are smooth and strongly convex.
     tolerance : float
-        Largest distance from the exact minimiser, where that is proved.
+        Distance from the exact minimiser to reach, where that is proved; a fraction of the length of the parameters if these
+        are longer than 1.
 
     Returns
     -------
@@ -77,14 +82,16 @@ def solve_without_privacy(
     feasible = FeasibleSet(space, template.constraints)
     if analysis is not None:
         space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
-    theta, distance, gap, said = None, tolerance, None, ["no noise was added"]
+    theta, distance, gap, said = None, np.inf, None, ["no noise was added"]
     # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
     if analysis is not None and modulus > 0 and analysis.kink is None and feasible.obstacle is None:
-        try:
-            theta = DataEngine(analysis, batch, batch.size, chosen).minimise(modulus, tolerance)
-        except NotConverged:
-            if backend is not None:
-                raise
+        problem = replace(DataEngine(analysis, batch, batch.size, chosen).problem(modulus), relative=True)
+        if backend is None:
+            found = certify.closest(problem, np.zeros(space.dim), tolerance)[0]
+        else:
+            found = backends.solve(problem, chosen, tolerance)
+        if found.distance_bound <= problem.distance_allowed(FARTHEST, found.theta):
+            theta, distance = found.theta, found.distance_bound
     if theta is None:
         in_one_place("the conic solver that this template needs", data)
         anything = modulus or np.finfo(float).tiny  # of which a conic solver makes no use

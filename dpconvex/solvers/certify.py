@@ -25,49 +25,48 @@ ROUNDS, MANY = 4, 1000
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
     """Polish a point until it is certified to lie within a tolerance of the minimiser."""
+    found, remedy = closest(problem, theta, tolerance, max_steps)
+    if found.distance_bound <= problem.distance_allowed(tolerance, found.theta):
+        return found
+    why = f"the answer could not be certified to within {tolerance:.3g} of the minimiser; nothing is released"
+    raise NotConverged(f"{why}. {remedy}")  # does not say how far: that would tell about the data
+
+
+def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> tuple[Solution, str]:
+    """Return the best point on the way to a tolerance, with its certified distance, and what to do where that is too large."""
     if not (np.isfinite(tolerance) and tolerance > 0):
         raise TemplateError(f"certify: tolerance must be positive and finite, not {tolerance!r}.")
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
+    composite = Composite(problem)
     if problem.feasible.has_projection and problem.kinks.epigraph is None:
-        return by_projections(problem, start, tolerance, max_steps)
+        return by_projections(composite, start, tolerance, max_steps)
     if problem.feasible.obstacle is not None:
         raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
-    objective = PerturbedObjective(problem)
-    found = objective.minimised(start, tolerance)
-    if found.distance <= tolerance:
-        return Solution(found.point, found.distance, objective.composite.evaluations)
+    found = PerturbedObjective(composite).minimised(start, tolerance)
     remedy = "Ask for a larger tolerance, regularize more, or write constraints that have a projection."
-    raise too_far(tolerance, remedy)
+    return Solution(found.point, found.distance, composite.evaluations), remedy
 
 
-def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
+def by_projections(composite: Composite, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
     """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
-    composite = Composite(problem)
+    problem = composite.problem
     best = polish(composite, start, tolerance, max_steps)
-    lowest = floor(composite, best)
-    rounded = tolerance < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
+    lowest, allowed = floor(composite, best), problem.distance_allowed(tolerance, best.theta)
+    rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
     for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
-        if best.distance_bound <= tolerance:
+        if composite.reached(best, tolerance):
             break
-        found = PerturbedObjective(problem).minimised(best.theta, tolerance, central_too=False)  # steps go on
-        if found.distance <= tolerance:
-            return Solution(found.point, found.distance, composite.evaluations)
+        found = PerturbedObjective(composite).minimised(best.theta, allowed, central_too=False)  # steps go on
+        if found.distance <= allowed:
+            return Solution(found.point, found.distance, composite.evaluations), ""
         closer = polish(composite, found.point, tolerance, max_steps)
         best = min(best, closer, key=lambda iterate: iterate.distance_bound)
-    if best.distance_bound <= tolerance:
-        return Solution(best.theta, best.distance_bound, composite.evaluations)
     remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth nonsmooth terms."
-    if lowest > tolerance:
+    if lowest > allowed:
         remedy = "Double precision allows no less here: ask for a larger tolerance, or regularize more."
-    raise too_far(tolerance, remedy)
-
-
-def too_far(tolerance: float, remedy: str) -> NotConverged:
-    """Return an error that does not say how far: that would tell about the data."""
-    why = f"the answer could not be certified to within {tolerance:.3g} of the minimiser; nothing is released"
-    return NotConverged(f"{why}. {remedy}")
+    return Solution(best.theta, best.distance_bound, composite.evaluations), remedy
 
 
 def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
@@ -83,19 +82,22 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
     best = at_point(composite, start, value, gradient)
     if composite.is_smooth:
         return smooth.descend(composite, best, tolerance, max_steps)
-    if best.distance_bound > tolerance:
-        best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
-    matrices = None if composite.problem.kinks.terms else Coordinates.of(feasible.pieces)
+    plain = not composite.problem.kinks.terms and np.isfinite(composite.curvature)
+    matrices = Coordinates.of(feasible.pieces) if plain else None
     if matrices is not None:
         best = proximal_newton.descend(composite, matrices, best, tolerance, max_steps)
-    return best if best.distance_bound <= tolerance else proximal.descend(composite, best, tolerance, max_steps)
+    if not composite.reached(best, tolerance):
+        ahead = composite.curvature_ahead(best.theta, best.gradient)
+        stepped = step(composite, best.theta, best.value, best.gradient, ahead)
+        best = min(stepped, replace(best, lipschitz=stepped.lipschitz), key=lambda iterate: iterate.distance_bound)
+    return best if composite.reached(best, tolerance) else proximal.descend(composite, best, tolerance, max_steps)
 
 
 class PerturbedObjective:
     """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.composite = Composite(problem)
+    def __init__(self, composite: Composite) -> None:
+        self.composite, problem = composite, composite.problem
         self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 

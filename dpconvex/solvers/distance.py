@@ -7,8 +7,10 @@ indicator of K and the kinks of the regularizer that have a proximal map togethe
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,9 +18,11 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.solvers.problem import Problem
 
+T = TypeVar("T")
+
 
 class Composite:
-    """Values, gradients and proximal steps of a problem; `evaluations` counts passes over the records, of some of them in proportion."""
+    """Values, gradients and proximal steps of a problem; `evaluations` counts passes, parts of one in proportion."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0.0
@@ -48,6 +52,9 @@ class Composite:
         """Return the root of L_f mu; infinite where L_f is not known."""
         return float(np.sqrt(self.curvature_at(theta) * self.problem.strong_convexity))
 
+    def reached(self, iterate: "Iterate", tolerance: float) -> bool:
+        return iterate.distance_bound <= self.problem.distance_allowed(tolerance, iterate.theta)
+
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of f; infinity and NaN where it is too large to compute with."""
         self.evaluations += 1
@@ -55,6 +62,11 @@ class Composite:
         if not (np.isfinite(value) and np.abs(gradient).max(initial=0.0) < 1e150):
             return np.inf, np.full(self.dim, np.nan)
         return value, gradient
+
+    def read(self, model: Callable[[Problem, Array, int], T], theta: Array, records: int) -> T:
+        """Make a model at a point from about so many records."""
+        self.evaluations += min(1.0, records / max(self.problem.batch.size, 1))
+        return model(self.problem, theta, records)
 
     def hessian(self, theta: Array) -> Array:
         self.evaluations += 1

@@ -20,7 +20,7 @@ LinearMap = Callable[[Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class Kronecker:
-    """``diagonal + scale (moments x bend) scale``: coordinates lie in a table with a row a monomial and a column a kind of score."""
+    """``diagonal + scale (moments x bend) scale``: coordinates lie in a table, a row a monomial and a column a kind of score."""
 
     places: Indices  # of coordinates, shape (rows, columns)
     scale: Array  # of each coordinate, shape (dim,)
@@ -28,7 +28,7 @@ class Kronecker:
     moments: Array  # shape (rows, rows)
     diagonal: Array  # shape (dim,)
 
-    def product(self, vector: Array) -> Array:
+    def __call__(self, vector: Array) -> Array:
         result, scale = self.diagonal * vector, self.scale[self.places]
         result[self.places] += scale * (self.moments @ (scale * vector[self.places]) @ self.bend)
         return np.asarray(result)
@@ -64,7 +64,7 @@ class Sampled:
     bends: Array  # their Hessians by the forms, shape (records, forms, forms)
     seen: LinearMap
 
-    def product(self, vector: Array) -> Array:
+    def __call__(self, vector: Array) -> Array:
         coefficients = (self.map @ self.seen(vector)).reshape(-1, self.table.shape[1])
         slopes = np.matmul(self.bends, (self.table @ coefficients.T)[:, :, None])[:, :, 0]
         return np.asarray(self.public @ vector + self.seen(self.back @ (slopes.T @ self.table).ravel()))
@@ -90,7 +90,7 @@ def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
     public = problem.size * problem.loss.regularizer_hessian(theta, problem.smooth_part)
     public = sp.csr_array(public + problem.added * sp.eye_array(problem.space.dim))
     table, back = problem.loss.form.map, sp.csr_array(problem.loss.form.map.T)
-    return Sampled(public, table, back, *factors, problem.seen).product
+    return Sampled(public, table, back, *factors, problem.seen)
 
 
 def inverse(problem: Problem, theta: Array, records: int) -> LinearMap | None:

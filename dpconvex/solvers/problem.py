@@ -45,6 +45,7 @@ class Problem:
     hessian_bound: float = np.inf  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
     lengths: Lengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
+    relative: bool = False  # whether tolerances are fractions of the answer's length, where it is above 1
     bend: Bend = field(default_factory=Bend)  # the curvature of the regularizer wherever the minimiser can be, if known
 
     def __post_init__(self) -> None:
@@ -84,6 +85,9 @@ class Problem:
         total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
         return total, self.seen(gradient) + self.size * slope + self.added * theta + linear
 
+    def distance_allowed(self, tolerance: float, theta: Array) -> float:
+        return tolerance * (max(1.0, float(np.linalg.norm(theta))) if self.relative else 1.0)
+
     def seen(self, theta: Array) -> Array:
         return theta if self.projector is None else self.projector(theta)
 
@@ -101,4 +105,6 @@ class Solution:
 
     theta: Array
     distance_bound: float
-    evaluations: int = 0  # passes over the records that it took: they depend on the data, and are not for release
+    evaluations: float = (
+        0  # passes over the records, of some in proportion: they depend on the data, and are not for release
+    )

@@ -42,22 +42,27 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
     mu, memory, lipschitz = composite.problem.strong_convexity, Memory(PAIRS), best.lipschitz
     now = state(composite, best.theta, best.value, best.gradient, lipschitz)
-    threshold, least, stalled = tolerance, np.inf, 0
+    whole, threshold, least, stalled = (
+        composite.problem.distance_allowed,
+        1.0,
+        np.inf,
+        0,
+    )  # the threshold a share of what is allowed
     for _ in range(max_steps):
         distance = lipschitz * float(np.linalg.norm(now.residual)) / mu  # but for a difference of gradients
         stalled = 0 if distance < 0.9 * least else stalled + 1
         least = least if stalled else distance
-        if distance <= threshold or stalled > PATIENCE:
+        if distance <= threshold * whole(tolerance, now.forward) or stalled > PATIENCE:
             theta = composite.problem.feasible.project(now.forward)
             value, gradient = composite.smooth(theta)
             found = at_point(composite, theta, value, gradient, best.lipschitz)
-            if found.distance_bound > tolerance:
+            if not composite.reached(found, tolerance):
                 found = step(composite, theta, value, gradient, best.lipschitz)
             best = min(found, best, key=lambda iterate: iterate.distance_bound)
-            if best.distance_bound <= tolerance or stalled > PATIENCE:
+            if composite.reached(best, tolerance) or stalled > PATIENCE:
                 break
             # Where this certificate failed, one that is to succeed needs a residual smaller in proportion.
-            threshold = min(threshold / 2, 0.8 * distance * tolerance / found.distance_bound)
+            threshold = min(threshold / 2, 0.8 * distance / found.distance_bound)
         following, steepest = search(composite, now, memory, lipschitz)
         if following is None:
             lipschitz = 1.2 * max(steepest, lipschitz) if np.isfinite(steepest) else 4.0 * lipschitz

@@ -2,11 +2,10 @@
 
 Each step minimises a quadratic model of f over K.  That takes no pass over the records, however many steps of semismooth Newton
 it takes: of the residual of a projected-gradient step (P. Patrinos, L. Stella, A. Bemporad, CDC 2014), by conjugate gradients.
-Models are a multiple of the identity first, then second moments, then Hessians of samples where these do not suffice.
+A model is of second moments first, and the Hessian of a sample where that does not suffice.
 """
 
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
@@ -15,19 +14,19 @@ from dpconvex.core.arrays import Array
 from dpconvex.solvers.distance import Composite, Iterate, at_point
 from dpconvex.solvers.hessian_models import Corrected, LinearMap, sampled, second_moments
 from dpconvex.solvers.problem import Problem
-from dpconvex.solvers.spectral_coordinates import Coordinates
+from dpconvex.solvers.spectral_coordinates import Coordinates, Derivative
 
-# Records that a model is made of, for each monomial, and at least.  A step is slow that leaves more of the distance than SLOW;
-# after so many of them a model is replaced.  A model's Hessian is made anew where a step leaves more than ANEW.
-FOR_EACH, FEWEST, SLOW, ANEW = 30, 4096, 0.3, 0.25
-FIRST, SLOW_STEPS, PATIENCE = 3, 3, 8  # steps without a model; slow ones in a row; steps without progress
-PAIRS = 20
-# What is added to a model (Levenberg, Marquardt), as a fraction of its largest eigenvalue: at first, and at least after a step that
-# failed.  A step fails that achieves less than FAILED of the predicted decrease.
-SHIFT, LEAST_SHIFT, FAILED = 1e-2, 1e-9, 1e-3
+# Records that a sample has for each monomial, and second moments at least.  A model is replaced after so many slow steps in a
+# row, which leave more of the distance than SLOW; a sample is read anew after a step that leaves more than ANEW.
+FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.25
+PAIRS, PATIENCE = 20, 8  # steps that correct a model; steps without progress after which rounding is to blame
+# What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
+# proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
+# the predicted decrease.
+SHIFT, STEEPEST, LEAST_SHIFT, FAILED = 1e-2, 1e-3, 1e-9, 1e-3
+DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
 # The model is minimised to a fraction of the residual, in so many steps, each of so many products at most.
-FRACTION, INNER_STEPS, PRODUCTS = 0.1, 30, 200
-EXACT = 1e-14
+FRACTION, EXACT, INNER_STEPS, PRODUCTS = 0.1, 1e-14, 30, 200
 
 
 @dataclass(eq=False)
@@ -37,18 +36,21 @@ class Modelled:
     coordinates: Coordinates
     curvature: Corrected
     largest: float  # about its largest eigenvalue
+    steepest: float  # the same in the original coordinates
 
     @classmethod
     def of(cls, plain: Coordinates, model: LinearMap, problem: Problem) -> "Modelled":
         new = plain.evened(model, problem.strong_convexity, problem.space.dim)
         moved = Corrected(lambda x: new.original(model(new.original(x))), PAIRS)
-        return cls(new, moved, largest_eigenvalue(moved, problem.space.dim))
+        dim = problem.space.dim
+        return cls(new, moved, largest_eigenvalue(moved, dim), largest_eigenvalue(model, dim))
 
     def minimised(self, now: Iterate, shift: float) -> Array:
-        """Return about the minimiser over K of the model at an iterate, with a shift of its eigenvalues."""
+        """Return about the minimiser over K of the model at an iterate, its eigenvalues moved by a share of the largest."""
         start, gradient = self.coordinates.new(now.theta), self.coordinates.original(now.gradient)
-        largest = max(self.largest, largest_eigenvalue(self.curvature, len(start))) + shift
-        model = LinearOperator((len(start),) * 2, matvec=lambda x: self.curvature(x) + shift * x, dtype=float)
+        more = shift * self.largest
+        largest = max(self.largest, largest_eigenvalue(self.curvature, len(start))) + more
+        model = LinearOperator((len(start),) * 2, matvec=lambda x: self.curvature(x) + more * x, dtype=float)
         return self.coordinates.original(minimise(self.coordinates, model, gradient, start, largest))
 
     def decrease(self, now: Iterate, theta: Array) -> float:
@@ -66,13 +68,13 @@ def largest_eigenvalue(model: LinearMap, dim: int) -> float:
     x = np.random.default_rng(0).normal(size=dim)
     for _ in range(12):
         x = model(x / max(float(np.linalg.norm(x)), 1e-300))
-    return 1.1 * float(np.linalg.norm(x))
+    return max(1.1 * float(np.linalg.norm(x)), 1e-300)
 
 
 def minimise(coordinates: Coordinates, model: LinearOperator, gradient: Array, start: Array, largest: float) -> Array:
     """Minimise a quadratic over K by semismooth Newton steps, damped until the forward-backward envelope decreases."""
 
-    def state(x: Array) -> tuple[float, Array, Array, Array, object]:
+    def state(x: Array) -> tuple[float, Array, Array, Array, Derivative]:
         bent = model @ (x - start)
         forward, derivative = coordinates.project(x - (gradient + bent) / largest)
         residual = x - forward
@@ -95,7 +97,7 @@ def minimise(coordinates: Coordinates, model: LinearOperator, gradient: Array, s
     return now[2]
 
 
-def newton(model: LinearOperator, residual: Array, derivative, largest: float) -> Array:
+def newton(model: LinearOperator, residual: Array, derivative: Derivative, largest: float) -> Array:
     """Return the step ``d`` with ``(I - D (I - model/largest)) d = -residual``, D the derivative of the projection.
 
     With D = V w V' and d = V (sqrt(w) s - rest), rest the turned residual where w is 0, this is ``(sqrt(w) V' model V sqrt(w) /
@@ -115,56 +117,78 @@ def newton(model: LinearOperator, residual: Array, derivative, largest: float) -
     return derivative.turned(root * found - rest, back=True)
 
 
+@dataclass(eq=False)
+class Models:
+    """Which model comes next: second moments, where losses have that form, then samples, each larger than the last if need be."""
+
+    composite: Composite
+    plain: Coordinates
+    records: int
+    sampling: bool = False
+    slow: int = 0
+    current: Modelled | None = None
+
+    def at(self, theta: Array) -> Modelled | None:
+        """Return the model in use, made at a point if there is none; None if none can be made."""
+        if self.current is None:
+            made: LinearMap | None = None
+            if not self.sampling:
+                made = self.composite.read(second_moments, theta, max(self.records, FEWEST))
+            if made is None:
+                made, self.sampling = self.composite.read(sampled, theta, self.records), True
+            self.current = None if made is None else Modelled.of(self.plain, made, self.composite.problem)
+        return self.current
+
+    def judge(self, gain: float) -> None:
+        """Replace the model where steps are slow; `gain` is the share of the distance that the last one left."""
+        self.slow = self.slow + 1 if gain > SLOW else 0
+        if self.sampling and gain > ANEW:
+            self.current = None
+        if self.slow >= SLOW_STEPS:
+            self.enlarge()
+
+    def enlarge(self) -> None:
+        self.records *= 4 if self.sampling else 1
+        self.sampling, self.slow, self.current = True, 0, None
+
+
+def first_shift(proved: float, largest: float) -> float:
+    """Return the first shift: where losses are flat, their model says nothing of how they bend farther on."""
+    return STEEPEST * proved / largest if largest < STEEPEST * proved else SHIFT
+
+
 def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    problem, now, size = composite.problem, best, composite.problem.batch.size
-    records, stage, slow, stalled, shift = FOR_EACH * problem.loss.monomials, START, 0, 0, SHIFT
-    model: Modelled | None = None
-    for step in range(max_steps):
-        if best.distance_bound <= tolerance or stalled > PATIENCE:
+    problem, now, stalled, failed, shift = composite.problem, best, 0, False, 0.0
+    models = Models(composite, plain, FOR_EACH * problem.loss.monomials)
+    for _ in range(max_steps):
+        if composite.reached(best, tolerance) or stalled > PATIENCE:
             break
-        if stage == 0 and step >= FIRST:
-            stage, model = 1, None
+        model = models.at(now.theta)
         if model is None:
-            if stage == 0:
-                bend = composite.curvature_ahead(now.theta, now.gradient)
-                made = lambda x: bend * x
-            if stage == 1:
-                found = second_moments(problem, problem.seen(now.theta), max(records, FEWEST))
-                composite.evaluations += min(1.0, max(records, FEWEST) / max(size, 1))
-                made, stage = (None, 2) if found is None else (found.product, 1)
-            if stage == 2:
-                made = sampled(problem, now.theta, records)
-                composite.evaluations += min(1.0, records / max(size, 1))
-            if made is None:
-                break
-            model = Modelled.of(plain, made, problem)
-        theta = problem.feasible.project(model.minimised(now, shift * model.largest))
+            break
+        shift = shift or first_shift(composite.curvature, model.steepest)
+        theta = problem.feasible.project(model.minimised(now, shift))
         value, gradient = composite.smooth(theta)
         found = at_point(composite, theta, value, gradient)
-        predicted, gain = model.decrease(now, theta), found.distance_bound / now.distance_bound
-        # Where differences of values drown in rounding, distances must shrink.
-        drowned = not predicted > 1e-11 * abs(now.value)
-        ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - value) / predicted
+        predicted = model.decrease(now, theta)
         if np.isfinite(value):
             model.learn(now, theta, gradient)
-        if DEBUG: print(f"{step:3d} pass {composite.evaluations:.1f} dist {found.distance_bound:.2e} shift {shift:.1e} ratio {ratio:.2f} gain {gain:.2f} f {value:.8g} stage {stage} {records}")
+        gain = found.distance_bound / now.distance_bound
+        drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink
+        ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - value) / predicted
         stalled += 1
         if not ratio > FAILED:
-            if stage == 2 and records < size and ratio < 0 and predicted < 1e-7 * abs(now.value):
-                records, model = 4 * records, None
-            shift = 8 * max(shift, LEAST_SHIFT)
+            if models.sampling and models.records < problem.batch.size and ratio < 0 and drowned:
+                models.enlarge()
+            shift, failed = 8 * max(shift, LEAST_SHIFT), True
             continue
         now = found
         if now.distance_bound < best.distance_bound:
             best, stalled = now, 0
-        shift *= 0.1 if ratio > 0.7 else 3.0 if ratio < 0.3 else 1.0
-        slow = slow + 1 if gain > SLOW else 0
-        if stage == 2 and gain > ANEW:
-            model = None
-        if slow >= SLOW_STEPS and stage:
-            records, stage, slow, model = (records if stage == 1 else 4 * records), 2, 0, None
+        elif not drowned:
+            stalled = 0
+        shift *= (0.5 if failed else 0.1) if ratio > 0.7 else 3.0 if ratio < 0.3 else 1.0
+        failed = False
+        models.judge(gain)
     return best
-START=1
-import os
-DEBUG=os.environ.get("DEBUG")

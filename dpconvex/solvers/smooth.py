@@ -57,15 +57,14 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     modelled, records, since, before = True, 0, 0, float(np.linalg.norm(best.gradient))
     scale = 1.0 / max(before, problem.strong_convexity)
     end = composite.evaluations + max_steps
-    while composite.evaluations < end and best.distance_bound > tolerance and stalled <= PATIENCE:
+    while composite.evaluations < end and not composite.reached(best, tolerance) and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
         passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # that a model costs
         slow = since >= max(FIRST, passes) and norm > before * FASTER**since
         if modelled and (slow or stalled):
             now = now if records else best  # steps without a model may have led far away
             records = max((4 if stalled else 1) * records, FEWEST, FOR_EACH * problem.loss.monomials)
-            model = inverse(problem, now.theta, records)
-            composite.evaluations += min(records / max(problem.batch.size, 1), 1.0)
+            model = composite.read(inverse, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))
             memory = memory if model is None else Memory(start=model)

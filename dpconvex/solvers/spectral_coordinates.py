@@ -1,7 +1,7 @@
 """Coordinates of K in which f bends evenly, and the derivative of the projection on K there.
 
-A congruence ``X = R Y R'`` keeps the semidefinite cone.  With R from the curvature of f the Hessian is nearly even in Y, as that of
-a quadratic form of features is after these are whitened.
+A congruence ``X = R Y R'`` keeps the semidefinite cone.  With R from the curvature of f the Hessian is nearly even in Y, as
+that of a quadratic form of features is after these are whitened.
 """
 
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ class Coordinates:
         x = theta.copy()
         for one in self.spectra:
             if one.root is not None:
-                x[one.place] = one.moved(theta, np.linalg.inv(one.root))
+                x[one.place] = one.moved(theta, np.asarray(np.linalg.inv(one.root), dtype=float))
         return x
 
     def project(self, x: Array) -> tuple[Array, Derivative]:
