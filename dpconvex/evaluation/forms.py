@@ -76,7 +76,9 @@ class LeafForm:
             return None
         weights = np.zeros((table.shape[1], self.forms))
         weights[owner, form] = table.data
-        scale = np.linalg.norm(weights, axis=1)
+        longest = np.zeros(count)
+        np.maximum.at(longest, row, np.linalg.norm(weights, axis=1))
+        scale = longest[row]
         kinds, column = np.unique(np.round(weights / scale[:, None], SAME_DIGITS), axis=0, return_inverse=True)
         places = np.full((count, len(kinds)), -1, dtype=np.int64)
         places[row, column.ravel()] = np.arange(table.shape[1])

@@ -58,9 +58,10 @@ class Modelled:
         move = self.coordinates.new(theta - now.theta)
         return -float(now.gradient @ (theta - now.theta)) - 0.5 * float(move @ self.curvature(move))
 
-    def learn(self, now: Iterate, theta: Array, gradient: Array) -> None:
-        change = self.coordinates.original(gradient - now.gradient)
-        self.curvature.update(self.coordinates.new(theta - now.theta), change)
+    def learn(self, now: Iterate, found: Iterate) -> None:
+        if np.isfinite(found.value):
+            change = self.coordinates.original(found.gradient - now.gradient)
+            self.curvature.update(self.coordinates.new(found.theta - now.theta), change)
 
 
 def largest_eigenvalue(model: LinearMap, dim: int) -> float:
@@ -157,6 +158,16 @@ def first_shift(proved: float, largest: float) -> float:
     return STEEPEST * proved / largest if largest < STEEPEST * proved else SHIFT
 
 
+def between(composite: Composite, now: Iterate, found: Iterate) -> Iterate:
+    """Return the point where, by the slopes at both ends, f is least between two points of K; the second end if none tells."""
+    move = found.theta - now.theta
+    down, up = float(now.gradient @ move), float(found.gradient @ move)
+    if not (down < 0 < up < np.inf):
+        return found
+    theta = now.theta + min(max(down / (down - up), 0.05), 0.95) * move
+    return at_point(composite, theta, *composite.smooth(theta))
+
+
 def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
     problem, now, stalled, failed, shift = composite.problem, best, 0, False, 0.0
@@ -169,14 +180,15 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
             break
         shift = shift or first_shift(composite.curvature, model.steepest)
         theta = problem.feasible.project(model.minimised(now, shift))
-        value, gradient = composite.smooth(theta)
-        found = at_point(composite, theta, value, gradient)
+        found = at_point(composite, theta, *composite.smooth(theta))
         predicted = model.decrease(now, theta)
-        if np.isfinite(value):
-            model.learn(now, theta, gradient)
+        model.learn(now, found)
+        if found.value > now.value and predicted > DROWNED * abs(now.value):
+            found = between(composite, now, found)
+            model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
         drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink
-        ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - value) / predicted
+        ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - found.value) / predicted
         stalled += 1
         if not ratio > FAILED:
             if models.sampling and models.records < problem.batch.size and ratio < 0 and drowned:
