@@ -20,6 +20,8 @@ Array = NDArray[Any]  # of double or extended precision
 # By how much the objective's weight grows, and how often; Newton steps for each weight; weights without progress at the end.
 GROWTH, WEIGHTS, STEPS, PATIENCE = 8.0, 80, 30, 8
 MOST_SIGNS = 8  # Cones of more absolute values are not written as half-spaces, one for each choice of signs
+# The first weight, where 1 moves the point inside by its Newton step: from there, next to an edge, steps would creep along it.
+FIRST = 1e-6
 CENTRED, SHORTEST = 1e-4, 1e-12  # Newton decrements that are small enough, and shares of a step that are too small
 
 
@@ -30,7 +32,7 @@ def central_path(function: Smooth, region: Region, tolerance: float) -> Certifie
     gradient = function.value_and_gradient(x.astype(float))[1]
     if pull is None or not np.isfinite(gradient).all():
         return best
-    weight = max(float(np.linalg.norm(pull[1])), 1.0) / max(float(np.linalg.norm(gradient)), 1e-300)
+    weight = FIRST / max(newton_step(region, pull[2], gradient)[1], 1e-300) ** 0.5
     for _ in range(WEIGHTS):
         x = centred(function, region, x, weight)
         found = barrier(region, x)
@@ -50,23 +52,16 @@ def central_path(function: Smooth, region: Region, tolerance: float) -> Certifie
 
 def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
     """Minimise a multiple of a function plus the barrier, from a point inside; returns a point inside."""
-    basis = region.hull[1]
     for _ in range(STEPS):
         now = barrier(region, x)
         assert now is not None
         value, gradient = function.value_and_gradient(x.astype(float))
-        slope = basis.T @ (weight * gradient + now[1])
-        bend = basis.T @ (weight * function.hessian(x.astype(float)) + now[2]) @ basis
-        unit = 1 / np.sqrt(np.maximum(np.diag(bend), 1e-300))
-        try:
-            step = -unit * np.linalg.solve(unit[:, None] * bend * unit, unit * slope)
-        except np.linalg.LinAlgError:
-            break
-        decrement, share = -float(slope @ step), 1.0
+        bend = weight * function.hessian(x.astype(float)) + now[2]
+        move, decrement = newton_step(region, bend, weight * gradient + now[1])
         if not decrement > CENTRED:
             break
         merit = weight * value + now[0]
-        room, move = 1e-13 * (abs(weight * value) + abs(now[0])), basis @ step
+        room, share = 1e-13 * (abs(weight * value) + abs(now[0])), 1.0
         while share > SHORTEST:
             there = region.on_hull(x + share * move)
             ahead = height(region, there)
@@ -79,6 +74,18 @@ def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
             break
         x = there
     return x
+
+
+def newton_step(region: Region, bend: Array, slope: Array) -> tuple[Array, float]:
+    """Return Newton's step within the equations, and its squared decrement: 0 where the system is singular."""
+    basis = region.hull[1]
+    bend, slope = basis.T @ bend @ basis, basis.T @ slope
+    unit = 1 / np.sqrt(np.maximum(np.diag(bend), 1e-300))
+    try:
+        step = -unit * np.linalg.solve(unit[:, None] * bend * unit, unit * slope)
+    except np.linalg.LinAlgError:
+        return np.zeros(region.dim), 0.0
+    return basis @ step, -float(slope @ step)
 
 
 def height(region: Region, x: Array) -> float:
