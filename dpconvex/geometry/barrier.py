@@ -100,23 +100,13 @@ def height(region: Region, x: Array) -> float:
 def barrier(region: Region, x: Array) -> tuple[float, Array, Array, list[Array]] | None:
     """Return the barrier, its slope, its curvature and a multiplier for each condition at a point inside; None elsewhere."""
     level, slope, bend, duals = 0.0, np.zeros(region.dim), np.zeros((region.dim,) * 2), list[Array]()
-    for block in region.blocks:
-        value, matrix = block.at(x), block.matrix.toarray()
-        parts = of_cone(block, value)
-        if parts is None:
+    cuts = region.cuts(x)
+    for block in [*region.blocks, *cuts]:
+        parts, matrix = of_cone(block, block.at(x)), block.matrix.toarray()
+        if parts is None or len(cuts) < len(region.curved):
             return None
         level, slope = level + parts[0], slope - matrix.T @ parts[1].astype(float)
         bend, duals = bend + matrix.T @ parts[2] @ matrix, [*duals, parts[1]]
-    cuts = region.cuts(x) if region.curved else []
-    if len(cuts) < len(region.curved):
-        return None
-    for cut in cuts:
-        left, rows = cut.offset, cut.matrix.toarray()
-        if not (left > 0).all():
-            return None
-        pull = (1 / left).astype(float)
-        level, slope, duals = level - float(np.log(left).sum()), slope - rows.T @ pull, [*duals, pull]
-        bend = bend + (rows.T * pull**2) @ rows
     return level, slope, bend + region.curvature(x, duals[len(region.blocks) :]), duals
 
 
