@@ -51,9 +51,8 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
         events += [kind(math.nextafter(1 / scale, 0.0))] if scale > 0 else []
     if not lost <= beyond:
         why = f"beside its event the release loses delta = {lost:.3g}, which no DpEvent expresses"
-        raise NotPrivate(
-            why, "the certificate", f"pass beyond={lost * UP!r}, and add it to every delta of the accountant"
-        )
+        remedy = f"pass beyond={lost * UP!r}, and add it to every delta of the accountant"
+        raise NotPrivate(why, "the certificate", remedy)
     return events[0] if len(events) == 1 else da.ComposedDpEvent(events)
 
 
@@ -76,9 +75,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
         raise TemplateError(f"charge: apart is a number of lengths of one record, 1 at least, not {apart!r}.")
     total = budget.privacy
     if total.keep is not None:
-        raise TemplateError(
-            f"charge: {entry!r} counts records, and nobody cuts them to {total.most} of a {total.unit}."
-        )
+        raise TemplateError(f"charge: {entry!r} counts records; nobody cuts them to {total.most} of a {total.unit}.")
     measured = hasattr(spend, "output_measure")
     if not measured and is_nothing(library(), spend):
         return
@@ -128,9 +125,7 @@ def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float 
     """Read an event; of what has no form of ours, such as Poisson samples, take dp-accounting's epsilon."""
     da, replaced = library(), total.adjacency == "replace-one"
     if not isinstance(event, da.DpEvent):
-        raise TemplateError(
-            f"charge: expected a DpEvent of dp-accounting, or a Measurement of OpenDP, not {event!r:.60}."
-        )
+        raise TemplateError(f"charge: expected a DpEvent, or a Measurement of OpenDP, not {event!r:.60}.")
     parts = read(da, event, 1.0 + replaced if apart is None else apart)
     if parts:
         return parts[0] if len(parts) == 1 else Composition(tuple(parts))

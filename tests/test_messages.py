@@ -176,7 +176,7 @@ WARNINGS = {
     ),
     "the same data by another estimator": (
         lambda: [dp.LogisticRegression().fit(x, Y) for x in [X.copy()] * 3],
-        f"these data were fitted before, and nobody counts what that costs: {ONCE_MORE}. Count the fits with budget=....",
+        f"these data were fitted before, and nobody counts what that costs: {ONCE_MORE}. Count fits with budget=....",
     ),
     "a score": (lambda: dp.LogisticRegression().fit(X.copy(), Y).score(X, Y), SCORE),
     "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X.copy(), Y), COPY),

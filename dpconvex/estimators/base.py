@@ -35,7 +35,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
-from dpconvex.release.solve import fitted_before, solve
+from dpconvex.release.solve import note_fit, solve
 from dpconvex.release.verify import verify
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
@@ -208,7 +208,7 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.encoder_ = X.schema if isinstance(X, Encoded) else None
-        self._again = self.budget is None and self.seed is None and fitted_before(X)
+        self._again = self.budget is None and self.seed is None and note_fit(X, 2) == 1
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
@@ -278,10 +278,9 @@ class Private(BaseEstimator):
         makes = (len(names), names, known.labels, known.label_bounds)
         fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
         if makes != fitted:
-            raise TemplateError(
-                f"save: number and names of features, labels and label_bounds are {shorten(str(makes))} in the schema, and "
-                f"{shorten(str(fitted))} in the fit; pass the schema that encoded the table."
-            )
+            both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
+            what = "number and names of features, labels and label_bounds"
+            raise TemplateError(f"save: {what} are {both}; pass the schema that encoded the table.")
         shape = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None)
         if shape != (len(names) + bool(constant),) or (constant and known.constant):
             why = "dpconvex predict maps no features, and adds one constant at most, the schema's or that of fit_intercept"

@@ -12,7 +12,7 @@ from dpconvex.errors import DPConvexError, TemplateError, warn
 from dpconvex.language.columns import check_aligned
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import options as options_of
-from dpconvex.release.solve import note_fit
+from dpconvex.release.solve import AGAIN, note_fit
 
 GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
 TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed", "whitening")
@@ -61,9 +61,7 @@ def warn_of_more(estimator: Any) -> None:
     elif "release_" in vars(estimator) and estimator.budget is None and estimator.seed is None:
         warn(f"this {name} was fitted before: {spent}, if the data are about them. Count the fits with budget=....")
     elif again:
-        warn(
-            f"these data were fitted before, and nobody counts what that costs: {spent}. Count the fits with budget=...."
-        )
+        warn(f"{AGAIN}: {spent}. Count fits with budget=....")
 
 
 def is_copy(estimator: Any) -> bool:

@@ -47,10 +47,8 @@ class PrivateEstimator(Private):
         """Return the template, which must be for this number of features."""
         fields = self.learner.record.fields if isinstance(self.learner, Template) else {}
         if set(fields) != {"x", "y"} or getattr(fields["x"], "shape", None) != (features,):
-            raise TemplateError(
-                f"PrivateEstimator: expected a Template, such as PrivateEstimator(dpconvex.load(name, features={features})), of "
-                f"a record with a vector x of {features} features and a label y, not {self.learner!r}."
-            )
+            wanted = f"a Template of a vector x of {features} features and a label y, such as dpconvex.load(name, {features=})"
+            raise TemplateError(f"PrivateEstimator: expected {wanted}, not {self.learner!r}.")
         assert self.learner is not None
         return self.learner
 

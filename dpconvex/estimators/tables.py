@@ -144,11 +144,6 @@ class SchemaEncoder(TableTransformer):
     schema: Schema | None = None
     sparse: bool = False
 
-    def fit(self, X: Any, y: Any = None) -> SchemaEncoder:
-        """Do nothing but check the schema: what is known is declared."""
-        self._schema()
-        return self
-
     def transform(self, X: Any) -> Any:
         """Return features, shape (n, features), rows of length at most 1."""
         return self._schema().encode(X, labelled=False, empty=True, sparse=self.sparse)[0]
@@ -171,10 +166,8 @@ def schema_before(estimator: Any) -> Schema | None:
             steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
             break
     for step in filter(learns, steps):
-        warn(
-            f"{type(step).__name__} learns from the data before the private step, and nobody pays for that: what it learnt is "
-            "part of the model. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)."
-        )
+        said = f"{type(step).__name__} learns from the data before the private step, and nobody pays for that"
+        warn(f"{said}. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball).")
     return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
 
 

@@ -74,6 +74,6 @@ class GroupNormalizer(LearnsNothing):
         count = rows.shape[1]
         if count % self.groups or count == self.groups:
             raise DomainError(
-                f"GroupNormalizer: {count} feature(s) are not {self.groups} groups of two or more each, all of one size."
+                f"GroupNormalizer: {count} feature(s) are not {self.groups} groups of one size, two or more."
             )
         return rows

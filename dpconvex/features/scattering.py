@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import fft
 
 from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import is_whole
+from dpconvex.core.plain_data import check_whole, is_whole
 from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, refuse
@@ -96,10 +96,7 @@ class ScatteringFeatures(LearnsNothing):
 
     def _checked(self) -> tuple[int, int, int]:
         """Return the shape of an image, with its number of colours, or refuse options that make no sense."""
-        if not (is_whole(self.J, 1) and is_whole(self.L, 1)):
-            raise TemplateError(
-                f"ScatteringFeatures: J and L must be positive integers, not {self.J!r} and {self.L!r}."
-            )
+        check_whole("ScatteringFeatures", J=self.J, L=self.L)
         try:
             height, width, *colours = self.shape
         except (TypeError, ValueError):
@@ -115,9 +112,8 @@ class ScatteringFeatures(LearnsNothing):
         shape, images = self._checked(), numbers("X", X)
         known = [tuple(map(int, self.shape)), (math.prod(shape),)]
         if images.shape[1:] not in known:
-            raise DomainError(
-                f"ScatteringFeatures: images must have shape {known[0]} or {known[1]}, not {images.shape[1:]}."
-            )
+            both = f"{known[0]} or {known[1]}, not {images.shape[1:]}"
+            raise DomainError(f"ScatteringFeatures: images must have shape {both}.")
         return images.reshape(len(images), *shape)
 
     def __sklearn_tags__(self) -> Any:

@@ -169,10 +169,8 @@ class SplineEncoder(TableTransformer):
     pairs: Sequence[tuple[str, str]] = ()
     kept: float = KEPT
 
-    def fit(self, X: Any, y: Any = None) -> SplineEncoder:
-        """Do nothing but check the options: what is known is declared."""
-        self.blocks()
-        return self
+    def _read(self, X: Any, reset: bool = False) -> list[Block]:
+        return self.blocks()
 
     def transform(self, X: Any) -> Array:
         """Return features, shape (n, features), rows of length at most 1."""

@@ -76,6 +76,9 @@ class TableTransformer(LearnsNothing):
             raise TemplateError(f"{name}: expected a Schema, as {name}(schema), not {self.schema!r}.")
         return self.schema
 
+    def _read(self, X: Any, reset: bool = False) -> Any:
+        return self._schema()
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64"]

@@ -126,9 +126,8 @@ def check_aligned(columns: Mapping[str, Any]) -> None:
     for (one, index), (two, other) in pairwise(indexes.items()):
         if len(index) == len(other) and not index.equals(other):
             remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
-            raise DomainError(
-                f"{one} and {two} have different indexes, and it is not known which rows are one record; {remedy}."
-            )
+            why = "have different indexes, and it is not known which rows are one record"
+            raise DomainError(f"{one} and {two} {why}; {remedy}.")
 
 
 def at_once(shape: tuple[int, ...]) -> int:

@@ -5,7 +5,7 @@ No more than sums leave it.  Errors come back as results: Dask writes exceptions
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -129,7 +129,12 @@ class Partitions:
     @property
     def place(self) -> Place:
         values = [source.value for source in self.sources]
-        return (None if self.local else workers(values, self.keep)) or Place(values, self.keep)
+        if not self.local and "distributed" in sys.modules:
+            from distributed import default_client
+
+            with suppress(ValueError):  # there is no client
+                return Workers(default_client(), values, self.keep)
+        return Place(values, self.keep)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -314,7 +319,8 @@ class Workers(Place):
         from distributed.protocol import pickle
 
         with reachable():
-            return self.client.submit(pickle.loads, pickle.dumps(value), key=fresh("shared"), pure=False)
+            key = f"dpconvex-shared-{uuid4().hex}"
+            return self.client.submit(pickle.loads, pickle.dumps(value), key=key, pure=False)
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
         tasks = {numbers[0]: task for numbers, task in self._tasks(function, own)}
@@ -339,7 +345,7 @@ class Workers(Place):
         for numbers, values in self.bundles:
             mine = {k: own[k] for k in numbers if k in own}
             if mine:
-                key = fresh(function.__name__)
+                key = f"dpconvex-{function.__name__}-{uuid4().hex}"
                 task = delayed(outcomes_of, pure=False)(function, list(numbers), values, mine, dask_key_name=key)
                 yield numbers, task
 
@@ -380,10 +386,6 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
         return error
 
 
-def fresh(what: str) -> str:
-    return f"dpconvex-{what}-{uuid4().hex}"
-
-
 @contextmanager
 def reachable() -> Iterator[None]:
     """Context in which the cluster is asked: whatever fails is that there is nobody to answer."""
@@ -395,15 +397,3 @@ def reachable() -> Iterator[None]:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         why = f"the partitions cannot be summed up on their workers ({said})"
         raise WorkersLost(f"{why}; nothing is released, and what was paid stays paid. Solve again.") from error
-
-
-def workers(values: Sequence[Any], keep: bool | None) -> Workers | None:
-    if "distributed" not in sys.modules:
-        return None
-    from distributed import default_client
-
-    try:
-        client = default_client()
-    except ValueError:
-        return None
-    return Workers(client, values, keep)

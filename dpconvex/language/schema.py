@@ -78,20 +78,14 @@ class Schema:
         if not isinstance(self.features, Mapping) or not self.features:
             raise TemplateError(f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
         features = {name_of(name): column for name, column in self.features.items()}
-        ignored = (
-            self.ignore if self.ignore is None or isinstance(self.ignore, str) else tuple(map(name_of, self.ignore))
-        )
-        unit = name_of(self.privacy_unit)
+        ignored, unit = self.ignore, name_of(self.privacy_unit)
+        ignored = ignored if ignored is None or isinstance(ignored, str) else tuple(map(name_of, ignored))
         self.__dict__.update(features=features, label=name_of(self.label), ignore=ignored, privacy_unit=unit)
         for name, kind in PLAIN.items():
             self.__dict__[name] = built(kind, getattr(self, name), where=name)
-        unit = [] if self.privacy_unit is None else [self.privacy_unit]
-        names = [
-            *self.features,
-            self.label,
-            *unit,
-            *(name for name in dict.fromkeys(self.ignore or ()) if name not in unit),
-        ]
+        units = [] if self.privacy_unit is None else [self.privacy_unit]
+        others = (name for name in dict.fromkeys(self.ignore or ()) if name not in units)
+        names = [*self.features, self.label, *units, *others]
         for name in names:
             if not name and name is self.label:
                 how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
@@ -178,9 +172,8 @@ class Schema:
                 y = self.target.encode(table.where(self.label), columns[self.label], clipped)
             except DomainError as error:
                 said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
-                raise DomainError(
-                    f"{said}. It is the label: declare all that there are; whose label is unknown is no record of this task."
-                ) from None
+                how = "declare all that there are; whose label is unknown is no record of this task"
+                raise DomainError(f"{said}. It is the label: {how}.") from None
             y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
         return X, y
 
@@ -352,9 +345,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     texts = [value for value in present if isinstance(value, str)]
     padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as those of the post
     if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(number(str(v).replace(",", ""))) for v in present):
-        raise DomainError(
-            f"column {name!r} has numbers with commas: write decimal points, and nothing between thousands."
-        )
+        raise DomainError(f"column {name!r} has numbers with commas: write decimal points, and no commas.")
     if all(map(math.isfinite, numbers)) and len(levels) > FEW and not padded:
         return Numeric(min(numbers), max(numbers), missing)
     if all(map(math.isfinite, days)) and len(levels) > 1:

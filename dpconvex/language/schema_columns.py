@@ -143,9 +143,11 @@ class Levels(Column):
 
     def __post_init__(self, synonyms: Mapping[Any, float] = NONE) -> None:
         levels = self.__dict__["levels"] = levels_of(self.levels)
-        said = f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur"
+        said = (
+            f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur, and"
+        )
         self.__dict__["unknown"] = (
-            f"{said}, and what stands for a missing value under absent; a Categorical may say other=True"
+            f"{said} what stands for a missing value under absent; a Categorical may say other=True"
         )
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}

@@ -119,10 +119,8 @@ def frame_table(data: Any, title: str) -> Table:
         raise DomainError(f"{title}: several columns have one name ({error}).") from error
     except TypeError as error:
         if hasattr(data, "__dask_graph__"):
-            how = (
-                "a Dask frame is encoded part by part: fit dpconvex.Partitions(frame, schema), or pass frame.compute()"
-            )
-            raise DomainError(f"{how}.") from error
+            how = "fit dpconvex.Partitions(frame, schema), or pass frame.compute()"
+            raise DomainError(f"a Dask frame is encoded part by part: {how}.") from error
         raise DomainError(f"pass a data frame, columns by name, or a file, not a {type(data).__name__}.") from error
 
     own = {name_of(name): name for name in frame.columns}
@@ -191,9 +189,7 @@ def csv_table(path: Path, header: bool) -> Table:
     mark = next((mark for mark in ";\t|" if mark in first[0]), "")
     if len(names) == 1 and mark:
         how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas"
-        raise DomainError(
-            f"{path}: cells are separated by {mark!r}, and expected are commas and decimal points; {how}."
-        )
+        raise DomainError(f"{path}: cells are separated by {mark!r}, not by commas; {how}.")
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")

@@ -68,9 +68,7 @@ class DataEngine:
         problem = self.problem(strong_convexity, linear, added, smoothing)
         solution = backends.solve(problem, self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
-            raise NotConverged(
-                f"the backend's answer is not within {tolerance:.3g} of the minimiser; nothing is released."
-            )
+            raise NotConverged(f"the answer is not within {tolerance:.3g} of the minimiser; nothing is released.")
         return solution.theta
 
     @cached_property

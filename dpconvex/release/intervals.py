@@ -5,7 +5,6 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from scipy.stats import norm
 
 from dpconvex.core.arrays import Array
 from dpconvex.core.evaluate import evaluations
@@ -44,9 +43,7 @@ def squares_template(dim: int, steep: float, bent: float) -> Template:
         squares = cp.square(slope @ spread) * ((bent / steep) ** 2 if bent else 1) / 2
         return squares + (cp.square(bend @ step) / 2 if bent else 0)
 
-    return Template(
-        record=Record(slope=Ball(dim, radius=steep), **own), loss=loss, regularizer=0 * cp.sum_squares(spread)
-    )
+    return Template(Record(slope=Ball(dim, radius=steep), **own), loss, regularizer=0 * cp.sum_squares(spread))
 
 
 def intervals(
@@ -137,36 +134,27 @@ def intervals(
     public = BatchedLoss(template, analysis.form.space, batch)
     slope = certificate.size * public.regularizer_value_and_gradient(theta)[1] + certificate.added * theta
     curved = certificate.size * public.regularizer_hessian(theta).toarray() + certificate.added * np.eye(len(theta))
-    around = basis.T @ slope, basis.T @ curved @ basis, deviation_of(certificate)
+    gamma = 1.0 if certificate.is_gaussian else float(np.sqrt(certificate.noise_dimension + 1))
+    around = basis.T @ slope, basis.T @ curved @ basis, certificate.noise_scale * gamma
     step, of_noise, of_records, reach_of_step, moved = newton_step(
         moments, basis, (steep / bent) ** 2 if bent else 0.0, *around
     )
-    of_noise += residual_variance(certificate)
-    estimates, errors = theta + basis @ step, np.sqrt(of_noise + of_records)
+    cover = certificate.cover
+    if cover is not None:
+        of_noise += (cover.step * cover.scale) ** 2 * (1.0 if cover.is_gaussian else 2.0)
+    variances = of_noise + of_records
     # What is left out is of the order of the change of curvature along the step (docs/theory.md, section 22).
     rate = 4 * analysis.hessian_bound / slope_range(template, leaves, len(theta))
     turn = rate * float(np.linalg.norm(step))
     if rate / 2 * moved > BY_CHANCE:
         why = "noise, or chance, moves the fit so far that the curvature changes on the way"
         raise NotConverged(f"intervals: {why}. More records or a larger epsilon of the fit help; this one stands.")
-    if turn / 2 * max(float((reach_of_step / errors).max()), 1.0) > FAR:
-        why = "regularization, or noise, holds the fit too far from what minimises the expected loss"
-        raise NotConverged(
-            f"intervals: {why}. Only another fit, with less of it (regularization=, size=), has them; this one stands."
-        )
-    reach = errors * float(norm.isf((1 - confidence) / 2))
-    return Coefficients(
-        names=tuple(names(analysis.form.space)),
-        estimates=estimates,
-        standard_errors=errors,
-        noise_errors=np.sqrt(of_noise),
-        lower=estimates - reach,
-        upper=estimates + reach,
-        confidence=float(confidence),
-        residual_deviation=None,
-        spent=privacy if seed is None else None,
-        not_private_because=release.not_private_because or ("" if seed is None else "drawn with a seed"),
-    )
+    if turn / 2 * max(float((reach_of_step / np.sqrt(variances)).max()), 1.0) > FAR:
+        why = "regularization, or noise, holds the fit too far from what minimises the expected loss; it stands"
+        raise NotConverged(f"intervals: {why}. Another fit, with less of it (regularization=, size=), has them.")
+    paid = fit.source.spending(privacy)
+    paid["not_private_because"] = release.not_private_because or paid["not_private_because"]
+    return Coefficients.around(analysis.form.space, theta + basis @ step, variances, of_noise, confidence, **paid)
 
 
 def start_of(template: Template, release: Release) -> Array:
@@ -178,9 +166,7 @@ def start_of(template: Template, release: Release) -> Array:
         raise TemplateError("intervals: the regularizer has kinks, at which the law of the answer has no density.")
     shapes = {name: np.shape(value) for name, value in release.parameters.items()}
     if shapes != {variable.name: variable.shape for variable in template.variables}:
-        raise TemplateError(
-            "intervals: the release has other parameters than the template, of which it should be a fit."
-        )
+        raise TemplateError("intervals: the release is no fit of the template, which has other parameters.")
     theta = space.pack(release.parameters)
     if not (np.abs(theta) < FARTHEST).all():
         raise TemplateError(f"intervals: parameters of the release are beyond {FARTHEST:g}.")
@@ -195,23 +181,8 @@ def objective_of(release: Release) -> ObjectiveCertificate:
         options = "mechanism=dp.ObjectivePerturbation('gaussian'), whitening=False"
         raise TemplateError(f"intervals: {why}. Fit with {options}.")
     if found.privacy.unit is not None:
-        raise TemplateError(
-            f"intervals: the fit is about people with several records ({found.privacy}), and such a fit has no intervals."
-        )
+        raise TemplateError(f"intervals: a fit about people with several records ({found.privacy}) has none.")
     return found
-
-
-def deviation_of(certificate: ObjectiveCertificate) -> float:
-    """Return the standard deviation of each coordinate of the noise on the objective that was minimised."""
-    return certificate.noise_scale * (
-        1.0 if certificate.is_gaussian else float(np.sqrt(certificate.noise_dimension + 1))
-    )
-
-
-def residual_variance(certificate: ObjectiveCertificate) -> float:
-    """Return the variance of the residual noise on each parameter of the release."""
-    cover = certificate.cover
-    return 0.0 if cover is None else (cover.step * cover.scale) ** 2 * (1.0 if cover.is_gaussian else 2.0)
 
 
 def is_likelihood(template: Template, space: Space) -> bool:

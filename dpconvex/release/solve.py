@@ -40,9 +40,9 @@ from dpconvex.release.verify import Method, Proved, analyse, check_template, for
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
-FITTED: dict[
-    int, tuple[Any, int]
-] = {}  # Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
+AGAIN = "these data were fitted before, and nobody counts what that costs"
+# Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
+FITTED: dict[int, tuple[Any, int]] = {}
 
 
 @public
@@ -207,11 +207,8 @@ class Fit:
                 self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
-        if self.uncounted and fitted_before(self.data):
-            spends = f"this fit spends {self.privacy} on them"
-            warn(
-                f"these data were fitted before, and nobody counts what that costs: {spends}. Count fits with budget=...."
-            )
+        if self.uncounted and note_fit(self.data, 2) == 1:  # nobody is told twice
+            warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
 
     def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
         """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
@@ -258,11 +255,6 @@ class Fit:
             note_fit(self.data, 0)
             paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
             raise DomainError(f"{error}{paid}") from error
-
-
-def fitted_before(data: Any) -> bool:
-    """Say whether the same array was fitted before; nobody is told twice."""
-    return note_fit(data, 2) == 1
 
 
 def note_fit(data: Any, state: int = 1) -> int:

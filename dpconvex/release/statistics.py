@@ -175,9 +175,19 @@ class Coefficients:
     lower: Array
     upper: Array
     confidence: float
-    residual_deviation: float | None
+    residual_deviation: float | None = None
     spent: Privacy | None = None
     not_private_because: str = ""
+
+    @classmethod
+    def around(
+        cls, space: Space, estimates: Array, variances: Array, of_noise: Array, confidence: float, **further: Any
+    ) -> Self:
+        """Return estimates with normal intervals, from the variances of each and the parts of them that are of noise."""
+        errors, level = np.sqrt(variances), float(confidence)
+        reach = errors * float(norm.isf((1 - level) / 2))
+        ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
+        return cls(tuple(names(space)), estimates, errors, np.sqrt(of_noise), **ends, **further)
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
@@ -245,19 +255,9 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     # Where records weigh u, their residuals have variance u^2 times that of others, u <= 1: this is at least what they add.
     of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
     back = np.linalg.inv(statistics.turn(noisy, form_of(statistics.matching(template))).toarray())
-    estimates = back @ (theta - inverse @ bias)
-    errors = np.sqrt(np.diag(back @ (of_noise + of_residuals) @ back.T))
-    reach = errors * float(norm.isf((1 - confidence) / 2))
-    return Coefficients(
-        names=tuple(names(space)),
-        estimates=estimates,
-        standard_errors=errors,
-        noise_errors=np.sqrt(np.diag(back @ of_noise @ back.T)),
-        lower=estimates - reach,
-        upper=estimates + reach,
-        confidence=float(confidence),
-        residual_deviation=float(np.sqrt(variance)),
-    )
+    both, noise = (np.diag(back @ part @ back.T) for part in (of_noise + of_residuals, of_noise))
+    estimates, deviation = back @ (theta - inverse @ bias), float(np.sqrt(variance))
+    return Coefficients.around(space, estimates, both, noise, confidence, residual_deviation=deviation)
 
 
 def names(space: Space) -> Iterator[str]:

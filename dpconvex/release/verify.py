@@ -126,9 +126,7 @@ class Proved:
     stages: Stages | None = None
 
     def advised(self, said: str) -> Self:
-        if not said:
-            return self
-        return replace(self, certificate=self.certificate.advised(said))
+        return replace(self, certificate=self.certificate.advised(said)) if said else self
 
 
 @dataclass(frozen=True)
@@ -159,9 +157,7 @@ class Method:
         check_records_matter(template)
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
-            raise TemplateError(
-                f"verify: mechanism must be an object such as ObjectivePerturbation(), not {shown(given)}."
-            )
+            raise TemplateError(f"verify: mechanism must be such as ObjectivePerturbation(), not {shown(given)}.")
         if self.cover is not None and not isinstance(self.cover, ResidualNoise):
             raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {shown(self.cover)}.")
         found, way = self._chosen(template, privacy, int(size))
@@ -203,11 +199,8 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
         low, high = LEAST, 1.0
         found, missing = attempted(prove, privacy, low)
         if missing:
-            why, remedy = (
-                f"the checker does not replay this: {missing}",
-                "leave checked=True out, or bound parameters by a norm",
-            )
-            raise MissingRule(why, None, remedy)
+            remedy = "leave checked=True out, or bound parameters by a norm"
+            raise MissingRule(f"the checker does not replay this: {missing}", None, remedy)
         while high - low > 0.01:
             share = (low + high) / 2
             other, missing = attempted(prove, privacy, share)

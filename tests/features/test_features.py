@@ -204,7 +204,7 @@ WRONG = {
         *(partial(dp.ScatteringFeatures(shape).transform, IMAGES) for shape in (8, (8,), (3, 8), (8, 8, 0), "88", (8, 8.0))),
         partial(dp.ScatteringFeatures((8, 8), J=4).fit, IMAGES),
     ],
-    "ScatteringFeatures: J and L": [
+    "ScatteringFeatures: . must be a positive integer": [
         partial(dp.ScatteringFeatures((8, 8), J=0).fit, IMAGES),
         partial(dp.ScatteringFeatures((8, 8), L=1.5).fit, IMAGES),
     ],
