@@ -17,7 +17,8 @@ from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.numerics import EPSILON, sum_ends
+from dpconvex.core.polynomial import Polynomial, stacked as joined
+from dpconvex.numerics import EPSILON
 
 Affine = tuple[sp.csr_array, Array]
 # Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
@@ -32,30 +33,28 @@ class Reading(NamedTuple):
     wrong: sp.csr_array
     missed: Array
 
-    @classmethod
-    def stacked(cls, parts: Sequence["Reading"]) -> "Reading":
-        return cls(*stacked([part[:2] for part in parts]), *stacked([part[2:] for part in parts]))
+
+def read(expression: Expression, space: Space) -> Polynomial:
+    """Read a public affine expression, with bounds on what rounding did to its coefficients."""
+    return Expander(space, Bases({})).expand(expression)
 
 
 def affine_map(expression: Expression, space: Space) -> Affine:
     """Return M and c such that the entries of a public affine expression, in column order, are ``M @ theta + c``."""
-    return read(expression, space)[:2]
+    return matrices(read(expression, space), space.dim)[:2]
 
 
-def read(expression: Expression, space: Space) -> Reading:
-    found = Expander(space, Bases({})).expand(expression)
+def matrices(found: Polynomial, dim: int) -> Reading:
     # What cancels leaves a coefficient of the size of its error behind.
     kept = np.abs(found.coefficient) > found.error
-    moving, numbers = kept & (found.coordinate >= 0), found.coordinate < 0
-    places, shape = (found.entry[moving], found.coordinate[moving]), (found.size, space.dim)
-    error, entry = found.error * (1 + 4 * EPSILON), found.entry[numbers]
-    missed, sizes = (
-        np.where(kept, error, error + np.abs(found.coefficient))[numbers],
-        np.where(kept, found.coefficient, 0.0),
-    )
-    offset, missed = (np.bincount(entry, part, found.size).astype(float) for part in (sizes[numbers], missed))
-    matrix, wrong = (sp.csr_array((part[moving], places), shape=shape) for part in (found.coefficient, error))
-    return Reading(matrix, offset, wrong, missed)
+    value, error = np.where(kept, found.coefficient, 0.0), found.error * (1 + 4 * EPSILON)
+    error = np.where(kept, error, error + np.abs(found.coefficient))
+    fixed = found.coordinate < 0
+    offset, missed = (np.bincount(found.entry[fixed], part[fixed], found.size) for part in (value, error))
+    places = found.entry[~fixed & kept], found.coordinate[~fixed & kept]
+    parts = (part[~fixed & kept] for part in (value, error))
+    matrix, wrong = (sp.csr_array((part, places), shape=(found.size, dim)) for part in parts)
+    return Reading(matrix, offset.astype(float), wrong, missed.astype(float))
 
 
 def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
@@ -166,31 +165,10 @@ def stacked(maps: Sequence[Affine]) -> Affine:
     return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
 
 
-def weighted(parts: Sequence[Reading], weights: Sequence[Array]) -> Reading:
+def weighted(parts: Sequence[Polynomial], weights: Sequence[Array]) -> Polynomial:
     """Put affine maps below each other, their rows times weights; without those whose weight is zero."""
-    rows = [sp.csr_array(sp.csr_array(sp.diags_array(w))[np.flatnonzero(w)]) for w in weights]
-    return Reading.stacked([scaled(own, part) for own, part in zip(rows, parts, strict=True)])
-
-
-def scaled(factors: sp.csr_array, part: Reading) -> Reading:
-    """Multiply an affine map by a matrix; a sum of one term that is not scaled is exact."""
-    sizes, several = abs(factors), int(np.diff(factors.indptr).max(initial=0))
-    unit = 0.0 if several <= 1 and (sizes.data == 1).all() else (several + 4) * EPSILON
-    wrong, missed = (
-        sizes @ part.wrong + unit * (sizes @ abs(part.matrix)),
-        sizes @ (part.missed + unit * np.abs(part.offset)),
-    )
-    return Reading(sp.csr_array(factors @ part.matrix), factors @ part.offset, sp.csr_array(wrong), missed)
-
-
-def added(first: Reading, second: Reading, sign: float) -> Reading:
-    """Add an affine map, or subtract it."""
-    both, (low, high) = abs(first.matrix).minimum(abs(second.matrix)), sum_ends(first.offset, sign * second.offset)
-    wrong = first.wrong + second.wrong + EPSILON * (both + both.multiply(abs(first.matrix - second.matrix) > 0))
-    missed = first.missed + second.missed + (high - low)
-    return Reading(
-        sp.csr_array(first.matrix + sign * second.matrix), first.offset + sign * second.offset, wrong, missed
-    )
+    rows = [sp.csr_array(sp.diags_array(w))[np.flatnonzero(w)] for w in weights]
+    return joined([part.linear(own, own.shape[:1]) for own, part in zip(rows, parts, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)

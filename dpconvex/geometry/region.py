@@ -4,8 +4,9 @@ A distance is certified up to the root of how exactly conditions hold with equal
 here, where NumPy has any (80 bits on most machines).
 """
 
+import operator
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.evaluate import bent, over_records, subgradient
 from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial, stacked as joined
 from dpconvex.core.to_cvxpy import ConicForm, attribute_constraints, inner_points
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.geometry.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, Block
@@ -30,14 +32,13 @@ from dpconvex.geometry.quadratics import (
     Affine,
     Parts,
     Reading,
-    added,
     affine_map,
     expanded,
     groups,
     is_euclidean,
     linear_parts,
+    matrices,
     read,
-    scaled,
     squares,
     stacked,
     taken,
@@ -64,10 +65,8 @@ class Region:
         self.constraints = with_domains(constraints)
         self.told = [*(told for told, _ in attributes), *map(str, constraints)]
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
-        self.least, self.most = (
-            self.lower.copy(),
-            self.upper.copy(),
-        )  # what they are before they are rounded lies between
+        # What they are before they are rounded lies between.
+        self.least, self.most = self.lower.copy(), self.upper.copy()
         self.equations: list[Reading] = []  # matrix @ x + offset = 0
         self.readings: list[Reading] = []  # matrix @ x + offset >= 0, of several coordinates each
         self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
@@ -107,9 +106,9 @@ class Region:
             why = f"a {constraint.kind} has no linearisations"
             raise MissingRule(why, first, "write the constraint with atoms such as cp.power")
 
-    def _not_negative(self, reading: Reading, equal: bool = False) -> None:
-        """Ask that ``matrix @ x + offset`` is not negative, or zero; rows of a single coordinate are bounds."""
-        matrix, offset, wrong, missed = reading
+    def _not_negative(self, entries: Polynomial, equal: bool = False) -> None:
+        """Ask that no entry is negative, or all are zero; rows of a single coordinate are bounds."""
+        matrix, offset, wrong, missed = matrices(entries, self.dim)
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         count = np.diff(matrix.indptr)
@@ -130,12 +129,9 @@ class Region:
         unknown = np.where(room[1] < np.abs(slope), 0.0, np.inf)
         np.maximum.at(self.least, place[below], (np.min([low for low, _ in corners], axis=0) - unknown)[below])
         np.minimum.at(self.most, place[above], (np.max([high for _, high in corners], axis=0) + unknown)[above])
-        if (count > 1).any():
-            several = count > 1
-            found = Reading(
-                sp.csr_array(matrix[several]), offset[several], sp.csr_array(wrong[several]), missed[several]
-            )
-            (self.equations if equal else self.readings).append(found)
+        if (several := count > 1).any():
+            found = (part[several] for part in (matrix, offset, wrong, missed))
+            (self.equations if equal else self.readings).append(Reading(*found))
 
     def _semidefinite(self, matrix: Expression) -> None:
         """Ask that an affine symmetric matrix, as a map from coordinates to its svec, is semidefinite."""
@@ -149,19 +145,19 @@ class Region:
             raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
         if side == 1:
-            self._not_negative(Reading(*found, 0 * found[0], 0 * found[1]))
+            self._not_negative(read(matrix, self.space))
         else:
             self.cones.append(Block(SEMIDEFINITE, *found))
 
-    def _norm(self, kind: str, level: Affine, inner: Reading) -> None:
-        bound = Reading(*level, 0 * level[0], 0 * level[1])
-        if not bound.matrix.nnz and bound.offset[0] < 0:
+    def _norm(self, kind: str, level: Affine, inner: Polynomial) -> None:
+        bound = Polynomial.coordinates((1,), 0, level[0]) + Polynomial.constant(level[1])
+        if not level[0].nnz and level[1][0] < 0:
             raise self.contradiction()
-        if len(inner.offset) == 1:
+        if inner.size == 1:
             for side in (1.0, -1.0):
-                self._not_negative(added(bound, inner, side))
+                self._not_negative(bound + inner.scaled(side))
         else:
-            found = Reading.stacked([bound, inner])
+            found = matrices(joined([bound, inner]), self.dim)
             self.cones.append(Block(kind, *found[:2], misread=found[2:]))
 
     def _inequality(self, difference: Expression) -> None:
@@ -190,18 +186,14 @@ class Region:
                 else:
                     self._norm(*cone)
 
-    def _level(self, parts: Parts) -> Reading:
+    def _level(self, parts: Parts) -> Polynomial:
         count = next(iter(parts.values())).shape[0] if parts else 0
-        nothing = sp.csr_array((count, self.dim)), np.zeros(count)
-        found = Reading(*nothing, *nothing)
-        for part, factors in parts.items():
-            if part.is_affine:
-                found = added(found, scaled(factors, read(part, self.space)), -1.0)
-        return found
+        affine = (read(part, self.space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
+        return reduce(operator.add, affine, Polynomial.constant(np.zeros(count)))
 
-    def _cone(self, sums: Parts) -> tuple[str, Affine, Reading] | Expression | None:
+    def _cone(self, sums: Parts) -> tuple[str, Affine, Polynomial] | Expression | None:
         """Read one sum that is not positive: as a norm's kind, what bounds it and what it is of; or as a semidefinite matrix."""
-        matrix, offset, _, missed = self._level(sums)
+        matrix, offset, _, missed = matrices(self._level(sums), self.dim)
         level = matrix, sum_ends(offset, missed)[1]
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
         if any((weights < 0).any() for _, weights in parts):
@@ -215,11 +207,8 @@ class Region:
             terms, rows = [read(e, self.space) for e, _ in squared], [weights for _, weights in squared]
             largest = max(float(weights.max()) for weights in rows)  # taken out: squares of one weight are not scaled
             radius = root_up(float(quotient_ends(level[1], largest)[1][0]))
-            return (
-                SECOND_ORDER,
-                (matrix, np.array([radius])),
-                weighted(terms, [np.sqrt(weights / largest) for weights in rows]),
-            )
+            scales = [np.sqrt(weights / largest) for weights in rows]
+            return SECOND_ORDER, (matrix, np.array([radius])), weighted(terms, scales)
         if not all(part.args[0].is_affine for part, _ in parts):
             return None
         inner = [read(part.args[0], self.space) for part, _ in parts]
