@@ -9,6 +9,7 @@ from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.atom import Reach
 from dpconvex.core.atoms.matrices import LOG_DET
@@ -177,7 +178,7 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
         if not term.variables or not weight:
             continue
         if closed is None:
-            total += weight * walked(term, form, ball)
+            total += weight * steepness(term, form, ball)
             continue
         total += weight * norm_up(closed.slope)
         if stiffness := largest_row_sum(closed.hessian):  # what the Hessian can add over K
@@ -185,17 +186,22 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
     return total
 
 
-def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> float:
+def steepness(expression: Expression, form: LossForm, ball: float) -> float:
     """Bound the gradients with the rules for losses, or the inverse of a matrix by its least eigenvalue."""
     least = form.feasible.least_eigenvalue(expression.args[0]) if expression.atom is LOG_DET else 0.0
     if least > 0:
         return math.sqrt(expression.args[0].shape[0]) / least * (1 + 1e-12)
-    leaves = affine_leaves(expression)
     try:
-        gram = Gram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
-        known = dict(zip(leaves, gram.rows, strict=True))
-        walker = Walker(form.expander, known, lambda leaf, rows: intervals(*reach_of(leaf, form.feasible, ball)[:2]))
-        entries, _ = walker.walk(expression)
+        entries, gram = walked(expression, form, ball)
         return sum(Gradients(entry.terms, gram).bound for entry in entries)
     except NotPrivate:
         return math.inf
+
+
+def walked(expression: Expression, form: LossForm, ball: float) -> tuple[list[Scalar], Gram]:
+    """Apply the rules for losses to a public expression over the points of K of norm at most `ball`."""
+    leaves = affine_leaves(expression)
+    gram = Gram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
+    known = dict(zip(leaves, gram.rows, strict=True))
+    walker = Walker(form.expander, known, lambda leaf, rows: intervals(*reach_of(leaf, form.feasible, ball)[:2]))
+    return walker.walk(expression)[0], gram

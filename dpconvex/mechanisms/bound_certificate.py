@@ -15,6 +15,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import Printed, Rows, guarantee, odds
 from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
+from dpconvex.numerics import float_down
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
 FINENESS = 1024
@@ -58,7 +59,7 @@ class TruncatedLaplace:
         """Return noisy values, none above its own; both arguments have one shape, and no value is below its minimum."""
         step = Fraction(self.step)
         steps = [math.floor(Fraction(v) / step) for v in values.ravel().tolist()]
-        noisy = [down((s + k - self.reach) * step) for s, k in zip(steps, self.draw(rng), strict=True)]
+        noisy = [float_down((s + k - self.reach) * step) for s, k in zip(steps, self.draw(rng), strict=True)]
         return np.maximum(np.reshape(np.array(noisy, dtype=float), values.shape), minimum)
 
 
@@ -90,11 +91,6 @@ def least_reach(moved: int, scale: float, delta: float) -> int:
     while excess(moved, scale, reach) * SLACK > delta:
         reach += max(reach >> 50, 1)
     return reach
-
-
-def down(value: Fraction) -> float:
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, -math.inf)
 
 
 @dataclass(frozen=True)

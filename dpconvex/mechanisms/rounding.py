@@ -9,24 +9,21 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.curvature import curvature_bound
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import largest_row_sum
+from dpconvex.calculus.regularizer import largest_row_sum, walked
 from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
-from dpconvex.core.atoms.norms import norm, sum_squares
-from dpconvex.core.expression import Constraint, Expression, constant
-from dpconvex.core.record_domains import Box
+from dpconvex.core.expression import Expression
 from dpconvex.core.runtime import once
 from dpconvex.core.summation import public_norms
-from dpconvex.errors import MissingRule, NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate
 from dpconvex.geometry.certificates import longest_row, relative_rounding
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic_of, squares, weighted_sum
 from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Record
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
@@ -198,18 +195,11 @@ def found(form: LossForm, radius: float) -> Bend:
         return Bend(stiff, determinants, math.inf)
     if not math.isfinite(radius):
         return Bend(stiff, math.inf, radius, "nothing bounds the answer")
-    everything = hstack(*(vec(variable) for variable in form.template.variables))
-    near = list(form.constraints)
-    if not form.feasible.norm_bound <= radius:
-        near.append(Constraint("inequality", (norm(everything), constant(radius))))
-    record = Record(unused=Box(0.0, 1.0))
     try:
-        alone = form.template.with_parts(
-            record=record, losses=(rest,), regularizer=sum_squares(everything), constraints=tuple(near)
-        )
-        analysis = Analysis(LossForm(alone))
-        if analysis.kink is not None:
-            return Bend(stiff, math.inf, radius, analysis.kink.reason)
-        return Bend(stiff, determinants + analysis.hessian_bound, radius)
-    except (NotPrivate, MissingRule, TemplateError) as error:
+        (scalar,), gram = walked(rest, form, radius)
+    except NotPrivate as error:
         return Bend(stiff, math.inf, radius, str(error).splitlines()[0])
+    if scalar.kink is not None:
+        return Bend(stiff, math.inf, radius, scalar.kink.reason)
+    bend = curvature_bound(scalar.pieces, gram, form.space.dim).eigenvalue
+    return Bend(stiff, determinants + bend, radius)
