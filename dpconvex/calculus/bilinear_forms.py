@@ -66,28 +66,14 @@ def tensor_size(kind: tuple[int, ...], bases: Bases) -> int:
 
 
 def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases, same: bool) -> Interval:
-    """Bound a polynomial in the inner products of the bases: term by term, and if there is one, also where its slope is 0."""
-    involved = {base for kind in coefficients for base in kind}
-    ranges = {b: Interval(*(bases.bases[b].squared if same else bases.bases[b].paired)) for b in involved}
+    """Bound a polynomial in the inner products of the bases, term by term."""
     total = Interval(0.0, 0.0)
     for kind, term in coefficients.items():
         for base in set(kind):
-            term = term * ranges[base].power(kind.count(base))
+            ends = bases.bases[base].squared if same else bases.bases[base].paired
+            term = term * Interval(*ends).power(kind.count(base))
         total = total + term
-    if len(involved) != 1:
-        return total
-    (base,), degree = involved, max(map(len, coefficients))
-    poly, spread = np.zeros(degree + 1), 0.0  # what the differences of the diagonal's entries add
-    for kind, c in coefficients.items():
-        poly[degree - len(kind)] += c.low if c.low == c.high else (c.low + c.high) / 2
-        spread += (c.high - c.low) * ranges[base].size ** len(kind)
-    critical = np.roots(np.polyder(poly)) if degree > 1 else np.empty(0)
-    inside = [float(t.real) for t in critical if abs(t.imag) <= 1e-6 * (1 + abs(t.real))]
-    ends = [ranges[base].low, ranges[base].high]
-    values = np.polyval(poly, [*ends, *(t for t in inside if ends[0] < t < ends[1])])
-    magnitude = float(np.abs(poly) @ ranges[base].size ** np.arange(degree, -1, -1.0))
-    pad = 16 * EPSILON * (degree + 1) * magnitude + spread
-    return total.meet(Interval(float(values.min()) - pad, float(values.max()) + pad), magnitude)
+    return total
 
 
 def spectral_range(scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: Bases, same: bool) -> Interval:

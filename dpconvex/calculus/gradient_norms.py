@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from dpconvex.calculus.gram import Gram
-from dpconvex.core.abstract_values import Term
+from dpconvex.core.abstract_values import Term, combinations
 from dpconvex.core.arrays import Array
 
 LARGEST_ENUMERATION, LARGEST_PAIR_ENUMERATION = 4096, 1 << 18
@@ -111,11 +111,3 @@ def term_norm(term: Term, gram: Gram) -> float:
     if not term.ball:
         return float((np.sqrt(gram.squared_norms(term.rows)) + gram.slack(term.masses)).max())
     return gram.steepest(term.rows) + gram.term_slack([term])
-
-
-def combinations(points: Sequence[Array], width: int) -> Array:
-    """Return all sums of one row from each table."""
-    sums = np.zeros((1, width))
-    for rows in points:
-        sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, sums.shape[1])
-    return sums

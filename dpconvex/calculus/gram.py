@@ -19,7 +19,7 @@ from dpconvex.core.expansion import Bases
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.errors import MissingRule
-from dpconvex.numerics import Interval
+from dpconvex.numerics import EPSILON, Interval
 
 LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find them: each takes some hundred bytes.
@@ -27,7 +27,6 @@ LARGEST_NUMBER_OF_PRODUCTS = 2**24
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
 # Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
 ROUNDING = 2.0**-44
-EPSILON = 2.0**-52
 # An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
 RESIDUE = 1e-14
 

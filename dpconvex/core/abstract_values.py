@@ -177,16 +177,22 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
     for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # the same ones once
         if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
             masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
-        sums = np.zeros((1, width))
-        for term in scalar.terms:
-            if term.ball or len(sums) * len(term.rows) > LARGEST_HULL:
-                remedy = "take it over affine expressions, or over sums of few simple terms"
-                why = "a maximum or log-sum-exp over terms whose gradients are not a small polytope"
-                raise MissingRule(why, None, remedy)
-            sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, width)
-        vertices.append(sums)
-        merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - len(sums)
+        count = math.prod(len(term.rows) for term in scalar.terms)
+        if count > LARGEST_HULL or any(term.ball for term in scalar.terms):
+            remedy = "take it over affine expressions, or over sums of few simple terms"
+            why = "a maximum or log-sum-exp over terms whose gradients are not a small polytope"
+            raise MissingRule(why, None, remedy)
+        vertices.append(combinations([term.rows for term in scalar.terms], width))
+        merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - count
     return merged_hull(np.concatenate(vertices), np.max(masses, axis=0) if masses else None, merged)
+
+
+def combinations(points: Sequence[Array], width: int) -> Array:
+    """Return all sums of one row from each table."""
+    sums = np.zeros((1, width))
+    for rows in points:
+        sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, width)
+    return sums
 
 
 def merged_hull(rows: Array, mass: Array | None, merged: int) -> Term:

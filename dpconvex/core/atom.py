@@ -33,10 +33,6 @@ def always(value: Any) -> Callable[..., Any]:
     return lambda *asked: value
 
 
-def by_name(cp: Any, expression: Expression, args: list[Any]) -> Any:
-    return getattr(cp, expression.operation.name)(*args)
-
-
 class Reach(NamedTuple):
     """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
 
@@ -76,7 +72,9 @@ class Atom:
     # For each class in cvxpy.atoms, by its full name, what reads a node and its arguments, read already; a name alone: this atom.
     reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
     # writes(cp, expression, args) returns the CVXPY expression: its conic form.
-    writes: Callable[[Any, Expression, list[Any]], Any] | None = by_name
+    writes: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, args: getattr(cp, e.operation.name)(
+        *args
+    )
     # pull(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
     pull: Callable[..., Sequence[Any]]

@@ -92,15 +92,13 @@ class Bases:
 
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound the entries of a record-only polynomial: the tighter of interval arithmetic and Cauchy-Schwarz by types."""
-        coefficient, error = polynomial.coefficient, polynomial.error
         monomial = self.monomial_range(polynomial.monomial)
         largest = np.max(np.abs(monomial), axis=0)
         ends = interval_product(monomial, polynomial.ends)
         box = interval_sums(polynomial.entry, *ends, polynomial.size)
         if polynomial.monomial.shape[1] == 0:  # numbers
             return box
-        centre = np.zeros(polynomial.size)
-        radius = np.zeros(polynomial.size)
+        centre, radius = np.zeros((2, polynomial.size))
         for kind, members in self.kinds(polynomial.monomial).items():
             entry, coefficient = polynomial.entry[members], polynomial.coefficient[members]
             if not kind:
@@ -111,7 +109,7 @@ class Bases:
             radius += norm * np.sqrt(np.bincount(entry, weights=weight, minlength=polynomial.size))
         radius *= 1 + ROUNDING
         radius += ROUNDING * np.where(radius > 0, np.abs(centre), 0.0)
-        radius += np.bincount(polynomial.entry, weights=error * largest, minlength=polynomial.size)
+        radius += np.bincount(polynomial.entry, weights=polynomial.error * largest, minlength=polynomial.size)
         return np.maximum(box[0], centre - radius), np.minimum(box[1], centre + radius)
 
     def norm(self, polynomial: Polynomial) -> float:

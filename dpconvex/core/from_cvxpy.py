@@ -19,8 +19,7 @@ from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.expression import Constraint, Expression, Field, Variable, constant
 from dpconvex.core.rewriting import normal
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
-
-UNIT = float(np.finfo(float).eps)
+from dpconvex.numerics import EPSILON
 
 READERS: dict[str, Any] = {}
 for _atom in ATOMS.values():
@@ -199,7 +198,7 @@ def square_root(matrix: Array) -> tuple[int, Array] | None:
     values, vectors, rounding = np.diag(matrix), np.eye(len(matrix)), 0.0
     if (matrix != np.diag(values)).any():
         values, vectors = np.linalg.eigh(matrix / 2 + matrix.T / 2)
-        rounding = 8 * len(values) * UNIT * float(np.abs(values).max())
+        rounding = 8 * len(values) * EPSILON * float(np.abs(values).max())
     sign = 1 if values.max(initial=0.0) >= -values.min(initial=0.0) else -1
     if (sign * values < -rounding).any():
         return None

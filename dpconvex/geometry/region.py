@@ -76,11 +76,11 @@ class Region:
         if (self.lower > self.upper).any():
             raise self.contradiction()
         self.fixed = self.lower == self.upper
-        # matrix @ x + offset >= 0, of several coordinates each; and these with the bounds as one block, before the cones
-        self.rows = stacked([(sp.csr_array((0, self.dim)), np.zeros(0)), *(part[:2] for part in self.readings)])
         low, high = np.isfinite(self.lower) & ~self.fixed, np.isfinite(self.upper) & ~self.fixed
         one = sp.csr_array(sp.eye_array(self.dim))
-        linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), self.rows])
+        rows = [part[:2] for part in self.readings]
+        linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), *rows])
+        # Bounds and rows as one block, before the cones.
         self.blocks = [*([Block(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
         self.is_polyhedral = not self.curved and not self.cones
 

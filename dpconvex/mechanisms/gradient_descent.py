@@ -11,7 +11,6 @@ import numpy as np
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.gram import EPSILON
 from dpconvex.calculus.regularizer import slope_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
@@ -25,6 +24,7 @@ from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
+from dpconvex.numerics import EPSILON
 
 GAUSSIAN = SPHERICAL["gaussian"]
 SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by

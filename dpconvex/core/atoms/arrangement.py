@@ -56,10 +56,6 @@ def put_back(expression: Expression, value: Any, slope: Any, *arguments: Any) ->
     return [part.reshape((*a.shape, records), order="F") for part, a in zip(parts, expression.args, strict=True)]
 
 
-def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
-    return np.empty(shape, dtype=bool)[slices(key)].shape
-
-
 def slices(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a normal key as NumPy takes it: numbers, and triples as slices."""
     return tuple(k if isinstance(k, int) else slice(k[0], None if k[1] < 0 else k[1], k[2]) for k in key)
@@ -95,7 +91,7 @@ def rearrangement(**slots: Any) -> Atom:
 
 INDEX = rearrangement(
     name="index",
-    shape=indexed,
+    shape=lambda inner, key: np.empty(inner, dtype=bool)[slices(key)].shape,
     value=lambda xp, e, a: a[slices(e.option("key"))],
     reads={"affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     writes=lambda cp, e, args: args[0][slices(e.option("key"))],

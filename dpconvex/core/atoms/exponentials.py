@@ -78,10 +78,6 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`
 
 
-def logistic_slope(a: Any) -> Any:
-    return 1.0 / (1.0 + np.exp(np.minimum(-a, 700.0)))
-
-
 def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
     nearest = min(max(0.0, entry.value.low), entry.value.high)
@@ -101,7 +97,7 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
 LOGISTIC = Atom(
     name="logistic",
     value=log_one_plus_exp,
-    pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
+    pull=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
     reads="elementwise.logistic.logistic",
     sign=always(1),
     slope=always(1),

@@ -17,7 +17,7 @@ from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
-from dpconvex.numerics import Interval
+from dpconvex.numerics import APART, Interval
 
 LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
@@ -29,7 +29,9 @@ def largest(expression: Expression, group: rules.Entries) -> Scalar:
     """
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
-    alive = [entry for entry in group if not rules.stays_below(entry.value.high, floor)]
+    alive = [
+        e for e in group if not e.value.high < floor - APART * (abs(e.value.high) + abs(floor))
+    ]  # also as computed
     if len(alive) == 1:
         return replace(alive[0], value=value, behind=None, together=None)
     curved = [entry for entry in alive if entry.terms]

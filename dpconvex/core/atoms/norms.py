@@ -165,10 +165,6 @@ def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     return quotient_ends(summed, float(divisor.number))[0] if divisor.is_constant else None
 
 
-def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
-    return [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b]
-
-
 def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
     inner, divisor = expression.args
     if expression.variables or not divisor.is_constant or divisor.number != 1:
@@ -194,7 +190,7 @@ QUAD_OVER_LIN = rules.reduction(
     "quad_over_lin",
     shape=squares_shape,
     value=lambda xp, e, a, b: xp.sum(a * a, axis=e.option("axis"), keepdims=True) / b,
-    pull=squares_pull,
+    pull=lambda e, value, slope, a, b: [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b],
     one=squares_over,
     reads={"quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(args[0], args[1], *rules.axes_of(node))},
     domain=always((None, "positive")),

@@ -14,7 +14,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.numerics import APART, Interval
+from dpconvex.numerics import Interval
 
 Entries = list[Scalar]
 Write = Callable[[Expression, int], str]
@@ -128,11 +128,6 @@ def positive(entry: Scalar, what: str, part: str = "argument") -> float:
 def shrunk(value: Interval) -> float:
     """Return a lower end less what rounding may have added to it: near zero it may be the difference of large numbers."""
     return value.low - ROUNDING * abs(value.high) if np.isfinite(value.high) else value.low
-
-
-def stays_below(high: float, low: float) -> bool:
-    """Return whether a number up to `high` is less than one from `low` on, also as they are computed."""
-    return high < low - APART * (abs(high) + abs(low))
 
 
 def sizes(low: Array, high: Array) -> tuple[Array, Array]:
