@@ -75,7 +75,13 @@ class Design:
         assert self.pairs is not None
         rows = [dense(flattened(block[name])) for name in self.fields]
         scalars = np.concatenate([*(part.T for part in rows), np.ones((1, len(rows[0])))])
-        return np.asarray((scalars[self.pairs[0]] * scalars[self.pairs[1]]).T)
+        first, second = self.pairs
+        table = scalars[second]
+        # Pairs are sorted: those with one first scalar lie together, and are multiplied where they are.
+        ends = np.flatnonzero(np.diff(first, append=-2)) + 1
+        for start, end in zip((0, *ends), ends, strict=False):
+            table[start:end] *= scalars[first[start]]
+        return np.asarray(table.T)
 
     def forward(self, block: Block, coefficients: Array, product: Product = product) -> Array:
         """Return forms, shape (forms, records), from coefficients; one column, which all share, if nothing is read of them."""

@@ -54,6 +54,16 @@ class Kronecker:
 
 
 @dataclass(frozen=True, eq=False)
+class Dense:
+    """A matrix."""
+
+    matrix: Array
+
+    def __call__(self, vector: Array) -> Array:
+        return self.matrix @ vector
+
+
+@dataclass(frozen=True, eq=False)
 class Sampled:
     """The Hessian of some records, as its factors: ``public + map' (sum over records of bend x monomials monomials') map``."""
 
@@ -83,7 +93,7 @@ def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
     """Return the Hessian of f from about so many records; None where it cannot be made."""
     if problem.loss.has_hessian:
         matrix = problem.hessian(theta, records)
-        return matrix.__matmul__ if np.isfinite(matrix).all() else None
+        return Dense(matrix) if np.isfinite(matrix).all() else None
     factors = problem.loss.factors(problem.seen(theta), records)
     if factors is None:
         return None

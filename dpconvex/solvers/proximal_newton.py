@@ -41,7 +41,7 @@ class Modelled:
     @classmethod
     def of(cls, plain: Coordinates, model: LinearMap, problem: Problem) -> "Modelled":
         new = plain.evened(model, problem.strong_convexity, problem.space.dim)
-        moved = Corrected(lambda x: new.original(model(new.original(x))), PAIRS)
+        moved = Corrected(new.model(model), PAIRS)
         dim = problem.space.dim
         return cls(new, moved, largest_eigenvalue(moved, dim), largest_eigenvalue(model, dim))
 

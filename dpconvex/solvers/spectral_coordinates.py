@@ -10,7 +10,7 @@ import numpy as np
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.geometry.convex_sets import Interval, Piece, Spectral, smat, svec, triangle
-from dpconvex.solvers.hessian_models import LinearMap
+from dpconvex.solvers.hessian_models import Dense, LinearMap
 
 FLAT = 1e-9  # Directions whose projection moves by less than this fraction are taken to be fixed
 
@@ -30,7 +30,7 @@ class Spectra:
         return not (self.shift.any() or self.lower.any() or np.isfinite(self.upper).any())
 
     def moved(self, vector: Array, root: Array) -> Array:
-        return svec(root @ smat(vector[self.place]) @ root.T)
+        return svec(root @ smat(vector[..., self.place]) @ root.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +86,11 @@ class Coordinates:
         return Coordinates(spectra, self.intervals)
 
     def original(self, x: Array) -> Array:
-        """Return theta; R is symmetric, so this also takes gradients by theta to gradients by x."""
+        """Return theta, of many points at once; R is symmetric, so this also takes gradients by theta to gradients by x."""
         theta = x.copy()
         for one in self.spectra:
             if one.root is not None:
-                theta[one.place] = one.moved(x, one.root)
+                theta[..., one.place] = one.moved(x, one.root)
         return theta
 
     def new(self, theta: Array) -> Array:
@@ -99,6 +99,12 @@ class Coordinates:
             if one.root is not None:
                 x[one.place] = one.moved(theta, np.asarray(np.linalg.inv(one.root), dtype=float))
         return x
+
+    def model(self, plain: LinearMap) -> LinearMap:
+        """Return a model of the Hessian by x from one by theta."""
+        if isinstance(plain, Dense):
+            return Dense(self.original(self.original(plain.matrix).T))
+        return lambda x: self.original(plain(self.original(x)))
 
     def project(self, x: Array) -> tuple[Array, Derivative]:
         """Project on K in these coordinates, with the derivative of that."""
