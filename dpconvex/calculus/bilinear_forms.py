@@ -106,9 +106,8 @@ def spectral_range(scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bas
                 factor = Interval(least * (1 - room) if whole else 0.0, most * (1 + room))
                 for side in (first + second,) if same else (first, second):
                     for b in (b for b in set(side) if size[b] == 1):
-                        factor = factor * Interval(bases.bases[b].lower[0], bases.bases[b].upper[0]).power(
-                            side.count(b)
-                        )
+                        one = Interval(bases.bases[b].lower[0], bases.bases[b].upper[0])
+                        factor = factor * one.power(side.count(b))
                 total = total + Interval(low, high) * factor
             else:
                 norm = math.prod(bases.bases[b].norm for b in first + second)

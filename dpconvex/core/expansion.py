@@ -221,15 +221,14 @@ class Expander:
                 low = np.maximum(low, 0.0)
                 entries = [replace(e, value=v) for e, v in zip(entries, intervals(low, high), strict=True)]
             inside.append(entries)
-            if kind in ("symmetric", "semidefinite") and not (
-                argument.is_affine and self.expand(argument).is_symmetric
-            ):
+            symmetric = kind in ("symmetric", "semidefinite")
+            if symmetric and not (argument.is_affine and self.expand(argument).is_symmetric):
                 why = f"{atom.name} is defined for symmetric matrices, and this one is not symmetric for every record"
                 remedy = "declare the variable symmetric, and add fields of the record as outer products or diagonals"
                 raise NotPrivate(why, expression, remedy)
-            least = (
-                eigenvalue_range(argument.shape, low, high).low if kind == "semidefinite" else low.min(initial=np.inf)
-            )
+            least = low.min(initial=np.inf)
+            if kind == "semidefinite":
+                least = eigenvalue_range(argument.shape, low, high).low
             if kind not in (None, "symmetric") and (least < 0 or (least == 0 and kind == "positive")):
                 why = f"{atom.name} needs an argument that is {kind}, and it goes down to {least:.4g}"
                 raise NotPrivate(why, expression, f"shift the argument, or {NARROWER}")

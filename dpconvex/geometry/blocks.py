@@ -42,9 +42,8 @@ class Block:
     point: Array | None = None  # shape (dim,): what x is measured from; 0 if None
     errors: Array | None = None  # shape (m,): bounds on what rounding did to the offset
     slope_error: float = 0.0  # How far a row may be from the one that is meant, relative to its norm
-    misread: tuple[sp.csr_array, Array] | None = (
-        None  # bounds on what rounding did to what the template's constants make
-    )
+    # Bounds on what rounding did to what the template's constants make.
+    misread: tuple[sp.csr_array, Array] | None = None
 
     def at(self, x: Array) -> Array:
         away = x if self.point is None else x - self.point

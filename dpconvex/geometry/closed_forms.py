@@ -186,10 +186,8 @@ def l1_ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine)
     low, high = quotient_ends(-offset[count == 1], matrix.data)
     error = sizes * (high - low) + missed[count == 1] + steep[count == 1] * np.abs(centers)
     left = plus(left, float(error.sum()) * (1 + len(error) * EPSILON))[1]
-    several = 1 - (np.bincount(place) - 1) * EPSILON
-    slopes = np.bincount(place, weights=sizes) * several - np.bincount(place, weights=steep[count == 1]) * (
-        1 + 4 * EPSILON
-    )
+    several, wrong = 1 - (np.bincount(place) - 1) * EPSILON, np.bincount(place, weights=steep[count == 1])
+    slopes = np.bincount(place, weights=sizes) * several - wrong * (1 + 4 * EPSILON)
     if (slopes <= 0).any():
         return None
     reach = quotient_ends(left, slopes)[1]

@@ -175,10 +175,8 @@ class AxisHull(Piece):
         anchor, low, high = (part / unit for part in (self.anchor, self.low, self.high))
         rest = np.maximum(float(anchor @ anchor) - anchor**2, 0.0)
         ends = [np.sqrt(rest + (anchor + end) ** 2) for end in (low, high)]
-        slack = 1 + 1e-14 + len(anchor) * UNIT
-        return float(
-            np.nextafter(unit * (float(np.max(ends)) * slack + 8 * UNIT * float(np.linalg.norm(anchor))), np.inf)
-        )
+        slack, room = 1 + 1e-14 + len(anchor) * UNIT, 8 * UNIT * float(np.linalg.norm(anchor))
+        return float(np.nextafter(unit * (float(np.max(ends)) * slack + room), np.inf))
 
     def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
         """Bound sums of terms ``c x[place]`` with ``low <= c <= high`` in each of `size` entries: they are least at a vertex."""

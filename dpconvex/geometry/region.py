@@ -122,9 +122,8 @@ class Region:
         np.maximum.at(self.lower, place[below], ends[below])
         np.minimum.at(self.upper, place[above], ends[above])
         room = missed[single], np.asarray(wrong[single].sum(axis=1)).ravel()
-        levels, slopes = (
-            (sum_ends(x, -e)[0], sum_ends(x, e)[1]) for x, e in zip((-offset[single], slope), room, strict=True)
-        )
+        pairs = zip((-offset[single], slope), room, strict=True)
+        levels, slopes = ((sum_ends(x, -e)[0], sum_ends(x, e)[1]) for x, e in pairs)
         corners = [quotient_ends(a, b) for a in levels for b in slopes]
         unknown = np.where(room[1] < np.abs(slope), 0.0, np.inf)
         np.maximum.at(self.least, place[below], (np.min([low for low, _ in corners], axis=0) - unknown)[below])

@@ -86,18 +86,14 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
 
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
-    bound, largest = (
-        {"G": analysis.gradient_bound},
-        "largest norm of a sum of vertices, one from each term's set of gradients",
-    )
+    largest = "largest norm of a sum of vertices, one from each term's set of gradients"
     why = "one gradient appears or disappears: G"
     if privacy.adjacency == "replace-one":
         why = "largest distance between the gradients of two records, over all pairs of labels; at most 2 G"
     why += of_unit(privacy)
+    bound, apart = {"G": analysis.gradient_bound}, {"G_adj": analysis.sensitivity(privacy.adjacency, privacy.person)}
     gradient = Derivation("gradient bound", "", bound, largest, (analysis.steepest.derivation,))
-    return gradient, Derivation(
-        "sensitivity", "", {"G_adj": analysis.sensitivity(privacy.adjacency, privacy.person)}, why
-    )
+    return gradient, Derivation("sensitivity", "", apart, why)
 
 
 def of_unit(privacy: Privacy) -> str:

@@ -199,17 +199,11 @@ class CertificateText(Printed):
         yield "taken as public", "; ".join(arrays) or "the declaration"
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
-        a_person = (
-            "each person has one record"
-            if self.privacy.unit is None
-            else f"{self.privacy.whose}, by the identifiers given"
-        )
+        a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", self.error
-        yield (
-            "proof",
-            self.replayed or "explain() prints it; check() replays it independently, or says what it cannot replay",
-        )
+        said = "explain() prints it; check() replays it independently, or says what it cannot replay"
+        yield "proof", self.replayed or said
 
     def rows(self: Any) -> Rows:
         root, statistics = self.derivation, self.perturbed == "statistics"

@@ -143,9 +143,8 @@ def slope_bound(analysis: Analysis, certificate: DescentCertificate) -> float:
 
 def seen(analysis: Analysis, certificate: DescentCertificate) -> float:
     """Return the number of records, times the level of all steps together."""
-    return (
-        certificate.size * slope_bound(analysis, certificate) * math.sqrt(certificate.steps) / certificate.noise_scale
-    )
+    whole = certificate.size * slope_bound(analysis, certificate)
+    return whole * math.sqrt(certificate.steps) / certificate.noise_scale
 
 
 def slope_reach(analysis: Analysis, certificate: DescentCertificate) -> float:

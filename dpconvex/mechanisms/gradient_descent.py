@@ -195,9 +195,8 @@ class NoisyGradientDescent(base.ForUnits):
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
-            noise = (
-                sigma * (steps - self.length_steps) / math.sqrt(steps)
-            )  # longer steps make up for those that are fewer
+            # Longer steps make up for those that are fewer.
+            noise = sigma * (steps - self.length_steps) / math.sqrt(steps)
             step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
         if not largest * stiff <= 2:
             long = (
@@ -289,11 +288,8 @@ def derive(
     if clip == math.inf:
         name, source, steps = "DP-GD", SOURCE, base.record_steps(analysis, privacy)
     else:
-        name, source, why = (
-            "DP-GD with per-example clipping",
-            CLIPPED_SOURCE,
-            f"clipped gradients: {WHY[privacy.adjacency]}",
-        )
+        name, source = "DP-GD with per-example clipping", CLIPPED_SOURCE
+        why = f"clipped gradients: {WHY[privacy.adjacency]}"
         whose = "every record's gradient" if privacy.unit is None else f"the sum of every {privacy.unit}'s gradients"
         clips = Derivation("gradient bound", "", {"clip": clip}, f"{whose} is scaled down to the clip")
         steps = clips, Derivation("sensitivity", "", {"G_adj": sensitivity}, why)

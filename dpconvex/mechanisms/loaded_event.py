@@ -45,10 +45,10 @@ def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bo
     if not isinstance(leaf, Perturbation) or not leaf.kinds:
         return False
     length, curvature = (max(getattr(hull, name) for hull in leaf.kinds) for name in ("length", "curvature"))
+    paid = curvature * certificate.privacy.most  # perhaps of one row after the other
     return (
         abs(leaf.sigma / certificate.noise_scale - 1) < 1e-9
         and length * leaf.sigma >= NEAR * certificate.sensitivity
-        and curvature * certificate.privacy.most
-        >= NEAR * certificate.jacobian_epsilon  # perhaps of one row after the other
+        and paid >= NEAR * certificate.jacobian_epsilon
         and leaf.delta(epsilon) >= 0.999 * delta
     )

@@ -161,26 +161,14 @@ def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPriva
 def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> tuple[Hull, ...]:
     """Return the differences between neighbours in units of sigma, with the curvature of the record in front."""
     adjacency, person, hulls = privacy.adjacency, privacy.person, list[Hull]()
-    if person.rows > 1:
-        curvature = analysis.log_det(mu, person)[0]
-        for item in of_people(analysis, adjacency, person):
-            lengths, counts = measured(item.vertices, sigma)
-            hulls.append(Hull(item.dimension, item.length / sigma, curvature, lengths, counts))
-        return tuple(hulls)
-    curvatures = analysis.log_dets(mu)
-    for item in differences(analysis, adjacency):
-        curvature = float(curvatures[list(item.firsts)].max())
-        hull = Hull(item.dimension, item.length / sigma, curvature)
-        lengths, counts = measured(item.vertices, sigma)
-        hull = replace(hull, lengths=lengths, counts=counts)
+    several, curvatures = person.rows > 1, analysis.log_dets(mu)
+    whole = analysis.log_det(mu, person)[0] if several else 0.0
+    for item in of_people(analysis, adjacency, person) if several else differences(analysis, adjacency):
+        curvature = whole if several else float(curvatures[list(item.firsts)].max())
+        hull = Hull(item.dimension, item.length / sigma, curvature, *measured(item.vertices, sigma))
         if item.slopes is not None and item.behind is not None:
-            low, high = item.slopes.low / sigma, item.slopes.high / sigma
-            slopes = (
-                max(high, 0.0) * SLACK,
-                max(-low, 0.0) * SLACK,
-                max(low, -high, 0.0) / SLACK,
-                item.slopes.logistic / mu,
-            )
+            low, high, bend = item.slopes.low / sigma, item.slopes.high / sigma, item.slopes.logistic / mu
+            slopes = max(high, 0.0) * SLACK, max(-low, 0.0) * SLACK, max(low, -high, 0.0) / SLACK, bend
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)

@@ -140,14 +140,12 @@ class Stages:
         why = "the Frobenius norm of x x' is the square of that of x; exact profile of the Gaussian mechanism"
         how = "squares of mu (GDP) add up" if noise.composed else "both parts add up"
         steps = (Derivation("whitening", "", values, why), fit.derivation)
-        first = Gaussian(noise.level * SLACK), Tail(GRID_LOSS)
+        first, said = (Gaussian(noise.level * SLACK), Tail(GRID_LOSS)), "private preconditioning, then the fit"
         return fit.copied(
             privacy=self.privacy,
             whitening=noise,
             event=None if fit.event is None else Composition((*first, fit.event)),
-            derivation=Derivation(
-                "private preconditioning, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", steps
-            ),
+            derivation=Derivation(said, "", self.privacy.claims, f"{how}; {SOURCE}", steps),
             assumptions=(*fit.assumptions, ASSUMED),
         )
 

@@ -83,9 +83,7 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     nearest = min(max(0.0, entry.value.low), entry.value.high)
     slope, other = (image(expit, end) for end in (entry.value, Interval(-nearest, -nearest)))
     slope = Interval(slope.low, min(slope.high, 1.0))
-    curvature = min(
-        0.25, image(expit, Interval(nearest, nearest)).high * other.high
-    )  # 1 - s(m) is s(-m), which cancels nothing
+    curvature = min(0.25, image(expit, Interval(nearest, nearest)).high * other.high)  # 1 - s(m) is s(-m)
     outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, curvature)
     if entry.terms and rules.is_one_row(entry):
         (term,) = entry.terms
