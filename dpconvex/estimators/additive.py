@@ -112,6 +112,8 @@ class Additive(Private):
     unwhitened: ClassVar[str] = ""
     own_constant: ClassVar[str] = "a constant"
     kept: ClassVar[float] = KEPT
+    # Whether a fit with a delta is free, and is moved to the shapes after its release; others are constrained to them.
+    moves: ClassVar[bool] = False
 
     schema: Schema | None = field(default=None, kw_only=False)
     knots: Mapping[str, Sequence[float]] | None = None
@@ -175,13 +177,9 @@ class Additive(Private):
         blocks, columns = self._blocks(), len(self.schema.features) if self.schema else 0
         if features != columns:
             raise TemplateError(f"{type(self).__name__}: the schema has {columns} columns, not {features}.")
-        rows = self._inequalities().tolist() if self._constrains() else []
+        rows = [] if self.moves and self.delta else self._inequalities().tolist()
         width = sum(root.shape[1] for root in self.encoder.roots(blocks))
         return super()._declared(width) | {"radius": 1.0, "shapes": rows or None}
-
-    def _constrains(self) -> bool:
-        """Say whether the fit is constrained to the shapes, or projected on them after its release."""
-        return True
 
     # Data
 
@@ -250,7 +248,7 @@ class Additive(Private):
 
 
 class AdditiveClassifier(
-    Additive, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True
+    Additive, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True, moves=True
 ):
     """Additive logistic regression, two classes: `problems/additive_logistic.py`.
 
@@ -279,9 +277,6 @@ class AdditiveClassifier(
     array(['no', 'yes'], dtype='<U3')
     """
 
-    def _constrains(self) -> bool:
-        return not self.delta
-
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
         weights, certificate = np.array(release["w"]), release.certificate
@@ -289,7 +284,7 @@ class AdditiveClassifier(
         if release.whitening is not None:
             turn = release.whitening.matrix
             scale = 1 / typical_length(turn, certificate.whitening.sigma, certificate.size)
-        rows = np.zeros((0, len(weights))) if self._constrains() else self._inequalities()
+        rows = self._inequalities() if self.delta else np.zeros((0, len(weights)))
         if len(rows):  # the nearest point with the shapes: weights + (rows turn)' m, of the least length for m >= 0
             sides = turn @ rows.T
             weights = weights + sides @ nnls(sides, -weights)[0]

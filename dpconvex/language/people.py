@@ -49,7 +49,7 @@ class People:
             raise TemplateError(f"unit: pass an identifier of the {unit} for each record, as unit=.")
         if isinstance(given, str | bytes | Mapping) or len(np.shape(given)) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
-        entries = label_entries("unit", given)
+        entries: list[Any] = label_entries("unit", given)
         if any(map(is_missing, entries)):
             raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
         # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
@@ -57,14 +57,12 @@ class People:
         others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
         if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
             raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
-        kinds = {IDENTIFIERS[type(entry)] + " with a time zone" * aware(entry) for entry in entries}
+        kinds = {IDENTIFIERS[type(e)] + " with a time zone" * bool(getattr(e, "tzinfo", None)) for e in entries}
         if len(kinds) > 1:  # 7 and "7" would be two people
             both = " and ".join(sorted(kinds))
             raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
-        # Python takes one time in two zones for two times where clocks are changed.
-        entries = [
-            entry.astimezone(UTC) if isinstance(entry, datetime) and aware(entry) else entry for entry in entries
-        ]
+        if "times with a time zone" in kinds:  # one time in two zones is two for Python, where clocks are changed
+            entries = [entry.astimezone(UTC) for entry in entries]
         known: dict[Any, int] = {}
         of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
         if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
@@ -111,10 +109,6 @@ class People:
         counts = np.bincount(self.of)
         each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
         return {**{name: data[name] for name in data.keys()}, WEIGHT: each[self.of]}  # noqa: SIM118
-
-
-def aware(entry: Any) -> bool:
-    return getattr(entry, "tzinfo", None) is not None
 
 
 def for_promise(template: Template, privacy: Privacy) -> Template:

@@ -62,7 +62,9 @@ class Record(Sealed):
             if isinstance(domain, Choice):
                 discrete[name] = domain
             elif isinstance(domain, Ball | Box):
-                continuous[name], symbols[name] = domain, symbol(name, domain)
+                lower, upper = domain.bounds
+                signs = {"nonneg": True} if (lower >= 0).all() else {"nonpos": bool((upper <= 0).all())}
+                continuous[name], symbols[name] = domain, cp.Parameter(domain.shape, name=name, **signs)
             else:
                 raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
         self.fields: Mapping[str, Domain] = MappingProxyType(fields)
@@ -148,12 +150,6 @@ class Record(Sealed):
         """Draw records from the domain, for tests; extreme records are drawn often."""
         fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
-
-
-def symbol(name: str, domain: Ball | Box) -> cp.Parameter:
-    lower, upper = domain.bounds
-    nonneg = bool((lower >= 0).all())
-    return cp.Parameter(domain.shape, name=name, nonneg=nonneg, nonpos=not nonneg and bool((upper <= 0).all()))
 
 
 def same_length(lengths: Mapping[str, int]) -> int:

@@ -154,7 +154,14 @@ class Method:
     def _proved(self, template: Template, privacy: Privacy, size: int) -> Proved:
         if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
             raise TemplateError(f"verify: size must be a positive integer, not {shown(size)}, of at most 2^53.")
-        check_records_matter(template)
+        if (
+            len(set(template.losses)) == 1 and not template.losses[0].fields
+        ):  # data of one's own would be public numbers
+            said = (
+                "the loss is the same for all records, and arrays of your own in it are public: nothing protects them"
+            )
+            remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
+            raise NotPrivate(said, template.losses[0], remedy)
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
             raise TemplateError(f"verify: mechanism must be such as ObjectivePerturbation(), not {shown(given)}.")
@@ -263,15 +270,6 @@ def proved(
 
 
 remembered = once(proved)
-
-
-def check_records_matter(template: Template) -> None:
-    """Refuse a loss that is the same for all records: data of one's own in it would be taken for public numbers."""
-    check_template(template)
-    if len(set(template.losses)) == 1 and not template.losses[0].fields:
-        why = "the loss is the same for all records, and arrays of your own in it are public: nothing protects them"
-        remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
-        raise NotPrivate(why, template.losses[0], remedy)
 
 
 @public
