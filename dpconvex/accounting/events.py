@@ -191,10 +191,8 @@ class Hull:
     behind: tuple[float, ...] | None = None
 
     def of_group(self, k: int) -> "Hull":
-        lengths, counts = (
-            (None if part is None else tuple(k * n for n in part)) for part in (self.lengths, self.counts)
-        )
-        return Hull(k * self.dimension, k * self.length, k * self.curvature, lengths, counts)
+        several: Any = (part and tuple(k * n for n in part) for part in (self.lengths, self.counts))
+        return Hull(k * self.dimension, k * self.length, k * self.curvature, *several)
 
     def delta(self, epsilon: float) -> tuple[float, str]:
         left, found = epsilon - self.curvature, [(1.0, "no bound")]
@@ -240,9 +238,8 @@ class Perturbation(Event):
 
         People may be of different kinds, so dimension, length and curvature are the largest of any.
         """
-        largest = {
-            n: max(getattr(h, n) for h in self.kinds) for n in ("dimension", "length", "curvature") if self.kinds
-        }
+        names = ("dimension", "length", "curvature") if self.kinds else ()
+        largest: Any = {name: max(getattr(hull, name) for hull in self.kinds) for name in names}
         return Perturbation(self.sigma, tuple(replace(hull, **largest).of_group(people) for hull in self.kinds))
 
     def delta(self, epsilon: float) -> float:

@@ -28,13 +28,11 @@ def check_table(chosen: argparse.Namespace) -> int:
         for fault, places in faults(column, columns[name], schema.clip).items()
     ]
     unit = "row" if table.lines is None else "line"
-    lines = [
-        f"{chosen.data}: {len(rows)} records, {len({r for item in found for r in item['rows']})} break a declaration."
-    ]
+    broken = {row for item in found for row in item["rows"]}
+    lines = [f"{chosen.data}: {len(rows)} records, {len(broken)} break a declaration."]
     for item in found:
-        some, which = (
-            ", ".join(map(str, item[k][:SHOWN])) + ", ..." * (len(item[k]) > SHOWN) for k in ("rows", "values")
-        )
+        several = (item["rows"], item["values"])
+        some, which = (", ".join(map(str, part[:SHOWN])) + ", ..." * (len(part) > SHOWN) for part in several)
         lines.append(f"  column {item['column']!r}, {unit}s {some}: {which} {item['fault']}")
     lines += ["This names rows and values: it is for the owner of the data, and not fit for release."] * bool(found)
     told(chosen, {"unit": unit, "records": len(rows), "faults": found}, "\n".join(lines))

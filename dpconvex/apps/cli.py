@@ -52,19 +52,8 @@ ADJACENCIES = ("replace-one", "add-remove")
 WHITENING = {"yes": True, "no": False, "auto": "auto"}
 
 # What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
-ABOUT_TABLES = (
-    "features",
-    "bounds",
-    "label",
-    "labels",
-    "label_bounds",
-    "ignore",
-    "absent",
-    "unit",
-    "constant",
-    "clip",
-    "privacy_unit",
-)
+LABELS = ("label", "labels", "label_bounds")
+ABOUT_TABLES = ("features", "bounds", *LABELS, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
 ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism", "whitening")
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
@@ -193,12 +182,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-MODULES = {
-    "demo": "demo",
-    "check": "cli",
-    "budget": "ledgers",
-    "check-table": "check_table",
-}  # others are in `commands`
+# Where the functions of some commands are; those of others are in `commands`.
+MODULES = {"demo": "demo", "check": "cli", "budget": "ledgers", "check-table": "check_table"}
 
 
 class Parser(argparse.ArgumentParser):

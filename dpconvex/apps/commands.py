@@ -344,13 +344,6 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     return Declared(learner, schema, dict(zip(labels, values, strict=True)))
 
 
-def privacy(given: argparse.Namespace) -> dp.Privacy:
-    further = {key: getattr(given, key, None) for key in ("delta", "adjacency", "most", "keep")}
-    column = getattr(given, "privacy_unit", None)
-    further["unit"] = None if column is None else column if column.isidentifier() else "person"
-    return dp.Privacy(given.epsilon, **{key: value for key, value in further.items() if value is not None})
-
-
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
     """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
     word, share = chosen.whitening, chosen.share
@@ -359,7 +352,10 @@ def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, An
         options["share"] = SHARE if share is None else share
     elif share is not None:
         raise TemplateError("share pays for the components of a mixture, and this problem has none.")
-    promise = privacy(chosen)
+    further = {key: getattr(chosen, key, None) for key in ("delta", "adjacency", "most", "keep")}
+    column = getattr(chosen, "privacy_unit", None)
+    further["unit"] = None if column is None else column if column.isidentifier() else "person"
+    promise = dp.Privacy(chosen.epsilon, **{key: value for key, value in further.items() if value is not None})
     return promise, mechanism_of(chosen.mechanism, learner, promise), options
 
 

@@ -86,11 +86,7 @@ def log_det(loss: Loss, mu: Fraction) -> Fraction:
     found = [spread_out(*whole, mu), sum((spread_out(t, r, mu) for t, r in loss.traces), ZERO)]
     if loss.gram:
         weights = [mu / piece.outer for piece in loss.pieces]
-        sums = [
-            [value + w * (i == j) for j, value in enumerate(line)]
-            for i, (w, line) in enumerate(zip(weights, loss.gram, strict=True))
-        ]
-        eliminated = pivots(sums)
+        eliminated = pivots([[a + weights[i] * (i == j) for j, a in enumerate(row)] for i, row in enumerate(loss.gram)])
         found += [] if eliminated is None else [log(prod(eliminated, start=1 / prod(weights, start=ONE)))]
     return min(found)
 
@@ -119,9 +115,8 @@ def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction
         outer = beta * scalar.lead / (2 * m) + piece.outer / (mu * (1 + u))
         left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
         points = Piece(piece.hull, outer, piece.spread / (mu * (1 + t)))
-        apart = min(
-            apart, left + (trace(points, rows) if scalar.slopes is None else sloped(points, scalar.slopes, rows))
-        )
+        bent = trace(points, rows) if scalar.slopes is None else sloped(points, scalar.slopes, rows)
+        apart = min(apart, left + bent)
     return apart
 
 

@@ -139,9 +139,8 @@ def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
         if lead < 0 or (lead == 0 and any((*first, *(row[0] for row in rest)))):
             return None
         found.append(Fraction(lead, last * scale))
-        rows = [
-            [lead * b - row[0] * a for a, b in zip(first, row[1:], strict=True)] if lead else row[1:] for row in rest
-        ]
-        rows = [[a // last for a in row] for row in rows] if lead else rows
-        last = lead or last
+        rows = [row[1:] for row in rest]
+        if lead:
+            rows = [[(lead * b - row[0] * a) // last for a, b in zip(first, row[1:], strict=True)] for row in rest]
+            last = lead
     return found

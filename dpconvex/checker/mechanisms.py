@@ -20,9 +20,8 @@ SLICES, HALVINGS = 60, 14  # where slopes move
 WIDTH, CUT = Fraction(1, 80), Fraction(1, 10**8)  # of a cell of the norm's law, and where its tail is cut
 MOST_RECORDS = 10**4  # of one person
 Claim = dict[str, Any]
-Left = tuple[
-    Fraction, Fraction, Fraction
-]  # of a guarantee: epsilon, delta, and a Gaussian level that adds up in squares
+# What is left of a guarantee: epsilon, delta, and a Gaussian level that adds up in squares
+Left = tuple[Fraction, Fraction, Fraction]
 
 
 def values(found: Claim, keys: str) -> list[Fraction]:
@@ -73,11 +72,8 @@ def perturbation_cost(
     losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, claim: Claim, most: Fraction, nuclear: bool
 ) -> Fraction:
     """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together."""
-    length, adjacency, (count, weight) = (
-        max(loss.length for loss in losses),
-        claim["privacy"]["adjacency"],
-        person(claim),
-    )
+    length, adjacency = max(loss.length for loss in losses), claim["privacy"]["adjacency"]
+    (count, weight) = person(claim)
     if count > 1:
         sides = 2 if adjacency == "replace-one" else 1
         apart = weight * sides * length if nuclear else moved(claim, losses, rows, ZERO)
@@ -117,11 +113,8 @@ def perturbation_delta(
             return 2 * gaussian_delta(left, up(moved(claim, losses, rows, ZERO) / sigma))
         for one, other in pairs:
             spend(1)
-            squares = (
-                rows.apart(u, v) for u, v in product(one.vertices or (), (other.vertices if other else ((),)) or ())
-            )
-            counted = Counter(up(weight * root(up(square, 64))[1] / sigma) for square in squares if square)
-            found.append(terms * sum((n * gaussian_delta(left, shift) for shift, n in counted.items()), ZERO))
+            ends = other.vertices if other else ((),)
+            found.append(terms * of_vertices(left, shifts_of(one.vertices or (), ends or (), rows, sigma / weight)))
         if any(loss.vertices is None for loss in losses) or max(found) > enough:
             rank = min(most * (1 + replaced) * max(loss.rank for loss in losses), losses[0].most)
             return chi_delta(left, rank, up(moved(claim, losses, rows, ZERO) / sigma, 64))
@@ -131,8 +124,7 @@ def perturbation_delta(
         left, delta = epsilon - curved, ONE
         if front.vertices is not None and ends is not None:
             fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 is the record that is not there
-            squares = (rows.apart(u, v) for u, v in product(fronts, ends))
-            shifts = Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
+            shifts = shifts_of(fronts, ends, rows, sigma)
             delta = of_vertices(left, shifts) if left >= 0 else ONE
             if delta > enough:
                 delta = min(delta, of_vertices(epsilon, shifts) + moving(front, ends, rows, sigma, mu, epsilon, curved))
@@ -142,6 +134,12 @@ def perturbation_delta(
             delta = min(delta, chi_delta(left, rank, up(apart / sigma, 64)))
         found.append(delta)
     return max(found)
+
+
+def shifts_of(first: Hull, second: Hull, rows: Rows, sigma: Fraction) -> Counter[Fraction]:
+    """Return how far vertices of two hulls are apart, but for equal ones, and how often each distance occurs."""
+    squares = (rows.apart(u, v) for u, v in product(first, second))
+    return Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
 
 
 def of_vertices(epsilon: Fraction, shifts: Counter[Fraction]) -> Fraction:
@@ -281,9 +279,8 @@ def check_whitening(noise: Claim, record: Record, square: int, total: Fraction) 
     moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
     require(noise["field"] in record.starts, "whitening: there is no such field")
     base = record.owner[record.starts[noise["field"]]]
-    require(
-        base in record.balls and record.squares[base] == radius**2, "whitening: its field is no ball of that radius"
-    )
+    ball = base in record.balls and record.squares[base] == radius**2
+    require(ball, "whitening: its field is no ball of that radius")
     require(moved**2 >= square, "whitening: second moments of neighbours are farther apart")
     level, lost = moved / sigma * GRID_ROOM, (1 + exp(total)[1]) * GRID_LOSS
     if noise["composed"]:
@@ -327,9 +324,8 @@ def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left,
         if law != "gaussian":
             require(nuclear or law == "gamma", f"no noise of the law {law!r}")
             cost = perturbation_cost(losses, rows, 1 / scale, mu, claim, epsilon, nuclear)
-            require(
-                cost <= epsilon, f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left"
-            )
+            said = f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left"
+            require(cost <= epsilon, said)
         return ()
     if kind == "output":
         apart /= claim["strong_convexity"]

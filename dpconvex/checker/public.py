@@ -94,9 +94,7 @@ def curvature(
             return []
     elif affine and node.name in CONCAVE and not convex and (node.name == "log" or is_symmetric(first)):
         most = feasible.largest_eigenvalue(first) if node.name == "log_det" and weight else None
-        found += [
-            (entry, weight / most**2) for entry in first.entries or [] if most
-        ]  # minus log det is curved by 1/u^2
+        found += [(entry, weight / most**2) for entry in first.entries or [] if most]  # its curvature is 1/u^2
         return []
     raise Unreplayed(f"node {k}: the curvature of {node.name}")
 

@@ -309,9 +309,8 @@ def log_sum_exp(group: list[Scalar]) -> Scalar:
     value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
     spread = (Piece(hull, ZERO, ONE),) if len(hull) > 1 else ()
     lead = ONE if spread and all(s.is_affine and len(s.vertices) == 1 for s in group) else None
-    return Scalar(
-        value, (hull,), spread + tuple(p for s in group for p in s.pieces), any(s.kink for s in group), None, lead
-    )
+    pieces = spread + tuple(p for s in group for p in s.pieces)
+    return Scalar(value, (hull,), pieces, any(s.kink for s in group), None, lead)
 
 
 def logistic(s: Scalar, options: object) -> Scalar:

@@ -22,9 +22,7 @@ def product(weights: Array, block: Block, name: str) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records)."""
     rows = flattened(block[name])
     if sp.issparse(rows):
-        return np.asarray(
-            (rows @ weights[0])[None] if len(weights) == 1 else np.ascontiguousarray((rows @ weights.T).T)
-        )
+        return np.ascontiguousarray((rows @ weights[0])[None] if len(weights) == 1 else (rows @ weights.T).T)
     return np.asarray(weights @ rows.T)
 
 

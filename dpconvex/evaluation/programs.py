@@ -94,7 +94,6 @@ def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lower
 
 def entry_rows(space: Space) -> dict[Expression, Indices]:
     """Return where the entries of each variable lie among those of all, in column order."""
-    ends = np.cumsum([block.variable.size for block in space.blocks.values()])
-    return {
-        b.variable: np.arange(end - b.variable.size, end) for b, end in zip(space.blocks.values(), ends, strict=True)
-    }
+    every = [block.variable for block in space.blocks.values()]
+    ends = np.cumsum([variable.size for variable in every])
+    return {variable: np.arange(end - variable.size, end) for variable, end in zip(every, ends, strict=True)}
