@@ -50,7 +50,7 @@ class Event:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
+        return dict(plain(self))
 
 
 @lru_cache(maxsize=4096)
@@ -271,12 +271,11 @@ def event_of(values: Any, depth: int = 0) -> Event:
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, Event):
-        return value.to_dict()
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if is_dataclass(value):
-        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        kind: dict[str, Any] = {"kind": value.kind} if isinstance(value, Event) else {}
+        return kind | {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     return value.item() if isinstance(value, np.generic) else value
 
 

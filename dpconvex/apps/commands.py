@@ -73,17 +73,12 @@ def schema(chosen: argparse.Namespace) -> None:
     if chosen.what == "draft":
         if chosen.label is None:
             raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
-        write = writer(chosen.out, {"the table": chosen.file})
-        write(draft(chosen.file, chosen.label))
-        return
+        return writer(chosen.out, {"the table": chosen.file})(draft(chosen.file, chosen.label))
     found = dp.Schema.load(chosen.file)
     names, count, bound = found.feature_names, len(found.features), found.norm_bound
-    told(
-        chosen,
-        {"columns": count, "features": names, "norm bound": bound, "label": found.label},
-        f"{chosen.file}: sound; {count} columns become {len(names)} features,\n"
-        f"records are divided by {bound:.4g}, the largest possible length; {found.label!r} is predicted.",
-    )
+    sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"
+    said = f"{sound}, the largest possible length; {found.label!r} is predicted."
+    told(chosen, {"columns": count, "features": names, "norm bound": bound, "label": found.label}, said)
 
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
@@ -106,7 +101,9 @@ CURVES = {
 }
 
 
-def prepared(chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy) -> tuple[Path, Any, dict[str, Any]]:
+def prepared(
+    chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy, further: dict[str, Any]
+) -> tuple[Path, Any, dict[str, Any]]:
     """Return the file to write, the table, which is read before anything is paid, and options of every fit."""
     if (name := Path(chosen.problem).stem) in CURVES:
         kind, linear = CURVES[name]
@@ -117,7 +114,9 @@ def prepared(chosen: argparse.Namespace, declared: "Declared", promise: dp.Priva
     out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
     Stage.name = "reading the table"
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
-    options = {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
+    options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
+    if promise.unit is not None and "share" not in further:
+        options["unit"] = declared.schema.units(chosen.data)
     return out, data, options | {"budget": ledger(chosen, promise)}
 
 
@@ -125,11 +124,9 @@ def fit(chosen: argparse.Namespace) -> None:
     schema = schema_of(chosen)
     declared = declare(chosen.problem, schema, chosen.options)
     promise, mechanism, further = terms(chosen, declared.learner)
-    out, data, options = prepared(chosen, declared, promise)
+    out, data, options = prepared(chosen, declared, promise, further)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    if promise.unit is not None and solve is dp.solve:
-        options["unit"] = declared.schema.units(chosen.data)
-    found = solve(declared.learner, data, promise, mechanism, **options, **further, entry=f"fit {chosen.problem}")
+    found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem}")
     save(chosen, found.release if "share" in further else found, schema, out)
 
 
@@ -143,9 +140,8 @@ def tune(chosen: argparse.Namespace) -> None:
     promise, mechanism, further = terms(chosen, declared.learner)
     if "share" in further:
         raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
-    out, data, options = prepared(chosen, declared, promise)
-    options["unit"] = None if promise.unit is None else declared.schema.units(chosen.data)
-    found = dp.tune(candidates, data, promise, mechanism, **options, **further)
+    out, data, options = prepared(chosen, declared, promise, further)
+    found = dp.tune(candidates, data, promise, mechanism, **options)
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")
     save(chosen, found.release, schema, out)

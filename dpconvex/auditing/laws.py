@@ -1,6 +1,6 @@
 """Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,6 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
 from dpconvex.noise.profiles import bisect
 
-# Masses below this have lost digits to underflow; cells that are known less accurately say nothing about a largest ratio.
-SMALLEST, ACCURATE = 1e-280, 1e-6
 ROUNDING, LEAST = 1e-15, 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
 OFFSET = 1.2345e-7  # No cell begins or ends at a number that a declaration would name, such as a kink at 0
 
@@ -34,20 +32,8 @@ class Masses:
             excess = self.first * (1 - self.error) - np.exp(epsilon) * self.second * (1 + self.error)
         return float(np.maximum(np.nan_to_num(excess, nan=0.0), 0.0).sum())
 
-    @property
-    def epsilon(self) -> float:
-        """The largest logarithm of a ratio of masses, rounded down; minus infinity if no cell is accurate."""
-        error = np.broadcast_to(self.error, self.first.shape)
-        seen = (self.first > SMALLEST) & (error < ACCURATE)
-        if not seen.any():
-            return -math.inf
-        ratio = np.log(self.first[seen]) - np.log(np.maximum(self.second[seen], SMALLEST)) - 2 * error[seen]
-        return float(ratio.max())
-
     def epsilon_at(self, delta: float) -> float:
-        """Return the epsilon at which the falling delta reaches a value, rounded down."""
-        if delta <= 0:
-            return max(self.epsilon, 0.0)
+        """Return the epsilon at which the falling delta reaches a value above 0, rounded down."""
         if self.delta(0.0) <= delta:
             return 0.0
         return bisect(lambda epsilon: self.delta(epsilon) > delta, 0.0, 700.0, 70)[0]
@@ -65,25 +51,21 @@ def grid(center: float, reach: float, lower: float, upper: float, count: int, fe
     return np.asarray(points[(points > lower) & (points < upper)])
 
 
-def interval_mass(noise: str, scale: float, low: Array, high: Array) -> Array:
-    """Return the probability that noise on the line lies between `low` and `high`, shape (m,), accurate in both tails."""
+def normal_mass(low: Array, high: Array) -> Array:
+    """Return the probability that a normal variate lies between two numbers, accurate in both tails."""
     mirrored = low + high < 0
-    low, high = np.where(mirrored, -high, low) / scale, np.where(mirrored, -low, high) / scale
-    if noise == "gaussian":
-        return np.asarray(np.maximum(ndtr(-low) - ndtr(-high), 0.0))
-    with np.errstate(invalid="ignore", over="ignore"):
-        right = 0.5 * np.exp(-np.maximum(low, 0.0)) * -np.expm1(-(high - np.maximum(low, 0.0)))
-        left = -0.5 * np.expm1(np.minimum(low, 0.0))
-    return np.asarray(np.maximum(np.nan_to_num(right) + left, 0.0))
+    return np.asarray(np.maximum(np.where(mirrored, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)), 0.0))
 
 
-def line_masses(first: Array, second: Array, noise: str, scale: float) -> Masses:
+def line_masses(
+    first: Array, second: Array, scale: float, mass: Callable[[Array, Array], Array] = normal_mass
+) -> Masses:
     """Return the masses of cells of answers from the derivatives of two objectives at the cells' ends, rising."""
     found, error = [], np.full(len(first) + 1, LEAST)
     for slope in (first, second):
         slope = np.maximum.accumulate(slope)  # rounding must not turn cells inside out
         ends = np.concatenate([[-np.inf], slope, [np.inf]])
-        found.append(interval_mass(noise, scale, ends[:-1], ends[1:]))
+        found.append(mass(ends[:-1] / scale, ends[1:] / scale))
         inner = np.diff(slope)
         size = np.abs(slope[1:]) + np.abs(slope[:-1]) + scale
         with np.errstate(divide="ignore"):

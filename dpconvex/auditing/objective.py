@@ -183,16 +183,15 @@ class Objective:
             np.nan_to_num(side.slopes_at(points[:, None], case.lift)[0][:, 0]) + curvature * points + shift
             for side in case.one.sides
         ]
-        return line_masses(slopes[0], slopes[1], "gaussian", self.scale)
+        return line_masses(slopes[0], slopes[1], self.scale)
 
     def report(self, case: Restricted, how: str, epsilon: float, delta: float, masses: Masses | None = None) -> Attack:
         slope, certificate = case.lift @ case.shift, self.certificate
         others = (certificate.size - 1) * certificate.gradient_bound
-        notes: tuple[str, ...] = ()
-        if certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others:
-            notes = (
-                f"The other {certificate.size - 1} records push with at most {others:.4g}; the rest is a linear term of the "
-                "regularizer, with which the certificate would be the same.",
-            )
+        beyond = certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others
+        note = (
+            f"The other {certificate.size - 1} records push with at most {others:.4g}; the rest is a linear term of the "
+            "regularizer, with which the certificate would be the same."
+        )
         further: Any = {**self.search.places(case.one), "slope": self.form.space.unpack(slope), "masses": masses}
-        return Attack("exact answer", self.epsilon, self.delta, epsilon, delta, how, notes=notes, **further)
+        return Attack("exact answer", self.epsilon, self.delta, epsilon, delta, how, notes=(note,) * beyond, **further)

@@ -142,9 +142,9 @@ def shifted(
     if certificate.noise_dimension > 1 and lost > 0:
         lost = math.nan
     part, further = "exact answer" if certificate.minimises else "noisy gradients", search.places(one)
-    if gaussian:
-        return gaussian_attack(part, epsilon, certificate.noise_delta, ratio, how, notes=notes, **further)
-    return Attack(part, epsilon, 0.0, ratio, lost, how, notes=notes, **further)
+    if not gaussian:
+        return Attack(part, epsilon, 0.0, ratio, lost, how, notes=notes, **further)
+    return gaussian_attack(part, epsilon, certificate.noise_delta, ratio, how, notes=notes, **further)
 
 
 def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str, **further: Any) -> Attack:
@@ -163,14 +163,15 @@ def attack_whitening(certificate: Certificate) -> list[Attack]:
     if certificate.privacy.adjacency == "replace-one":
         other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
         moved -= second_moment(other, noise.features, noise.radius)
-    shift = certificate.privacy.most * float(np.linalg.norm(moved)) / noise.scale
+    shift, how = (
+        certificate.privacy.most * float(np.linalg.norm(moved)) / noise.scale,
+        "Gaussian profile of the second moment",
+    )
     if not noise.composed:
-        how = "Gaussian profile of the second moment"
         return [gaussian_attack("whitening", noise.epsilon, noise.delta, shift, how)]
     shift = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
-    how = "Gaussian profile of the second moment and of the noise as certified"
-    epsilon, delta = noise.epsilon + certificate.noise_epsilon, certificate.noise_delta
-    return [gaussian_attack("whitening and noise together", epsilon, delta, shift, how)]
+    epsilon, how = noise.epsilon + certificate.noise_epsilon, f"{how} and of the noise as certified"
+    return [gaussian_attack("whitening and noise together", epsilon, certificate.noise_delta, shift, how)]
 
 
 def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:

@@ -42,7 +42,7 @@ class Losses:
     """The losses of all examined labels, and the entries of their affine leaves, each in slots."""
 
     def __init__(self, form: LossForm) -> None:
-        self.dim, self.count = form.space.dim, len(form.losses)
+        self.count = len(form.losses)
         self.width = max(1, *(sum(leaf.size for leaf in leaves) for leaves in form.leaves))
         self.lift, rows = entries_matrix(form.space), entry_rows(form.space)
         self.lowered = [lowered(loss, rows) for loss in form.losses]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 from dpconvex.checker.constants import Loss, difference, joint, spread_out
@@ -190,10 +190,9 @@ def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction
     if adjacency == "add-remove":
         return max(loss.length for loss in losses)
     largest = ZERO
-    for k, one in enumerate(losses):
-        for two in losses[k:]:
-            apart = one.length + two.length
-            largest = max(largest, apart if apart <= max(enough, largest) else difference(one, two, rows))
+    for one, two in combinations_with_replacement(losses, 2):
+        apart = one.length + two.length
+        largest = max(largest, apart if apart <= max(enough, largest) else difference(one, two, rows))
     return largest
 
 

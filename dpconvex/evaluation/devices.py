@@ -71,11 +71,9 @@ class Placement:
         return self.memory if self.memory is not None and self.memory <= most else SHARE * most
 
 
-_CURRENT: ContextVar[Placement | None] = ContextVar("devices", default=None)
-
-
-def current() -> Placement:
-    return _CURRENT.get() or Placement()
+EVERYWHERE = Placement()
+_CURRENT: ContextVar[Placement] = ContextVar("devices", default=EVERYWHERE)
+current = _CURRENT.get
 
 
 @contextmanager
