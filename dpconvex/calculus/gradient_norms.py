@@ -64,20 +64,14 @@ class Gradients:
         total = float((self.norms**2).sum() + 2 * np.triu(products, 1).sum())
         return float(min(np.sqrt(max(total, 0.0)) + self.slacks[0], self.norms.sum()))
 
-    def enumerated(self, other: "Gradients") -> tuple[Array, Array] | None:
-        """Return the vertices of both, if all pairs of them can be gone through."""
-        left, right = self.vertices, other.vertices
-        if left is None or right is None or len(left) * len(right) > LARGEST_PAIR_ENUMERATION:
-            return None
-        return left, right
-
     def squared_distances(self, other: "Gradients") -> Array | None:
         """Bound the squared distance of each vertex from each of another loss and record; None if they are too many."""
-        both = self.enumerated(other)
-        if both is None or self.squares is None or other.squares is None:
+        left, right, mine, others = self.vertices, other.vertices, self.squares, other.squares
+        if left is None or right is None or mine is None or others is None:
             return None
-        crossed = self.gram.products(*both, cross=True, sign=-1.0)
-        squares = self.squares[:, None] + other.squares[None, :] + 2 * crossed
+        if len(left) * len(right) > LARGEST_PAIR_ENUMERATION:
+            return None
+        squares = mine[:, None] + others[None, :] + 2 * self.gram.products(left, right, cross=True, sign=-1.0)
         return np.asarray((np.sqrt(np.maximum(squares, 0.0)) + self.slacks[:, None] + other.slacks[None, :]) ** 2)
 
     def difference_bound(self, other: "Gradients") -> float:

@@ -166,10 +166,8 @@ def nearer(region: Region, block: Block, x: Array) -> Block:
 
 
 def is_same(one: Block, other: Block) -> bool:
-    rows, others = (
-        np.column_stack([cut.matrix.toarray(), cut.offset - cut.matrix @ cut.point]).astype(float)
-        for cut in (one, other)
-    )
+    pair = ((cut.matrix, cut.offset - cut.matrix @ cut.point) for cut in (one, other))
+    rows, others = (np.column_stack([matrix.toarray(), level]).astype(float) for matrix, level in pair)
     return rows.shape == others.shape and bool(np.abs(rows - others).max() <= 1e-12 * np.abs(rows).max())
 
 

@@ -373,8 +373,5 @@ class Region:
 
 def slope_of(expression: Expression, space: Space, x: Array) -> Array:
     """Return a subgradient of a public scalar at a point, shape (dim,)."""
-    result = np.zeros(space.dim)
-    for variable, slope in subgradient(expression, space.leaves(x)).items():
-        block = space.blocks[variable.name]
-        result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
-    return result
+    slopes = {variable.name: slope for variable, slope in subgradient(expression, space.leaves(x)).items()}
+    return space.pack(space.unpack(np.zeros(space.dim)) | slopes)
