@@ -186,10 +186,11 @@ def predict(chosen: argparse.Namespace) -> None:
     if chosen.id is not None:
         columns |= {name: values.tolist() for name, values in table_of(chosen.data).columns([chosen.id]).items()}
     columns[schema.label] = declared.predicted(release.predict(X))
+    labels = None if release.labels is None else declared.predicted(dp.Choice(release.labels).array)
     if chosen.scores:
-        columns |= per_label("score", release.decision_function(X), schema)
+        columns |= per_label("score", release.decision_function(X), schema, labels)
     if chosen.probabilities:
-        columns |= per_label("probability", release.predict_proba(X), schema)
+        columns |= per_label("probability", release.predict_proba(X), schema, labels)
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
     if chosen.out is not None or not chosen.json:
@@ -199,12 +200,12 @@ def predict(chosen: argparse.Namespace) -> None:
         print(json.dumps(data | ({"columns": columns} if columns else {}), default=str))
 
 
-def per_label(what: str, values: Any, schema: Schema) -> dict[str, Sequence[float]]:
+def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | None) -> dict[str, Sequence[float]]:
     """Return scores as columns, one for each label if there is one for each."""
     array, title = np.asarray(values, dtype=float), f"{what} of {schema.label}"
-    if array.ndim == 1 or schema.labels is None:
+    if array.ndim == 1 or labels is None:
         return {title: array.tolist()}
-    return {f"{title} {label}": array[:, place].tolist() for place, label in enumerate(schema.labels)}
+    return {f"{title} {label}": array[:, place].tolist() for place, label in enumerate(labels)}
 
 
 def evaluate(chosen: argparse.Namespace) -> None:

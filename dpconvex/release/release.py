@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, details, paragraph
+from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.columns import at_once, blocks, check_names, dense, names_of
 from dpconvex.language.privacy import Privacy
@@ -55,6 +56,8 @@ class Release(Released, Mapping[str, Array]):
         The declared columns, and the public matrix that records were whitened with: further records are read and whitened alike.
     names : tuple of str, optional
         Names of the columns, where the features were a data frame: other data frames must have them in this order.
+    labels : tuple, optional
+        The labels in the order in which scores and probabilities have them: as the template declares them.
 
     Examples
     --------
@@ -81,6 +84,7 @@ class Release(Released, Mapping[str, Array]):
     schema: Schema | None = None
     whitening: Whitening | None = None
     names: tuple[str, ...] | None = None
+    labels: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
@@ -120,11 +124,11 @@ class Release(Released, Mapping[str, Array]):
         return self._applied("predict", self.predictor, x)
 
     def decision_function(self, x: ArrayLike) -> NDArray[Any]:
-        """Return scores: above 0 for the second of two labels, shape (n,), or one for each label, shape (n, labels)."""
+        """Return scores: above 0 for the second of two `labels`, shape (n,), or one for each label, shape (n, labels)."""
         return self._applied("decision_function", self.decision, x)
 
     def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
-        """Return probabilities of the labels, in their declared order, shape (n, labels); for learners that model them."""
+        """Return probabilities of `labels`, in that order, shape (n, labels); for learners that model them."""
         return self._applied("predict_proba", self.probabilities, x)
 
     def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
@@ -178,7 +182,13 @@ class Release(Released, Mapping[str, Array]):
 
 def functions_of(template: Template) -> dict[str, Any]:
     named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
-    return {"source": template.source, **named}
+    return {"source": template.source, "labels": labels_of(template), **named}
+
+
+def labels_of(template: Template) -> tuple[Any, ...] | None:
+    """Return the values of the field y, or of the only one with values to choose from; None if there is none."""
+    choices = {name: domain.values for name, domain in template.record.fields.items() if isinstance(domain, Choice)}
+    return choices.get("y", next(iter(choices.values())) if len(choices) == 1 else None)
 
 
 def by_blocks(function: Callable[[Any], Any], features: Any) -> Any:

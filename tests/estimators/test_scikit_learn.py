@@ -207,6 +207,11 @@ def test_classes_are_sorted_and_scores_are_theirs_however_labels_are_declared(ki
     if hasattr(model, "predict_proba"):
         np.testing.assert_array_equal(model.predict_proba(x).argmax(axis=1), one > 0)
         assert log_loss(y.astype(str), model.predict_proba(x)) < 0.3
+        release, places = model.release_, [labels.index(label) for label in model.classes_.tolist()]
+        assert release.labels == labels  # whose scores are in the declared order
+        np.testing.assert_array_equal(release.predict_proba(x)[:, places], model.predict_proba(x))
+        again = dp.Release.from_bytes(release.to_bytes(), template=dp.load)
+        assert again.labels == labels
     if hasattr(model, "coef_"):
         scores = x @ model.coef_.T + model.intercept_
         np.testing.assert_allclose(scores[:, -1] - (scores[:, 0] if scores.shape[1] == 2 else 0), one, atol=1e-12)
