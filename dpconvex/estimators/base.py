@@ -227,9 +227,6 @@ class Private(BaseEstimator):
     def _check_labels(self, labels: Any) -> None:
         """Refuse labels of a schema that were not declared."""
 
-    def _features(self, X: Any) -> Any:
-        return self._extended(X)
-
     def _target(self, y: Any) -> Any:
         return y
 
@@ -242,6 +239,8 @@ class Private(BaseEstimator):
             return X
         constant = np.full((X.shape[0], 1), self._constant(), dtype=np.float32 if X.dtype == np.float32 else float)
         return sp.hstack([X, sp.csr_array(constant)]).tocsr() if sp.issparse(X) else np.hstack([X, constant])
+
+    _features = _extended  # what a problem's records are made of
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""

@@ -52,8 +52,9 @@ class PublicPreconditioner(LearnsNothing):
         """Return the map, made once for the same options and values of the records."""
         public, made = self._public(), vars(self).get("_made")
         if made is None or made[0] != (self.power, self.ridge) or not np.array_equal(made[1], public):
-            made = (self.power, self.ridge), public.copy(), Whitening("x", 1.0, matrix(public, self.power, self.ridge))
-            self._made = made
+            values, vectors = np.linalg.eigh(public.T @ public / len(public))  # of the second moment
+            matrix = (vectors * (np.maximum(values, 0.0) + self.ridge) ** -self.power) @ vectors.T
+            made = self._made = (self.power, self.ridge), public.copy(), Whitening("x", 1.0, matrix)
         return made[2]
 
     def _public(self) -> Array:
@@ -69,9 +70,3 @@ class PublicPreconditioner(LearnsNothing):
         if rows.shape[1] != count:
             raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, and public records have {count}.")
         return rows
-
-
-def matrix(public: Array, power: float, ridge: float) -> Array:
-    """Return ``(C + ridge)^(-power)``, C the second moment of public records, shape (d, d)."""
-    values, vectors = np.linalg.eigh(public.T @ public / len(public))
-    return np.asarray((vectors * (np.maximum(values, 0.0) + ridge) ** -power) @ vectors.T)
