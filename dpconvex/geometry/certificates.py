@@ -78,7 +78,7 @@ def certified_distance(
     gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
     rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
     share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
-    root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
+    root = float(np.hypot(residual, np.sqrt(share * mu * gap * (1 + 1e-9))))  # infinite where a square would overflow
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 

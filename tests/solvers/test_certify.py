@@ -8,6 +8,7 @@ import pytest
 from sample_problems import PROBLEMS, build, logistic
 
 import dpconvex as dp
+from dpconvex.geometry.certificates import certified_distance
 from dpconvex.solvers import certify as certifying
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
@@ -153,3 +154,15 @@ def test_much_noise_and_few_records_are_fitted(seed):
     privacy = dp.Privacy(55.853, adjacency="add-remove")
     release = dp.solve(template, data, privacy, dp.ObjectivePerturbation(), size=3, seed=seed)
     assert all(np.isfinite(value).all() for value in release.parameters.values())
+
+
+def test_huge_multipliers_certify_nothing_and_raise_nothing():
+    w = cp.Variable(2, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: x @ w, cp.sum_squares(w), [cp.norm(w, 2) <= 1.0])
+    problem = build(template, 2.0, gradient_bound=1.0)
+    function, region = certifying.PerturbedObjective(Composite(problem)), problem.feasible.region
+    point, block = np.zeros(2), region.blocks[0]
+    gradient = function.value_and_gradient(point)[1]
+    multiplier = 1e170 * np.ones(len(block.offset))
+    with np.errstate(over="ignore"):  # as within a fit
+        assert certified_distance(function, region, point, gradient, [block], [multiplier]) > 1e100
