@@ -201,21 +201,29 @@ class Feasible:
         linear = [(c, a, monomial_range(monomial, rows.record)) for (c, monomial), a in entry.items() if c >= 0]
         touched = {c for c, *_ in linear}
         spend(5 * len(linear) + len(self.balls) + len(self.simplices))
-        for members, radius in self.balls:
-            if touched <= members:
-                size = root(rows.square(row))[1] * radius
-                return -size, size
         for members, most in self.simplices:
             if touched <= members and len(touched) == len(linear):
                 values = [a * most * end for _, a, ends in linear for end in ends]
                 return min(ZERO, *values), max(ZERO, *values)
+        corner = {
+            c: max(abs(self.bounds[side][c]) for side in (False, True))
+            for c in touched
+            if c in self.bounds[False] and c in self.bounds[True]
+        }
+        weighed = {c: self.template.weights[c] * value**2 for c, value in corner.items()}
+        left, square = touched, ZERO
+        for members, radius in self.balls:  # balls bound their shares of the norm, and bounds of coordinates the rest
+            part = left & members
+            if not part <= corner.keys() or radius**2 < sum((weighed[c] for c in part), ZERO):
+                left, square = left - part, square + radius**2
+        if not left <= corner.keys():
+            return None
+        square += sum((weighed[c] for c in left), ZERO)
+        size = root(rows.square(row) * square)[1]
+        if not touched <= corner.keys():
+            return -size, size
         low = high = ZERO
         for c, a, ends in linear:
-            if c not in self.bounds[False] or c not in self.bounds[True]:
-                return None
             found = times((a * ends[0], a * ends[1]), (self.bounds[False][c], self.bounds[True][c]))
             low, high = low + min(found), high + max(found)
-        corner = {c: max(abs(self.bounds[side][c]) for side in (False, True)) for c in touched}
-        square = sum((rows.weights[c] * value**2 for c, value in corner.items()), ZERO)
-        size = root(rows.square(row) * square)[1]
         return max(low, -size), min(high, size)
