@@ -59,6 +59,7 @@ class Walker:
 
     def _walk(self, expression: Expression) -> tuple[Entries, Step]:
         if not expression.variables:
+            self.expander.check_rounding(expression)
             ranges = intervals(*self.expander.bases.range(self.expander.expand(expression)))
             return list(map(Scalar, ranges)), Step("function of the record alone", expression, {}, "")
         if expression in self.leaves:

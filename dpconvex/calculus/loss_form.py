@@ -155,6 +155,7 @@ def check_magnitudes(form: LossForm) -> None:
     for base in form.bases.bases:
         check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
     extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
+    reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
     for leaf in {leaf: None for group in form.leaves for leaf in group}:
         polynomial = form.polynomial(leaf)
         coefficients = np.abs(polynomial.coefficient)
@@ -162,6 +163,7 @@ def check_magnitudes(form: LossForm) -> None:
         for products in (monomials, coefficients * monomials):
             check_sizes(products, LEAST**2, MOST**2, "an expression has products of fields", leaf)
         check_sizes(coefficients, LEAST, MOST, "an expression has coefficients", leaf)
+        form.expander.check_rounding(leaf, reach)
     bounds = np.abs(np.concatenate([form.feasible.lower, form.feasible.upper]))
     check_sizes(bounds[np.isfinite(bounds)], 0.0, WIDEST, "the parameters have bounds", form.feasible.describe())
 

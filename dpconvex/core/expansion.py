@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.matrices import eigenvalue_range
-from dpconvex.core.atoms.rules import NARROWER, entry_ends, length_of
+from dpconvex.core.atoms.rules import NARROWER, cancelled, entry_ends, length_of
 from dpconvex.core.discipline import sign
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
@@ -24,7 +24,7 @@ from dpconvex.core.polynomial import Polynomial, numbered_rows
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
-from dpconvex.numerics import interval_product, interval_sums, intervals, norm_up
+from dpconvex.numerics import APART, EPSILON, interval_product, interval_sums, intervals, norm_up
 
 ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 
@@ -206,11 +206,35 @@ class Expander:
             found = self.applied(expression, [self._ranges(argument) for argument in expression.args])
             return [Scalar(entry.value, together=entry.together) for entry in found]
 
+        self.check_rounding(expression)
+
         def length(places: list[int]) -> float:
             return self.bases.norm(polynomial.gathered(np.array(places)))
 
         ranges = intervals(*self.bases.range(polynomial))
         return [Scalar(value, together=(length, k)) for k, value in enumerate(ranges)]
+
+    def check_rounding(self, expression: Expression, extent: Array | None = None) -> None:
+        """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.
+
+        Values are compared, at coordinates of theta that `extent` bounds, and slopes.
+        """
+        left, written = self.expand(expression), self.sizes.expand(expression)
+        extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1.0)
+        largest = [np.max(np.abs(self.bases.monomial_range(part.monomial)), axis=0) for part in (left, written)]
+        for factor in (np.append(extent, 1.0), np.append(np.ones(len(extent)), 0.0)):
+            after, before = (
+                np.bincount(p.entry, np.abs(p.coefficient) * sizes * factor[p.coordinate], p.size)
+                for p, sizes in zip((left, written), largest, strict=True)
+            )
+            after = np.where(after > 0, after, after.max(initial=0.0))
+            lost = EPSILON * before > APART * after
+            if lost.any():
+                raise cancelled(before[lost].max(), expression)
+
+    @cached_property
+    def sizes(self) -> "Sizes":
+        return Sizes(self)
 
     def applied(self, expression: Expression, arguments: list[list[Scalar]]) -> list[Scalar]:
         """Apply an atom's rule to what is known of its arguments, if they are in its domain for every record and on all of K."""
@@ -245,3 +269,18 @@ class Expander:
         norm = min(norm_up(np.maximum(-lower, upper)), length_of(found))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)
+
+
+class Sizes(Expander):
+    """Expands expressions with absolute values for all numbers: into the sizes of terms, of which none cancels."""
+
+    def __init__(self, expander: Expander) -> None:
+        super().__init__(expander.space, expander.bases)
+        self._expander = expander
+
+    def polynomial(self, expression: Expression) -> Polynomial | None:
+        found = super().polynomial(expression)
+        return None if found is None else replace(found, coefficient=np.abs(found.coefficient))
+
+    def _function(self, expression: Expression) -> Polynomial:
+        return self._expander.expand(expression)

@@ -120,12 +120,16 @@ def ranges(form):
     return [(p, [i.low for i in known[id(p)][1]], [i.high for i in known[id(p)][1]]) for p in polynomials]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(SEEDS)
 def test_ranges_on_a_box_are_those_of_exact_arithmetic(seed):
     rng = np.random.default_rng(seed)
     leaf, offset = Leaf.draw(rng), float(10.0 ** rng.uniform(-12, 12))
-    ((_, (low,), (high,)),) = ranges(form_of(lambda x: cp.abs(leaf.expression(x) + offset), [w >= -1, w <= 0.5], x=BOX))
+    form = form_of(lambda x: cp.abs(leaf.expression(x) + offset), [w >= -1, w <= 0.5], x=BOX)
+    try:
+        ((_, (low,), (high,)),) = ranges(form)
+    except dp.NotPrivate:  # its numbers cancel
+        return
     for x, theta in product(CORNERS, product((-1.0, 0.5), repeat=2)):
         exact = sum((a * Fraction(t) for a, t in zip(leaf.row(x), theta, strict=True)), Fraction(offset))
         assert Fraction(low) <= exact <= Fraction(high)

@@ -130,3 +130,43 @@ def test_rounding_of_a_leaf_is_within_the_ranges_of_losses_with_kinks(start):
     engine = Engine(form_of(template, analysis.form.space), record.validate({"x": np.ones(1)}))
     for theta in start + np.linspace(0, 1, 101):
         assert engine.each_gradient(np.array([theta]))[0, 0] <= analysis.gradient_bound <= (3 * np.exp(3) + 1) * 1.2
+
+
+def garbage(x, u, size):
+    return (x * size) * u - (x * u) * size
+
+
+M, UNIT = 2.0**54, np.spacing(1e9)
+CANCELLED = {
+    "record": lambda x, u, w, W: 0.5 * cp.square(x**3 * w + garbage(x, u, 1e20)),
+    "theta": lambda x, u, w, W: 0.5 * cp.square(x**3 * w + (w * 1e18) * u - (w * u) * 1e18),
+    "constants": lambda x, u, w, W: cp.maximum(x * w * UNIT + 1e9 - 1e9, 0.8 * UNIT) / UNIT + x**3 * w,
+    "apart": lambda x, u, w, W: cp.logistic(x**3 * w + 2 * garbage(x, u, 1e18)),
+    "weight": lambda x, u, w, W: cp.exp(garbage(x, u, 1e18)) * cp.logistic(w),
+    "sum": lambda x, u, w, W: x * cp.maximum(cp.sum(cp.abs(W) + np.array([[M, 0], [-M, 0]])), 2.0),
+    "small sum": lambda x, u, w, W: cp.exp(cp.sum(cp.logistic(x * W) + np.array([[2.0**30, 0], [-(2.0**30), 0]]))),
+    "product": lambda x, u, w, W: cp.exp(np.ones(2) @ (cp.logistic(x * W) + np.array([[M, 0], [-M, 0]])) @ np.ones(2)),
+    "curved": lambda x, u, w, W: cp.exp(2 / UNIT * (UNIT / 2 * cp.logistic(x * w) + 1e9 - 1e9)),
+    "largest": lambda x, u, w, W: cp.exp(cp.sum_largest(cp.hstack([cp.logistic(x * w), 1e9, -1e9, -2e9]), 3)),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_losses_whose_terms_cancel_to_less_than_rounding_are_refused(name):
+    """Bounds are those of what is left, and programs compute all terms: gradients were 10^4 times as long."""
+    w, W = cp.Variable(name="w"), cp.Variable((2, 2), name="W")
+    record = dp.Record(x=dp.Box(0.0, 1.0), u=dp.Box(0.0, 1.0))
+    inside = [w >= 0.2, w <= 0.9, W >= 0.1, W <= 0.9]
+    template = dp.Template(
+        record, lambda x, u: CANCELLED[name](x, u, w, W) + 0 * cp.sum(W), 0.05 * cp.square(w), inside
+    )
+    with pytest.raises(dp.NotPrivate, match="numbers cancel"):
+        analyse(template)
+
+
+def test_differences_of_scores_are_not_refused():
+    W, record = cp.Variable((3, 2), name="W"), dp.Record(x=dp.Ball(3))
+    template = dp.Template(
+        record, lambda x: cp.max(x @ W - (x @ W)[0] + np.array([0.0, 1.0])), 0.0, [cp.norm(W, "fro") <= 1]
+    )
+    assert analyse(template).gradient_bound < 1.5

@@ -1,5 +1,6 @@
 """Largest: of arguments, of entries, and sums of the largest.  The smallest is minus the largest of what is negated."""
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
@@ -17,7 +18,7 @@ from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, together, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
 from dpconvex.core.atoms.powers import huber
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
-from dpconvex.numerics import APART, Interval
+from dpconvex.numerics import APART, Interval, intervals
 
 LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
@@ -139,15 +140,15 @@ def choices(expression: Expression) -> np.ndarray | None:
 def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
     """The largest of all sums of k entries; if they are too many, weights of at most 1 that add up to k are a ball's."""
     entries, k = arguments[0], expression.option("k")
-    low, high = (float(np.sort(ends)[-k:].sum()) for ends in rules.entry_ends(entries))
-    value = Interval(low, high).rounded(float(sum(e.value.size for e in entries)), 8 + len(entries))
+    low, high = (np.sort(ends)[-k:] for ends in rules.entry_ends(entries))
+    value = rules.in_any_order(reduce(operator.add, parts := intervals(low, high)), parts)
     table = choices(expression)
     if table is None:
         terms = rules.ball_of(entries, "the sum of the largest of many entries", float(np.sqrt(k)))
     else:
-        sums = [rules.added_up([entries[j] for j in np.flatnonzero(row)]) for row in table]
+        sums = [reduce(operator.add, [entries[j] for j in np.flatnonzero(row)]) for row in table]
         if len(sums) == 1:
-            return sums
+            return [replace(sums[0], value=value)]
         terms = hull_of(sums)
     return [Scalar(value, (terms,), rules.pieces_of(entries), 1, rules.kink_of(entries) or tie(expression))]
 

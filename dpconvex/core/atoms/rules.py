@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce, wraps
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.atom import Atom
 from dpconvex.core.expression import ATOM, Expression, Shape, constant
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.numerics import Interval
+from dpconvex.numerics import APART, EPSILON, Interval
 
 Entries = list[Scalar]
 Write = Callable[[Expression, int], str]
@@ -152,8 +153,30 @@ def claimed(weights: Array, curvature: Array) -> Array | None:
     return bend if bend.any() else None
 
 
+def cancelled(size: float, where: Expression | None = None) -> NotPrivate:
+    why = f"numbers cancel: terms of size {size:.3g} are added up, and their rounding would decide what is left"
+    return NotPrivate(why, where, "write it without the terms that cancel")
+
+
 def added_up(entries: Sequence[Scalar]) -> Scalar:
-    return reduce(operator.add, entries) if entries else Scalar(ZERO)
+    """Add up entries, in whatever order their sum is computed."""
+    if not entries:
+        return Scalar(ZERO)
+    total = reduce(operator.add, entries)
+    return replace(total, value=in_any_order(total.value, [entry.value for entry in entries]))
+
+
+def in_any_order(total: Interval, parts: Sequence[Interval]) -> Interval:
+    """Widen the range of a sum by its rounding; refuse one of parts that cancel, so that rounding decides what is left."""
+    size = sum(part.size for part in parts)
+    if APART * total.size < EPSILON * size < np.inf:
+        raise cancelled(size)
+    if len(parts) < 3:
+        return total
+    value = total.rounded(size, len(parts))
+    low = 0.0 if min(part.low for part in parts) >= 0 else -np.inf  # what has a sign keeps it
+    high = 0.0 if max(part.high for part in parts) <= 0 else np.inf
+    return Interval(max(value.low, low), min(value.high, high))
 
 
 def pieces_of(group: Sequence[Scalar]) -> tuple[Piece, ...]:
