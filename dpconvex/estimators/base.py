@@ -27,7 +27,7 @@ from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prep
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import unquoted
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.schema import Encoded, Schema, check_encoded, check_unit
+from dpconvex.language.schema import Schema, check_encoded, check_unit
 from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load, options as options_of
@@ -207,7 +207,7 @@ class Private(BaseEstimator):
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
-        self.encoder_ = X.schema if isinstance(X, Encoded) else None
+        self.encoder_ = found if isinstance(found := getattr(X, "schema", None), Schema) else None
         self._again = self.budget is None and self.seed is None and note_fit(X, 2) == 1
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)

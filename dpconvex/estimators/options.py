@@ -69,12 +69,13 @@ def is_copy(estimator: Any) -> bool:
 
 
 def scored(score: Callable[..., float]) -> Callable[..., float]:
-    """Let a score say that it is not private."""
+    """Let a score say that it is not private, and refuse labels whose index is not that of the features."""
 
     @wraps(score)
     def told(self: Any, *arguments: Any, **options: Any) -> float:
         if self.seed is None and not is_copy(self):
             warn("a score is computed from data, and is not private: of private data, use dpconvex.evaluate.")
+        check_aligned({**dict(zip("Xy", arguments, strict=False)), **options})
         return score(self, *arguments, **options)
 
     return told

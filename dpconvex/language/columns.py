@@ -118,11 +118,29 @@ def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] |
         raise DomainError(f"{caller}: {both}; pass the same, in this order, as frame[[...]].")
 
 
+def index_of(data: Any) -> Any:
+    """Return the index of pandas that records have, or had before they were encoded; None where none is known."""
+    if isinstance(data, Mapping):
+        return next((index for column in data.values() if (index := index_of(column)) is not None), None)
+    if hasattr(data, "sources"):  # Partitions
+        return joined([index_of(source.value) if source.local else None for source in data.sources])
+    index = getattr(data, "index", None)  # that of Dask is not known before it is read
+    return None if hasattr(index, "compute") or not hasattr(index, "equals") else index
+
+
+def joined(indexes: list[Any]) -> Any:
+    """Return the index of several parts together, None where one is not known; parts that all begin at 0 are counted on."""
+    if any(index is None for index in indexes):
+        return None
+    if all(np.array_equal(index, np.arange(len(index))) for index in indexes):
+        starts = np.cumsum([0, *map(len, indexes)]).tolist()
+        indexes = [index + start for index, start in zip(indexes, starts, strict=False)]
+    return indexes[0].append(indexes[1:])
+
+
 def check_aligned(columns: Mapping[str, Any]) -> None:
     """Raise if columns of pandas, as long as each other, have different indexes: which rows belong together is not known."""
-    # Those of Dask are not known before they are read.
-    kinds = {name: column for name, column in columns.items() if hasattr(column, "iloc")}
-    indexes = {name: column.index for name, column in kinds.items() if hasattr(column.index, "equals")}
+    indexes = {name: index for name, column in columns.items() if (index := index_of(column)) is not None}
     for (one, index), (two, other) in pairwise(indexes.items()):
         if len(index) == len(other) and not index.equals(other):
             remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"

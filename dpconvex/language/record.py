@@ -117,12 +117,14 @@ class Record(Sealed):
             raise DomainError(EMPTY)
 
     def _check_names(self, data: Any) -> None:
-        """Refuse data with other columns than the declared fields, or other labels in a schema; no column is looked at."""
+        """Refuse data with other columns than the declared fields, or other labels in a schema, or with other indexes."""
         found = data.keys() if isinstance(data, Partitions) else table(data).keys()
         names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+        if not isinstance(data, Partitions):
+            check_aligned({name: data[name] for name in self.fields})
         schema = data.schema if isinstance(data, Partitions) and not data.turns else None
         labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
         if labels and declared and not set(labels) <= set(declared.values):
@@ -130,7 +132,6 @@ class Record(Sealed):
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self._check_names(data)
-        check_aligned({name: data[name] for name in self.fields})
         same_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:

@@ -17,6 +17,7 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.plain_data import built
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import index_of
 from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
 from dpconvex.language.tables import day, is_missing, name_of, number, path_of, table_of, text_of
@@ -165,8 +166,7 @@ class Schema:
         if self.constant:
             X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
         X, y = sp.csr_array(X) if sparse else X.view(Encoded), np.zeros(0)
-        if not sparse:
-            X.schema = self
+        X.schema, X.index = self, index_of(data)  # a sparse array, too, keeps them until something is made of it
         if labelled:
             try:
                 y = self.target.encode(table.where(self.label), columns[self.label], clipped)
@@ -242,12 +242,26 @@ class Schema:
 
 
 class Encoded(np.ndarray[Any, Any]):
-    """Features, and the schema that made them; what is computed from them is a plain array."""
+    """Features, the schema that made them, which some of their rows keep, and the index of their table, which these lose."""
 
     schema: Schema | None = None
+    index: Any = None
 
-    def __array_finalize__(self, source: Any) -> None:
-        self.schema = getattr(source, "schema", None)
+    def __getitem__(self, key: Any) -> Any:
+        found, (_, *others) = super().__getitem__(key), key if isinstance(key, tuple) and key else (key,)
+        whole = all(part is ... or (isinstance(part, slice) and part == slice(None)) for part in others)
+        if whole and isinstance(found, Encoded) and found.ndim == 2:
+            found.schema = self.schema
+        return found
+
+    def copy(self, order: Any = "C") -> Any:
+        found = super().copy(order)
+        found.schema, found.index = self.schema, self.index
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.schema = self.index = None
+        super().__setitem__(key, value)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         plain, out = [np.asarray(one) for one in inputs], options.pop("out", ())

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
+from dpconvex.language.columns import check_aligned
 from dpconvex.language.validation import TIMES, has_masked
 
 Values = NDArray[Any]
@@ -88,6 +89,7 @@ def name_of(name: Any) -> Any:
 def table_of(data: Any, header: bool = False) -> Table:
     """Return a table; with `header`, of a file only the names of its columns are read."""
     if isinstance(data, Mapping):
+        check_aligned(data)
         own = {name_of(name): name for name in data}
         return Table("the table", list(map(name_of, data)), lambda name: entries(name, data[own[name]]))
     if not isinstance(data, str | PathLike):

@@ -181,7 +181,7 @@ class Fit:
         for part in (self.data, *(self.data.values() if isinstance(self.data, Mapping) else ())):
             check_unit(getattr(part, "schema", None), self.privacy.unit)
         if self.privacy.unit is not None:
-            fields = self.data if isinstance(self.data, Mapping) else {}
+            fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
             check_aligned({**fields, "unit": self.unit})
             self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data

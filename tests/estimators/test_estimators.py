@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 from learners_of_tests import CUTS, X, Y as SIGNS, in_files, pieces
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
 
@@ -405,6 +406,51 @@ def test_rows_that_pandas_numbers_otherwise_are_not_paired():
         dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
     assert not budget.entries + persons.entries
     of_two.fit(FRAME, TARGET, unit=whose)
+
+
+def test_indexes_of_partitions_and_of_encoded_tables_are_compared():
+    schema = dp.Schema({"a": (-1, 1), "b": (-1, 1)}, "y", labels=["0", "1"])
+    table, whose = FRAME.assign(y=TARGET), pd.Series(np.arange(len(FRAME)) // 2)
+    wrong, sorted_table, promise = whose[::-1], table.sort_values("a"), dp.Privacy(1.0, unit="person", most=2)
+    budget = dp.Budget(promise)
+    learner = dp.load("logistic_regression", features=2, labels=("0", "1"))
+    encoded = dict(zip("xy", schema.encode(sorted_table), strict=True))
+    sparse = dict(zip("xy", schema.encode(sorted_table, sparse=True), strict=True))
+    tables = dp.Partitions([table[half] for half in HALVES], schema)
+    reset = dp.Partitions([{n: c.reset_index(drop=True) for n, c in part.items()} for part in halves(FRAME, FRAME)])
+    release = dp.solve(learner, tables, promise, unit=whose)
+    for template, data, others in (
+        (LEARNER, dp.Partitions(halves(FRAME, FRAME)), wrong),
+        (LEARNER, reset, wrong),
+        (learner, tables, wrong),
+        (learner, encoded, whose),
+        (learner, sparse, whose),
+    ):
+        with pytest.raises(dp.DomainError, match="different indexes"):
+            dp.solve(template, data, promise, unit=others, budget=budget)
+        with pytest.raises(dp.DomainError, match="different indexes"):
+            dp.evaluate(template, release, data, promise, unit=others, budget=budget)
+    assert not budget.entries
+    dp.solve(LEARNER, reset, promise, unit=whose)
+    dp.solve(learner, encoded, promise, unit=whose[sorted_table.index])
+    taken = {"x": encoded["x"][np.arange(len(FRAME))], "y": encoded["y"]}  # nobody knows of what table these rows are
+    dp.solve(learner, taken, promise, unit=whose)
+
+
+def test_what_is_not_private_compares_indexes_too():
+    other, schema = TARGET[::-1], dp.Schema({"a": (-1, 1), "b": (-1, 1)}, "y", labels=["0", "1"])
+    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(FRAME, TARGET)
+    behind = make_pipeline(dp.SchemaEncoder(schema), dp.LogisticRegression(epsilon=5.0, seed=0))
+    for call in (
+        lambda: model.score(FRAME, other),
+        lambda: model.score(X=FRAME, y=other),
+        lambda: behind.fit(FRAME, other),
+        lambda: schema.encode({"a": FRAME["a"], "b": FRAME["b"][::-1], "y": TARGET}),
+        lambda: LEARNER.record.validate({"x": FRAME, "y": other}),
+        lambda: dp.solve_without_privacy(LEARNER, {"x": FRAME, "y": other}),
+    ):
+        with pytest.raises(dp.DomainError, match="different indexes"):
+            call()
 
 
 PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))
