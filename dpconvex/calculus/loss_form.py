@@ -28,6 +28,7 @@ from dpconvex.language.template import Template
 LEAST, MOST = 1e-75, 1e75
 # Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
 WIDEST = STEEPEST = 1e100
+LARGEST_DEGREE = 2  # Leaves with monomials of a higher degree are computed as they are written
 ESTIMATED = "write the loss in the CVXPY variables that the learner estimates"
 REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
@@ -156,14 +157,16 @@ def check_magnitudes(form: LossForm) -> None:
         check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
     extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
     reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
-    for leaf in {leaf: None for group in form.leaves for leaf in group}:
-        polynomial = form.polynomial(leaf)
+    found = {leaf: form.polynomial(leaf) for group in form.leaves for leaf in group}
+    degree = max(polynomial.monomial.shape[1] for polynomial in found.values()) if found else 0
+    collected = degree <= LARGEST_DEGREE and not form.expander.functions_of_record
+    for leaf, polynomial in found.items():
         coefficients = np.abs(polynomial.coefficient)
         monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)
         for products in (monomials, coefficients * monomials):
             check_sizes(products, LEAST**2, MOST**2, "an expression has products of fields", leaf)
         check_sizes(coefficients, LEAST, MOST, "an expression has coefficients", leaf)
-        form.expander.check_rounding(leaf, reach)
+        form.expander.check_rounding(leaf, reach, collected)
     bounds = np.abs(np.concatenate([form.feasible.lower, form.feasible.upper]))
     check_sizes(bounds[np.isfinite(bounds)], 0.0, WIDEST, "the parameters have bounds", form.feasible.describe())
 

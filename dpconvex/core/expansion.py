@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.arrays import Array
+from dpconvex.core.atoms.arithmetic import ADD, NEGATE
+from dpconvex.core.atoms.arrangement import BROADCAST, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.core.atoms.matrices import eigenvalue_range
 from dpconvex.core.atoms.rules import NARROWER, cancelled, entry_ends, length_of
 from dpconvex.core.discipline import sign
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, numbered_rows
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
@@ -214,10 +216,11 @@ class Expander:
         ranges = intervals(*self.bases.range(polynomial))
         return [Scalar(value, together=(length, k)) for k, value in enumerate(ranges)]
 
-    def check_rounding(self, expression: Expression, extent: Array | None = None) -> None:
+    def check_rounding(self, expression: Expression, extent: Array | None = None, collected: bool = False) -> None:
         """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.
 
-        Values are compared, at coordinates of theta that `extent` bounds, and slopes.
+        Values are compared, at coordinates of theta that `extent` bounds, and slopes.  Where programs compute what is
+        `collected`, an entry of which nothing is left is 0.
         """
         left, written = self.expand(expression), self.sizes.expand(expression)
         extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1.0)
@@ -227,7 +230,7 @@ class Expander:
                 np.bincount(p.entry, np.abs(p.coefficient) * sizes * factor[p.coordinate], p.size)
                 for p, sizes in zip((left, written), largest, strict=True)
             )
-            after = np.where(after > 0, after, after.max(initial=0.0))
+            after = np.where(after > 0, after, after.max(initial=0.0)) if collected else after
             lost = EPSILON * before > APART * after
             if lost.any():
                 raise cancelled(before[lost].max(), expression)
@@ -280,7 +283,36 @@ class Sizes(Expander):
 
     def polynomial(self, expression: Expression) -> Polynomial | None:
         found = super().polynomial(expression)
-        return None if found is None else replace(found, coefficient=np.abs(found.coefficient))
+        if found is None:
+            return None
+        zero = less_itself(expression)
+        if zero.any():
+            parts = [found.kept(~zero[found.entry])]
+            parts += [part.kept(zero[part.entry]) for part in map(self.expand, expression.args[2:])]
+            found = concatenate(parts, found.shape, [part.entry for part in parts]).collected()
+        return replace(found, coefficient=np.abs(found.coefficient))
 
     def _function(self, expression: Expression) -> Polynomial:
         return self._expander.expand(expression)
+
+
+def less_itself(expression: Expression) -> NDArray[np.bool_]:
+    """Return in which entries of a sum the first two terms are a number and minus the same: 0, however it is rounded."""
+    if expression.atom is not ADD or len(expression.args) < 2:
+        return np.zeros(expression.size, dtype=bool)
+    (one, places, sign), (other, others, opposite) = map(origin, expression.args[:2])
+    return ((places == others) & (one is other and sign == -opposite)).ravel(order="F")
+
+
+def origin(expression: Expression) -> tuple[Expression, NDArray[np.int64], int]:
+    """Return of what an expression is a rearrangement, which of its entries it has, and the sign before them."""
+    if expression.atom is None or expression.atom not in (NEGATE, BROADCAST, INDEX, RESHAPE, SELECT, TRANSPOSE):
+        return expression, np.arange(expression.size).reshape(expression.shape), 1
+    inner, places, sign = origin(expression.args[0])
+    if expression.atom is NEGATE:
+        return inner, places, -sign
+    return (
+        inner,
+        np.broadcast_to(expression.atom.value(np, expression, places[..., None])[..., 0], expression.shape),
+        sign,
+    )

@@ -160,7 +160,9 @@ class Polynomial:
 
     def part(self, with_theta: bool) -> Polynomial:
         """Return the terms that contain a coordinate of theta, or those that do not."""
-        keep = (self.coordinate >= 0) == with_theta
+        return self.kept((self.coordinate >= 0) == with_theta)
+
+    def kept(self, keep: Any) -> Polynomial:
         columns = (self.entry, self.coordinate, self.monomial, self.coefficient, self.error)
         return Polynomial(self.shape, *(column[keep] for column in columns))
 

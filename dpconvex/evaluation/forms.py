@@ -13,7 +13,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus.loss_form import affine_leaves
+from dpconvex.calculus.loss_form import LARGEST_DEGREE, affine_leaves
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Expression
@@ -27,7 +27,6 @@ from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
-LARGEST_DEGREE = 2  # Monomials of a higher degree are left to outer functions
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
 # that is a combination of others.
 ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10

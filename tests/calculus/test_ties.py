@@ -143,6 +143,9 @@ CANCELLED = {
     "constants": lambda x, u, w, W: cp.maximum(x * w * UNIT + 1e9 - 1e9, 0.8 * UNIT) / UNIT + x**3 * w,
     "apart": lambda x, u, w, W: cp.logistic(x**3 * w + 2 * garbage(x, u, 1e18)),
     "weight": lambda x, u, w, W: cp.exp(garbage(x, u, 1e18)) * cp.logistic(w),
+    "amplified": lambda x, u, w, W: cp.norm1(
+        cp.multiply([1e20, 1], cp.abs(cp.hstack([(0.1 * w) * u - (w * u) * 0.1, x**3 * w])))
+    ),
     "sum": lambda x, u, w, W: x * cp.maximum(cp.sum(cp.abs(W) + np.array([[M, 0], [-M, 0]])), 2.0),
     "small sum": lambda x, u, w, W: cp.exp(cp.sum(cp.logistic(x * W) + np.array([[2.0**30, 0], [-(2.0**30), 0]]))),
     "product": lambda x, u, w, W: cp.exp(np.ones(2) @ (cp.logistic(x * W) + np.array([[M, 0], [-M, 0]])) @ np.ones(2)),
@@ -164,9 +167,14 @@ def test_losses_whose_terms_cancel_to_less_than_rounding_are_refused(name):
         analyse(template)
 
 
-def test_differences_of_scores_are_not_refused():
+@pytest.mark.parametrize("scale", [lambda x: 1.0, lambda x: cp.exp(-cp.norm(x))])
+def test_differences_of_scores_are_not_refused(scale):
+    """A score less itself is 0, however it is computed."""
     W, record = cp.Variable((3, 2), name="W"), dp.Record(x=dp.Ball(3))
-    template = dp.Template(
-        record, lambda x: cp.max(x @ W - (x @ W)[0] + np.array([0.0, 1.0])), 0.0, [cp.norm(W, "fro") <= 1]
-    )
-    assert analyse(template).gradient_bound < 1.5
+
+    def loss(x):
+        scores = (scale(x) * x) @ W
+        return cp.max(scores - scores[0] + np.array([0.0, 1.0])) + cp.norm(x - x[1]) * cp.logistic(W[0, 0])
+
+    template = dp.Template(record, loss, 0.0, [cp.norm(W, "fro") <= 1])
+    assert analyse(template).gradient_bound < 4
