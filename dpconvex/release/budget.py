@@ -177,13 +177,14 @@ class Budget:
             raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
         fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
         fields |= {name: getattr(item, name) for name in ORIGIN}
-        line = ledger.line_of(fields if event is None else {**fields, "event": event.to_dict()})
+        fields |= {} if event is None else {"event": event.to_dict()}
         with self._alone():
             with self._opened(writing=True) as descriptor:
                 sums = self._rule.plus(self._sums, item)
                 if not self._rule.fits(sums):
                     raise self._exceeded(item)
                 Interrupt.check()
+                line = ledger.line_of(fields, self._content)
                 if descriptor is not None and self.path is not None:
                     ledger.append(descriptor, line, self.path)
             self._content += line  # of a file that nobody replaced meanwhile
@@ -290,10 +291,10 @@ def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def rule_in(line: bytes, path: Path) -> Basic:
+def rule_in(line: tuple[bytes, bytes], path: Path) -> Basic:
     """Return what the first line of a ledger says: its rule, with the total."""
     try:
-        head = built(dict[str, Any], ledger.decoded(line))
+        head = built(dict[str, Any], ledger.decoded(*line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
         if (kind, version, type(version)) != ("dpconvex", VERSION, int):
             raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
@@ -303,14 +304,14 @@ def rule_in(line: bytes, path: Path) -> Basic:
 
 
 def spends_in(
-    lines: list[bytes], rule: Basic, path: Path, before: int = 0, sums: tuple[Any, ...] = ()
+    lines: list[tuple[bytes, bytes]], rule: Basic, path: Path, before: int = 0, sums: tuple[Any, ...] = ()
 ) -> tuple[list[Entry], tuple[Any, ...]]:
     """Return the spends of further lines, and what all cost with those before, which must be within the total."""
     entries: list[Entry] = []
     total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
     for position, line in enumerate(lines, start=before + 2):
         try:
-            spend = built(dict[str, Any], ledger.decoded(line))
+            spend = built(dict[str, Any], ledger.decoded(*line))
             cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
             if (text_of := repr(cost)) not in made:
                 event = cost.pop("event")

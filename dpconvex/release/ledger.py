@@ -6,6 +6,7 @@ A process that dies in the middle of a write leaves a torn last line, which `lin
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -16,15 +17,20 @@ from dpconvex.errors import DPConvexError
 from dpconvex.release.places import distinct, write_whole
 
 
-def line_of(fields: Mapping[str, Any]) -> bytes:
-    """Return a line with a checksum, its last entry, so that a line that was changed is noticed."""
-    return sealed(json.dumps(fields).encode("ascii")) + b"\n"
+def line_of(fields: Mapping[str, Any], content: bytes = b"") -> bytes:
+    """Return a line with a checksum, its last entry, of it and the line before: what was changed or left out is noticed."""
+    return sealed(json.dumps(fields).encode("ascii"), last_of(content)) + b"\n"
 
 
-def sealed(body: bytes) -> bytes:
-    return body[:-1] + b', "sum": "%s"}' % sha256(body).hexdigest()[:16].encode()
+def last_of(content: bytes) -> bytes:
+    return content[content.rfind(b"\n", 0, -1) + 1 : -1]
 
 
+def sealed(body: bytes, before: bytes = b"") -> bytes:
+    return body[:-1] + b', "sum": "%s"}' % sha256(before + body).hexdigest()[:16].encode()
+
+
+SEAL = re.compile(rb', "sum": "[0-9a-f]{16}"}$')
 REMEDIES = {
     errno.ENOENT: "restore it, or state a total (--budget 3) to make a new one in a folder that exists",
     errno.ELOOP: "its links lead in a circle; name a file",
@@ -117,8 +123,8 @@ def mend(descriptor: int, path: Path) -> str:
     if not tail:
         return ""
     try:
-        decoded(tail)  # no proper part of a JSON object is itself JSON
-    except ValueError:
+        json.loads(tail)  # no proper part of a JSON object is itself JSON
+    except (ValueError, RecursionError):
         os.ftruncate(descriptor, len(whole) + 1)
         os.fsync(descriptor)
         return tail.decode("utf-8", errors="backslashreplace")
@@ -133,24 +139,31 @@ def read(descriptor: int) -> bytes:
     return bytes(content)
 
 
-def lines_of(content: bytes, path: Path, start: int = 0) -> list[bytes]:
-    """Return the lines of a ledger from a place on, all of which must be whole."""
+def lines_of(content: bytes, path: Path, start: int = 0) -> list[tuple[bytes, bytes]]:
+    """Return the lines of a ledger from a place on, all of which must be whole, each with the line before."""
     if b"\n" not in content:
         raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
     if not content.endswith(b"\n"):
         why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
         remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
         raise DPConvexError(f"{path}: {why}, {remedy}.")
-    return content[start:].split(b"\n")[:-1]
+    lines = content[start:].split(b"\n")[:-1]
+    return list(zip(lines, [last_of(content[:start]), *lines], strict=False))
 
 
-def decoded(line: bytes) -> Any:
-    """Return the value that a line holds, or raise `ValueError`."""
+def decoded(line: bytes, before: bytes) -> Any:
+    """Return the value that a line holds, or raise `ValueError`; `before` is the line before it, which its checksum covers."""
     try:
         value = json.loads(line, object_pairs_hook=distinct)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
-    # Lines of ledgers that earlier versions wrote have no checksum.
-    if isinstance(value, dict) and value.pop("sum", None) is not None and line != sealed(line[:-28] + b"}"):
-        raise ValueError("its checksum is another: the line was changed; restore the file from a copy")
+    # Earlier versions sealed each line alone, and before that none; a bare line may not follow, nor begin, sealed ones.
+    if SEAL.search(line):
+        body = line[:-28] + b"}"
+        good = line == sealed(body, before) or (line == sealed(body) and bool(SEAL.search(before)))
+        value.pop("sum")
+    else:
+        good = not (SEAL.search(before) or (isinstance(value, dict) and "sum" in value))
+    if not good:
+        raise ValueError("its checksum is another, or gone: a line was changed; restore the file from a copy")
     return value

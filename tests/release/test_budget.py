@@ -2,6 +2,7 @@
 
 import fcntl
 import getpass
+import json
 import os
 import pickle
 import platform
@@ -23,6 +24,7 @@ import dpconvex as dp
 from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
 from dpconvex.accounting.totals import Amount
 from dpconvex.release import ledger
+from dpconvex.release.ledger import line_of
 
 
 def test_a_spend_that_does_not_fit_is_not_recorded():
@@ -379,8 +381,8 @@ def test_lines_without_an_origin_are_read_and_a_ledger_without_room_opens(path):
 
 def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(path):
     """With 20,000 lines a spend after another's takes a fraction of what opening takes; a change before the end is refused."""
-    Budget(Privacy(1), path)
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(HEADER)
         file.writelines(SPEND.replace("0.5", f"1e-0{5 + k % 4}").replace('"a"', f'"{k}"') for k in range(20_000))
     begun = time.process_time()
     budget, other = Budget.open(path), Budget.open(path)
@@ -400,10 +402,11 @@ def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(p
     path.write_bytes(content + SPEND.encode() + b"torn")
     with pytest.raises(DPConvexError, match="torn"):
         budget.spend(Privacy(1e-3), "on a torn line")
-    path.write_bytes(content + SPEND.encode() + SPEND.encode())
+    more = content + line_of(json.loads(SPEND), content)
+    path.write_bytes(more + line_of(json.loads(SPEND), more))
     with pytest.raises(DPConvexError, match="exceed"):
         budget.spend(Privacy(1e-3), "on a ledger that is overspent")
-    path.write_bytes(content + SPEND.replace("0.5", "true").encode())
+    path.write_bytes(content + line_of(json.loads(SPEND.replace("0.5", "true")), content))
     with pytest.raises(DPConvexError, match=r"line 20012.*epsilon"):
         budget.spend(Privacy(1e-3), "on a line that is none")
 
@@ -482,6 +485,38 @@ def test_a_changed_line_is_noticed(path, before, after):
         Budget.open(path)
     path.write_text(content, encoding="utf-8")
     assert len(Budget.open(path).entries) == 1
+
+
+def test_a_line_that_lost_its_checksum_or_its_place_is_noticed(path):
+    """A line is gone, twice, elsewhere, or has no checksum that counts; the header, too."""
+    budget = Budget(Privacy(10.0), path)
+    for label in "abcd":
+        budget.spend(Privacy(1.0), label)
+    lines = path.read_bytes().splitlines(keepends=True)
+    wrong = [lines[:k] + lines[k + 1 :] for k in range(1, 4)] + [lines[: k + 1] + lines[k:] for k in range(5)]
+    wrong.append([lines[0], lines[2], lines[1], *lines[3:]])
+    for k, line in enumerate(lines):
+        bare = re.sub(rb', "sum": "[0-9a-f]+"', b"", line).replace(b"1.0", b"1e-9", 1)
+        forms = bare, *(bare.replace(b"}", b', "%s": %s}' % form) for form in ((b"sum", b"null"), (b"\\u0073um", b"3")))
+        wrong += [[*lines[:k], form, *lines[k + 1 :]] for form in forms]
+    for content in wrong:
+        path.write_bytes(b"".join(content))
+        with pytest.raises(DPConvexError):
+            Budget.open(path)
+        with pytest.raises(DPConvexError):
+            budget.spend(Privacy(1.0), "more")
+    path.write_bytes(b"".join(lines))
+    budget.spend(Privacy(1.0), "more")
+    assert len(Budget.open(path).entries) == 5
+
+
+def test_ledgers_whose_lines_are_sealed_alone_open(path):
+    path.write_bytes(line_of(json.loads(HEADER)) + line_of(json.loads(SPEND)))
+    Budget.open(path).spend(Privacy(0.1), "b")
+    assert [entry.label for entry in Budget.open(path).entries] == ["a", "b"]
+    path.write_bytes(HEADER.encode().replace(b"1.0", b"9.0") + line_of(json.loads(SPEND)))
+    with pytest.raises(DPConvexError, match="checksum"):
+        Budget.open(path)
 
 
 def test_ledgers_without_checksums_open(path):
