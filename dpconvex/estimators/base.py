@@ -26,6 +26,7 @@ from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import unquoted
+from dpconvex.language.columns import check_names, names_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema, check_encoded, check_unit
 from dpconvex.language.tables import text_of
@@ -208,6 +209,7 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         before, parts = schema_before(self), partitioned(self, X, y)
         self.encoder_ = found if isinstance(found := getattr(X, "schema", None), Schema) else None
+        self._names = names_of(X) if parts is None else parts.names.get("x")
         self._again = self.budget is None and self.seed is None and note_fit(X, 2) == 1
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
@@ -316,7 +318,9 @@ class Private(BaseEstimator):
         """Return features that fit those of the fit, with the constant one."""
         self._released()
         check_encoded("predict", getattr(self, "encoder_", None), getattr(X, "schema", None))
-        return self._extended(checked(self, "predict", X, reset=False))
+        rows = checked(self, "predict", X, reset=False)
+        check_names("predict", getattr(self, "_names", None), names_of(X))
+        return self._extended(rows)
 
     def _weights(self) -> tuple[Array, Array]:
         """Return the released weights of the original features, shape (features, ...), and of the constant 1."""

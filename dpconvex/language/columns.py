@@ -105,15 +105,18 @@ def records_of(data: Any) -> int:
 
 
 def names_of(column: Any) -> tuple[str, ...] | None:
-    """Return the names of a data frame's columns; None of anything else, and where some are no texts."""
+    """Return the names of a data frame's columns; as texts, None of anything else."""
     found = getattr(column, "column_names", getattr(column, "columns", None))  # PyArrow has its own name for them
     names = tuple(found) if isinstance(found, Iterable) else ()
-    return tuple(map(str, names)) if names and all(isinstance(name, str) for name in names) else None
+    return tuple(map(str, names)) or None
 
 
 def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] | None) -> None:
-    """Raise if columns have names, and these are not the known ones in their order."""
-    if known is not None and given is not None and tuple(known) != tuple(given):
+    """Raise if columns have names, and these are not the known ones in their order; a frame of an array has 0, 1 and so on."""
+    if known is None or given is None or tuple(known) == tuple(given):
+        return
+    of_array = any(tuple(names) == tuple(map(str, range(len(names)))) for names in (known, given))
+    if not of_array or len(known) != len(given) or not set(known).isdisjoint(given):
         both = f"the columns are {shorten(', '.join(given))}, and those of the fit are {shorten(', '.join(known))}"
         raise DomainError(f"{caller}: {both}; pass the same, in this order, as frame[[...]].")
 

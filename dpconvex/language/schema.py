@@ -18,7 +18,8 @@ from dpconvex.core.plain_data import built
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import index_of
-from dpconvex.language.record import Record
+from dpconvex.language.partitions import Partitions
+from dpconvex.language.record import Record, table
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
 from dpconvex.language.tables import day, is_missing, name_of, number, path_of, table_of, text_of
 
@@ -269,6 +270,13 @@ class Encoded(np.ndarray[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
+
+
+def schema_of(data: Any) -> Schema | None:
+    """Return the schema that made the features in settled data, None where none is known."""
+    whole = isinstance(data, Partitions)
+    parts = [] if whole and data.turns else [data] if whole else [data[name] for name in table(data).keys()]  # noqa: SIM118
+    return next((made for part in parts if isinstance(made := getattr(part, "schema", None), Schema)), None)
 
 
 def check_encoded(caller: str, known: Schema | None, made: Any) -> None:

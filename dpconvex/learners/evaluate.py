@@ -19,7 +19,7 @@ from dpconvex.language.columns import blocks, dense
 from dpconvex.language.partitions import settled
 from dpconvex.language.people import WEIGHT, for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Record, feature_names, table
+from dpconvex.language.record import Record, table
 from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
@@ -117,7 +117,7 @@ def evaluate(
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
     errors = Errors(record, release, features, label, privacy)
     errors.check("evaluate")
-    release.check_names("evaluate", feature_names(data, features))
+    release.check_data("evaluate", data, features)
     paid = privacy.part(privacy.epsilon)
     size, method = 1 if protected else None, Method(units=True)
     call = Fit(data, paid, [template], method, None, size, clip, budget, entry, seed, record=record, unit=unit)

@@ -27,7 +27,7 @@ from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.release import Release
+from dpconvex.release.release import Release, knowing
 from dpconvex.release.solve import Fit, public_size, run
 from dpconvex.release.verify import Method, Proved
 from dpconvex.solvers.certify import Warm
@@ -127,7 +127,7 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
             yield partial(quietly(run), found, batch, backend, source)
 
     for release in in_order(tasks(), call.workers or 1, "fits"):
-        yield release
+        yield knowing(release, call.data)
         if event is not None and this_process() != began:
             raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
 

@@ -14,10 +14,11 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.language.partitions import settled
 from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
 from dpconvex.release.engine import DataEngine, resolved
-from dpconvex.release.release import Release, functions_of
+from dpconvex.release.release import Release, functions_of, knowing
 from dpconvex.release.verify import analyse, check_template
 from dpconvex.solvers import backend as backends, certify
 from dpconvex.solvers.conic import least
@@ -101,7 +102,8 @@ def solve_without_privacy(
     if np.isfinite(distance):
         said.append(f"it is within {distance:.2g} of the minimiser")
     proof: Any = {"not_private_because": "; ".join(said), "distance": distance, "gap": gap}
-    return Baseline(space.unpack(theta), **proof, **functions_of(template))
+    made: Baseline = knowing(Baseline(space.unpack(theta), **proof, **functions_of(template)), settled(data))
+    return made
 
 
 def analysed(template: Template) -> Analysis | None:

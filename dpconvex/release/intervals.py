@@ -124,6 +124,7 @@ def intervals(
     squares = squares_template(basis.shape[1], float(steep), float(bent))
     fit = Fit(data, privacy, [squares], method, None, size, clip, budget, entry, seed, record=template.record)
     in_one_place("intervals", fit.data, "pass arrays")
+    release.check_data("intervals", fit.data)
     if not fit.protected and fit.size != certificate.size:
         raise DomainError(f"intervals: the fit was of {certificate.size} records, and here are {fit.size}.")
     stage = fit.proved_and_paid()

@@ -18,9 +18,11 @@ from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import at_once, blocks, check_names, dense, names_of
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.schema import Schema, check_encoded
+from dpconvex.language.record import feature_names
+from dpconvex.language.schema import Schema, check_encoded, schema_of
 from dpconvex.language.template import Predict, Template
 from dpconvex.language.validation import finite_numbers, has_masked
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
@@ -157,6 +159,11 @@ class Release(Released, Mapping[str, Array]):
             shape = features.shape
             raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
+    def check_data(self, caller: str, data: Any, field: str | None = None) -> None:
+        """Raise if settled data are of other columns than those of the fit, or of another schema."""
+        check_encoded(caller, self.schema, schema_of(data))
+        self.check_names(caller, feature_names(data, field))
+
     def check_names(self, caller: str, given: Sequence[str] | None) -> None:
         """Raise if features have names, and these are not those of the fit, where they are known."""
         check_names(caller, self.names if self.schema is None else self.schema.feature_names, given)
@@ -178,6 +185,11 @@ class Release(Released, Mapping[str, Array]):
         if self.whitening is not None:
             self.whitening.check(template)
         return replace(self, **functions_of(template) | {"source": self.source or template.source})
+
+
+def knowing(found: Any, data: Any) -> Any:
+    """Return a release, or statistics, that know the columns and the schema of settled data that they were made of."""
+    return found if isinstance(data, Batch) else replace(found, names=feature_names(data), schema=schema_of(data))
 
 
 def functions_of(template: Template) -> dict[str, Any]:

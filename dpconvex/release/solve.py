@@ -21,7 +21,7 @@ from dpconvex.language.columns import check_aligned
 from dpconvex.language.partitions import settled
 from dpconvex.language.people import People, for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Record, check_clip, counted, feature_names, in_one_place
+from dpconvex.language.record import Record, check_clip, counted, in_one_place
 from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
@@ -34,7 +34,7 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mech
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.engine import DataEngine, check_place, resolved
-from dpconvex.release.release import Release, functions_of
+from dpconvex.release.release import Release, functions_of, knowing
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Method, Proved, analyse, check_template, form_of
 from dpconvex.release.whitening import Whitening, batch_moment, whitened
@@ -150,7 +150,8 @@ def statistics(
     fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
     with fit.told():
         found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
-    return found
+    made: Statistics = knowing(found, fit.data)
+    return made
 
 
 @dataclass
@@ -244,7 +245,8 @@ class Fit:
 
     def run(self, fit: Proved, data: Any, source: NoiseSource, people: People | None = None) -> Release:
         with self.told():
-            return run(fit, data, self.backend, source, self.clip, people or self.people)
+            found: Release = knowing(run(fit, data, self.backend, source, self.clip, people or self.people), self.data)
+            return found
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -290,9 +292,7 @@ def run(
 ) -> Release:
     """Do what was proved, once; the guarantee must have been paid for."""
     found = released(fit, data, backend, source, clip, people)
-    release = found.fit() if isinstance(found, Statistics) else found
-    names = None if isinstance(data, Batch) else feature_names(data)
-    return release if names is None else replace(release, names=names)
+    return found.fit() if isinstance(found, Statistics) else found
 
 
 def released(

@@ -15,6 +15,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.plain_data import is_real
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.privacy import Privacy
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import SPHERICAL
@@ -38,14 +39,24 @@ class Statistics(Released):
     ----------
     values : ndarray, shape (statistics,)
         Noisy sums over the records, on a fixed grid; `moments` says of what, `fields` of which records.
-    certificate, spent, not_private_because, whitening
+    certificate, spent, not_private_because, whitening, schema, names
         As of a `Release`; the statistics are those of whitened records.
     template : Template or None
         What they were released for.
     """
 
     form = "dpconvex statistics"
-    kept = ("values", "moments", "fields", "certificate", "spent", "not_private_because", "whitening")
+    kept = (
+        "values",
+        "moments",
+        "fields",
+        "certificate",
+        "spent",
+        "not_private_because",
+        "whitening",
+        "schema",
+        "names",
+    )
 
     values: Array
     moments: Moments
@@ -55,6 +66,8 @@ class Statistics(Released):
     not_private_because: str = ""
     template: Template | None = None
     whitening: Whitening | None = None
+    schema: Schema | None = None
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=float)
@@ -97,7 +110,8 @@ class Statistics(Released):
         hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
         theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
         found = form.space.unpack(theta)
-        return Release(found, self.certificate, self.spent, self.not_private_because, **functions_of(chosen))
+        known: Any = {"schema": self.schema, "names": self.names, **functions_of(chosen)}
+        return Release(found, self.certificate, self.spent, self.not_private_because, **known)
 
     def noise_map(self, release: Release) -> Array:
         """Return the linear map from standard noise to what it adds to a free fit of `template`, to first order at this one."""

@@ -377,6 +377,78 @@ def test_releases_remember_the_names_of_columns_and_refuse_others():
                 dp.evaluate(LEARNER, one, {"x": other, "y": TARGET}, **ONES)
 
 
+def fits_of(x, y):
+    data, second, pure = {"x": x, "y": y}, dp.load("logistic_regression", features=2, labels=(0, 1)), dp.Privacy(5.0)
+    squares, options = dp.load("ridge_regression", features=2), {"privacy": pure, "seed": 0}
+    mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
+    yield dp.solve(LEARNER, data, **options)
+    yield dp.tune([LEARNER, second], data, **options).release
+    yield dp.tune([LEARNER, second], data, dp.Privacy(5.0, 1e-6), split=False, seed=0).release
+    yield dp.tune_repeated([LEARNER, second], data, repetitions=dp.Repetitions(mean=2), **options).release
+    yield next(iter(dp.sweep(LEARNER, data, pure, seed=0)))
+    yield dp.solve_mixture(mixture, data, **options).release
+    yield dp.Statistics.from_bytes(dp.statistics(squares, data, **options).to_bytes(), template=squares).fit()
+    yield dp.solve_without_privacy(LEARNER, data)
+
+
+NUMBERED = [[0, 1], pd.MultiIndex.from_tuples([("u", "a"), ("u", "b")]), ["a", 1], pd.to_datetime(["2020", "2021"])]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], *NUMBERED], ids=str)
+def test_every_fit_remembers_names_of_whatever_type(names):
+    frame = FRAME.set_axis(names, axis=1)
+    for release in (
+        fits_of(frame, TARGET) if list(names) == ["a", "b"] else [dp.solve(LEARNER, PLAIN[0] | {"x": frame}, **ONES)]
+    ):
+        np.testing.assert_array_equal(release.predict(frame), release.predict(frame.to_numpy()))
+        with pytest.raises(dp.DomainError, match="those of the fit are"):
+            release.predict(frame.iloc[:, ::-1])
+    if list(names) not in (["a", 1], ["a", "b"]):  # which scikit-learn refuses by itself
+        model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(frame, TARGET)
+        with pytest.raises(dp.DomainError, match="those of the fit are"):
+            model.predict(frame.iloc[:, ::-1])
+    dp.solve(LEARNER, PLAIN[0] | {"x": FRAME.set_axis([0, 1], axis=1)}, **ONES).predict(FRAME)  # a frame of an array
+
+
+def test_every_fit_remembers_the_schema_of_its_features():
+    schema, other = (dp.Schema(dict.fromkeys(names, (-1, 1)), "y", labels=["0", "1"]) for names in ("ab", "ba"))
+    table = FRAME.assign(y=TARGET)
+    learner = dp.load("logistic_regression", features=2, labels=("0", "1"))
+    (x, y), (x_other, _), (thin, _) = schema.encode(table), other.encode(table), other.encode(table, sparse=True)
+    given, budget = {"x": x, "y": y}, dp.Budget(dp.Privacy(5.0))
+    models = [dp.solve(learner, data, **ONES) for data in (given, dp.Partitions([table], schema))]
+    models += [
+        dp.tune([learner, learner], given, **ONES).release,
+        next(iter(dp.sweep(learner, given, dp.Privacy(1.0)))),
+    ]
+    for model in models:
+        for wrong in (x_other, thin):
+            with pytest.raises(dp.TemplateError, match="another schema"):
+                model.predict(wrong)
+            with pytest.raises(dp.TemplateError, match="another schema"):
+                dp.evaluate(learner, model, {"x": wrong, "y": y}, dp.Privacy(1.0), budget=budget)
+        with pytest.raises(dp.TemplateError, match="another schema"):
+            dp.evaluate(learner, model, dp.Partitions([table], other), dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
+    with pytest.raises(dp.TemplateError, match="another schema"):
+        dp.LogisticRegression(classes=("0", "1"), epsilon=5.0, seed=0).fit(*schema.encode(table, sparse=True)).predict(
+            thin
+        )
+    for permuted in (x[:, [1, 0]], np.flip(x, 1), np.roll(x, 1, axis=1), np.take(x, [1, 0], axis=1), x[..., ::-1]):
+        assert getattr(permuted, "schema", None) is None
+    for rows in (x[:3], x[[2, 1]], x[x[:, 0] > 0], x[[0, 1], ...], x.copy()):
+        assert rows.schema is schema
+
+
+def test_intervals_refuse_columns_in_another_order():
+    privacy, signs = dp.Privacy(1.0, 1e-6), TARGET
+    fit = dp.solve(
+        LEARNER, {"x": FRAME, "y": signs}, privacy, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=1
+    )
+    with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
+        dp.intervals(LEARNER, fit, {"x": SWAPPED, "y": signs}, privacy, seed=2)
+
+
 def test_dask_frames_are_predicted_by_their_columns():
     dask = pytest.importorskip("dask.dataframe")
     model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(FRAME, TARGET)
