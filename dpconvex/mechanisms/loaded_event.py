@@ -15,29 +15,39 @@ TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the 
 def believed(certificate: Any) -> Event | None:
     """Return the event of a certificate, or None where its numbers say that the release loses more than the event does.
 
-    Shifts of Gaussian noise add up in squares, and epsilons and failures plainly; an event of as much of each, and of the same
-    objective perturbation, is no better.  Of a choice among fits, the numbers say too little.
+    Many small parts lose less than one of their sum: part by part, by size, the event's must be as large as those of the numbers,
+    and noise costs what the rest leaves of the guarantee.  Of a choice among fits, the numbers say too little.
     """
     event, cover, level = certificate.event, certificate.cover, certificate.gaussian_level
     if event is None or {RUNS, PARTS} & {*certificate.settings}:
         return None
     least = [] if certificate.clustering is None else [certificate.clustering.event]
-    least += [] if certificate.whitening is None else [Gaussian(certificate.whitening.level)]
+    white = certificate.whitening
+    least += [] if white is None else [Gaussian(max(white.level, white.sensitivity / white.sigma))]
     if cover is not None:
         least += [cover.event, Pure(cover.counting), Tail((1 + bool(cover.counting)) * TAIL)]
-    epsilon, delta = certificate.noise_epsilon + certificate.jacobian_epsilon, certificate.noise_delta
+    beside = [part for part in (certificate.clustering, white, cover) if part is not None]
+    rest = certificate.privacy.epsilon - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0)
+    epsilon, delta = max(certificate.noise_epsilon + certificate.jacobian_epsilon, rest), certificate.noise_delta
+    delta = (
+        max(delta, certificate.privacy.delta - sum(part.delta for part in beside)) if certificate.is_gaussian else delta
+    )
     perturbed = certificate.curved and certificate.is_gaussian
     if not perturbed:  # without a level, Gaussian noise is that of samples
         least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))
     same = not perturbed or any(bears_out(leaf, certificate, epsilon, delta) for leaf in event.leaves())
-    return event if same and (amounts(event) >= NEAR * amounts(Composition(tuple(least)))).all() else None
+    found, wanted = amounts(event), amounts(Composition(tuple(least)))
+    enough = all((have[:8] >= NEAR * want[:8]).all() for have, want in zip(found, wanted, strict=True))
+    return event if same and enough else None
 
 
-def amounts(event: Event) -> Array:
-    """Return the sums of squared shifts, of epsilons, of failures and of deltas, but for those of objective perturbation."""
+def amounts(event: Event) -> list[Array]:
+    """Return the largest shifts and epsilons, and the sums of failures and of deltas, but for those of objective perturbation."""
     leaves = [vars(leaf) for leaf in event.leaves()]
-    shifts, *others = ([leaf.get(name, 0.0) for leaf in leaves] for name in ("mu", "epsilon", "probability", "delta"))
-    return np.array([np.square(shifts).sum(), *map(sum, others)])
+    shifts, epsilons, *sums = (
+        [leaf.get(name, 0.0) for leaf in leaves] for name in ("mu", "epsilon", "probability", "delta")
+    )
+    return [np.sort([*parts, *[0.0] * 8])[::-1] for parts in (shifts, epsilons, *([sum(each)] for each in sums))]
 
 
 def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bool:

@@ -72,6 +72,8 @@ def test_a_certificate_that_is_read_believes_no_event_that_its_numbers_do_not_be
                 continue
             others = [other for place, other in enumerate(leaves) if place != k]
             forged = [others]
+            if leaf["kind"] == "pure":
+                forged.append([*others, *[{**leaf, "epsilon": 1.001 * leaf["epsilon"] / 1000}] * 1000])
             if leaf["kind"] == "objective perturbation":
                 hulls = [
                     {**hull, "length": 0.5 * hull["length"], "lengths": [], "counts": []} for hull in leaf["kinds"]
@@ -84,6 +86,17 @@ def test_a_certificate_that_is_read_believes_no_event_that_its_numbers_do_not_be
             for parts in filter(None, forged):
                 read = dp.Certificate.from_dict(data | {"event": {"kind": "composition", "parts": parts}})
                 assert read.event is None, (certificate, leaf)
+
+
+def test_numbers_that_no_proof_bounds_from_below_bear_out_no_event():
+    data = dp.verify(LEARNER, dp.Privacy(1.0), 900).to_dict()
+    data |= {"noise_epsilon": 2.0**-30, "jacobian_epsilon": 2.0**-30}
+    data["event"]["parts"][0]["epsilon"] = 2.0**-29
+    assert dp.Certificate.from_dict(data).event is None
+    steps = dp.NoisyGradientDescent(clip=1.0)
+    data = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6), 900, steps, whitening=True).to_dict()
+    data["whitening"]["level"] = data["event"]["parts"][0]["mu"] = 2.0**-30
+    assert dp.Certificate.from_dict(data).event is None
 
 
 def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
