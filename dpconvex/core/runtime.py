@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections import deque
@@ -12,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, redire
 from contextvars import copy_context
 from functools import cache, wraps
 from importlib import import_module
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import ref
 
@@ -58,6 +59,27 @@ class Interrupt:
         """Raise again before something is written; from then on the command line ignores a Ctrl-C."""
         cls.closed = True
         cls.check()
+
+
+@contextmanager
+def interrupts_noted() -> Iterator[None]:
+    """Context that notes a Ctrl-C of the user: a KeyboardInterrupt that somebody else's code raises is none."""
+    usual = signal.default_int_handler
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not usual:
+        yield
+        return
+
+    def note(*_: Any) -> None:
+        Interrupt.noted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+        Interrupt.check()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        Interrupt.noted = False
 
 
 @contextmanager

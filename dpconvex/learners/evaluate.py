@@ -12,7 +12,7 @@ from scipy.stats import dlaplace
 from dpconvex.core.arrays import Array, frozen
 from dpconvex.core.deprecated import public
 from dpconvex.core.record_domains import Box, Choice
-from dpconvex.core.runtime import one_blas_thread
+from dpconvex.core.runtime import Interrupt, interrupts_noted, one_blas_thread, silence
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import blocks, dense
@@ -201,7 +201,8 @@ class Errors:
         return int(self.privacy.person.weight) * self.largest
 
     def total(self, batch: Batch) -> int:
-        return int(batch.added_up(total_of, batch.share(self)) or 0)
+        with interrupts_noted():
+            return int(batch.added_up(total_of, batch.share(self)) or 0)
 
     def of_record(self, row: Array, truth: Any) -> int:
         """Return the error of one record, predicted by itself: no other record has a part in it, be it in the last bit.
@@ -217,7 +218,8 @@ class Errors:
             if isinstance(domain, Choice):
                 return self.largest * bool(predicted[0] != truth)
             value = complex(predicted[0])
-        except (Exception, SystemExit):  # a function of somebody else's, which may do anything
+        except BaseException:  # of a function of somebody else's, which may do anything
+            Interrupt.check()
             return self.largest
         if value.imag != 0 or not math.isfinite(value.real):
             return self.largest
@@ -232,7 +234,7 @@ def total_of(batch: Batch, errors: Errors) -> int:
     weights = dense(batch.fields[WEIGHT][:]) if errors.weighted else np.ones(batch.size)
     columns = (blocks(column, BLOCK) for column in (batch.fields[errors.features], known, weights))
     parts: Iterator[Any] = zip(*columns, strict=False)
-    with one_blas_thread():
+    with one_blas_thread(), silence():
         return sum(
             math.floor(errors.of_record(row[None], y) * float(weight))
             for x, truth, some in parts

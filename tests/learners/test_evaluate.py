@@ -1,5 +1,9 @@
 """The error of a released model, counted privately: right, calibrated, paid for, and refused where it cannot be counted."""
 
+import signal
+import sys
+import warnings
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -204,3 +208,31 @@ def test_predictions_of_another_form_are_refused_before_anything_is_paid(shape):
     with pytest.raises(dp.TemplateError, match="one bounded number"):  # its square is none
         dp.evaluate(huge, LINE, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5), budget=budget)
     assert not budget.entries
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, BaseException])
+def test_what_a_predictor_says_or_raises_for_one_record_does_not_get_out(kind, capfd):
+    def predict(parameters, rows):
+        if (rows[:, 0] == 1).any():
+            sys.stdout.write("a record")
+            warnings.warn("a record", stacklevel=1)
+            raise kind
+        return np.ones(len(rows), dtype=int)
+
+    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
+    data = {"x": np.array([[1.0, 0.0], [0.0, 0.0]] * 50), "y": np.ones(100, dtype=int)}
+    found = dp.evaluate(LOGISTIC, release, data, dp.Privacy(100.0))
+    assert 0.4 < found.error < 0.6
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_real_interrupt_ends_an_evaluation():
+    def predict(parameters, rows):
+        if (rows[:, 0] == 1).any():
+            signal.raise_signal(signal.SIGINT)
+        return np.ones(len(rows), dtype=int)
+
+    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
+    with pytest.raises(KeyboardInterrupt):
+        dp.evaluate(LOGISTIC, release, {"x": [[1.0, 0.0]], "y": [1]}, dp.Privacy(100.0))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
