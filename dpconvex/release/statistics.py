@@ -252,7 +252,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     if not values[0] > CLEAR * edge:
         part = f"noise alone makes about {edge:.3g} of it, and {CLEAR:g} times that are needed"
         why = f"the least curvature of the noisy squares is {values[0]:.3g}; {part}"
-        whitens = statistics.whitening is None and not statistics.certificate.privacy.pure
+        has_offset = any(len(kind.bases) < 2 for kind in noisy.moments.kinds)
+        whitens = has_offset and statistics.whitening is None and not statistics.certificate.privacy.pure
         more = f"{CLEAR * edge / max(values[0], edge):.2g} times the records, or the epsilon,"
         remedy = f"About {more} help{', or whitening=True' * whitens}, or fewer features; `fit` works, with its ridge"
         raise NotConverged(f"{why}: no standard errors hold. {remedy}.")

@@ -19,7 +19,8 @@ from dpconvex.solvers.spectral_coordinates import Coordinates, Derivative
 # Records that a sample has for each monomial, and second moments at least.  A model is replaced after so many slow steps in a
 # row, which leave more of the distance than SLOW; a sample is read anew after a step that leaves more than ANEW.
 FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.25
-PAIRS, PATIENCE = 20, 8  # steps that correct a model; steps without progress after which rounding is to blame
+# Steps that correct a model; steps without progress after which rounding is to blame; and steps in all.
+PAIRS, PATIENCE, MOST = 20, 8, 60
 # What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
 # proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
 # the predicted decrease.
@@ -172,7 +173,7 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
     problem, now, stalled, failed, shift = composite.problem, best, 0, False, 0.0
     models = Models(composite, plain, FOR_EACH * problem.loss.monomials)
-    for _ in range(max_steps):
+    for _ in range(min(max_steps, MOST)):
         if composite.reached(best, tolerance) or stalled > PATIENCE:
             break
         model = models.at(now.theta)
