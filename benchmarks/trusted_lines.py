@@ -27,6 +27,12 @@ __all__ = ["main"]
 PACKAGE = Path(dp.__file__).parent
 LEFT_OUT = (
     *("mechanisms/recipe.py", "mechanisms/added_quadratic.py", "solvers/smooth.py", "solvers/proximal.py"),
+    *(
+        "solvers/proximal_newton.py",
+        "solvers/hessian_models.py",
+        "solvers/spectral_coordinates.py",
+        "geometry/barrier.py",
+    ),
     *("language/template.py", "evaluation/translation.py", "release/budget.py", "release/ledger.py", "errors.py"),
     *("checker/", "release/proof.py", "core/deprecated.py", "core/markup.py"),
     *("mechanisms/certificate_text.py", "__init__.py", "learners/evaluate.py"),

@@ -64,22 +64,26 @@ class Interrupt:
 @contextmanager
 def interrupts_noted() -> Iterator[None]:
     """Context that notes a Ctrl-C of the user: a KeyboardInterrupt that somebody else's code raises is none."""
-    usual = signal.default_int_handler
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not usual:
+    usual, raised = signal.getsignal(signal.SIGINT), False
+    if current_thread() is not main_thread() or not callable(usual):
         yield
         return
 
-    def note(*_: Any) -> None:
-        Interrupt.noted = True
-        raise KeyboardInterrupt
+    def note(number: int, frame: Any) -> None:
+        nonlocal raised
+        try:
+            usual(number, frame)
+        except BaseException:
+            raised = True
+            raise
 
     signal.signal(signal.SIGINT, note)
     try:
         yield
-        Interrupt.check()
     finally:
         signal.signal(signal.SIGINT, usual)
-        Interrupt.noted = False
+    if raised:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -233,6 +233,16 @@ def test_a_real_interrupt_ends_an_evaluation():
         return np.ones(len(rows), dtype=int)
 
     release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
-    with pytest.raises(KeyboardInterrupt):
-        dp.evaluate(LOGISTIC, release, {"x": [[1.0, 0.0]], "y": [1]}, dp.Privacy(100.0))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def own(*_):
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler in (signal.default_int_handler, own):
+            signal.signal(signal.SIGINT, handler)
+            with pytest.raises(KeyboardInterrupt):
+                dp.evaluate(LOGISTIC, release, {"x": [[1.0, 0.0]], "y": [1]}, dp.Privacy(100.0))
+            assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
