@@ -4,6 +4,7 @@ In few dimensions a model is the Hessian of a sample.  In many it is made of sec
 (`Sampled`): only records whose loss bends count, and near a minimiser these are few.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -119,25 +120,20 @@ class Corrected:
     """A model with the curvature of the last steps: the compact form of BFGS (R. Byrd, J. Nocedal, R. Schnabel, 1994)."""
 
     def __init__(self, model: LinearMap, pairs: int) -> None:
-        self.model, self.most = model, pairs
-        self.steps, self.changes, self.images = (np.zeros((0, 0)) for _ in range(3))
+        self.model = model
+        self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=pairs)  # a step, the change along it, the model's
 
     def __call__(self, vector: Array) -> Array:
         result = self.model(vector)
-        return result - self.wide.T @ (self.small @ (self.wide @ vector)) if len(self.steps) else result
+        return result - self.wide.T @ (self.small @ (self.wide @ vector)) if self.pairs else result
 
     def update(self, step: Array, change: Array) -> None:
         """Remember a step and the change of the gradient along it, if its curvature is clearly positive."""
         if not float(step @ change) > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):
             return
-        new = (step, change, self.model(step))
-        last = [past[-self.most + 1 :] if len(past) else np.zeros((0, len(step))) for past in self.all]
-        self.steps, self.changes, self.images = (np.vstack([past, one]) for past, one in zip(last, new, strict=True))
-        inner = self.steps @ self.changes.T
+        self.pairs.append((step, change, self.model(step)))
+        steps, changes, images = (np.array(rows) for rows in zip(*self.pairs, strict=True))
+        inner = steps @ changes.T
         lower = np.tril(inner, -1)
-        middle = np.block([[self.steps @ self.images.T, lower], [lower.T, -np.diag(np.diag(inner))]])
-        self.wide, self.small = np.vstack([self.images, self.changes]), np.linalg.pinv(middle)
-
-    @property
-    def all(self) -> tuple[Array, Array, Array]:
-        return self.steps, self.changes, self.images
+        middle = np.block([[steps @ images.T, lower], [lower.T, -np.diag(np.diag(inner))]])
+        self.wide, self.small = np.vstack([images, changes]), np.linalg.pinv(middle)
