@@ -63,6 +63,7 @@ from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixtur
 from .learners.problem_files import load as load, problems as problems
 from .learners.sweep import Calibration as Calibration, calibrate as calibrate, sweep as sweep
 from .learners.tune import tune as tune, tune_repeated as tune_repeated
+from .mechanisms.adaptive_steps import AdaptiveSteps as AdaptiveSteps
 from .mechanisms.certificate import Certificate as Certificate
 from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDescent
 from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans

@@ -15,6 +15,7 @@ from dpconvex.core.runtime import in_order, one_blas_thread
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise, summed
 from dpconvex.evaluation.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
 from dpconvex.evaluation.design import TABLE, Product, product, product_apart
+from dpconvex.evaluation.exact_sums import Look, Sums, block_sums, person_sums
 from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.evaluation.programs import LANES
 from dpconvex.language.batch import Batch
@@ -70,6 +71,16 @@ def filled(rows: Indices) -> Indices:
 def numbers_in(batch: Batch) -> int:
     columns = batch.fields.values()
     return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+
+
+def by_person(people: Indices) -> Iterator[Indices]:
+    """Yield records of whole people, one person after the other, no more at a time than a block has."""
+    order = np.argsort(people, kind="stable")
+    ends, start = np.flatnonzero(np.diff(people[order], append=-1)) + 1, 0
+    while start < len(order):
+        stop = int(ends[max(np.searchsorted(ends, start + FEWEST, "right") - 1, np.searchsorted(ends, start + 1))])
+        yield order[start:stop]
+        start = stop
 
 
 class Engine:
@@ -235,6 +246,24 @@ class Engine:
                 total.add(sum_by_person(self.form, slopes, table, clip, people[some]))
             start, number = stop, number + 1
         return np.asarray(total.value)
+
+    def look(self, look: Look, people: Indices | None = None) -> Sums:
+        """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
+
+        def one(number: int, block: Records, plan: Plan) -> Sums:
+            if plan.size % LANES:
+                every = filled(np.arange(plan.size))
+                group = self.batch.group[number * self._step :][every]
+                return block_sums(
+                    self, look, {n: column[every] for n, column in block.items()}, self._plan(group), plan.size
+                )
+            return block_sums(self, look, block, plan, plan.size)
+
+        with np.errstate(all="ignore"):
+            if people is None:
+                return sum(self._each(one), start=look.nothing)
+            parts = (person_sums(self, look, *self._rows(filled(some))[:2], people[some]) for some in by_person(people))
+            return sum(parts, start=look.nothing)
 
     def each_gradient(self, theta: Array) -> Array:
         """Gradients of all records, shape (records, dim), then, of losses of one score, what squares to their Hessians.

@@ -380,6 +380,21 @@ class DescentCertificate(Certificate, perturbed="gradients"):
         return said if self.clip < math.inf else super().error
 
 
+class QueriesCertificate(Certificate, perturbed="queries"):
+    """Noise on adaptive queries, each of a sensitivity that is known before it is asked; units are those of its clip."""
+
+    minimises = False
+    drawn = "The noise of every query is integer and is drawn exactly."
+
+    @property
+    def gaussian_level(self) -> float | None:
+        return self.settings["level"]
+
+    @property
+    def error(self) -> str:
+        return "no bound: clipped steps need not converge to the ERM solution"
+
+
 class StatisticsCertificate(Certificate, perturbed="statistics"):
     """Noise on the sums that a quadratic loss takes from the data."""
 

@@ -25,13 +25,14 @@ from dpconvex.language.record import Record, check_clip, counted, in_one_place
 from dpconvex.language.schema import check_unit
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, QueriesCertificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import level, whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.release.adaptive import release_steps
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.engine import DataEngine, check_place, resolved
 from dpconvex.release.release import Release, functions_of, knowing
@@ -204,7 +205,7 @@ class Fit:
         self.record.check_form(self.data, empty=self.protected)
         for fit in fits:
             confirm(fit.certificate)
-            if self.people is not None and isinstance(fit.certificate, DescentCertificate):
+            if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):
                 self.people.check_together(self.data)
         for said in [] if self.seed is not None else self.doubts(fits[:1]):
             warn(said)
@@ -310,6 +311,9 @@ def released(
         both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
         remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
         raise DomainError(f"{both}; nothing is released. {remedy}.")
+    if isinstance(fit.certificate, QueriesCertificate):
+        whose = None if people is None else people.of
+        return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
     if stages is None:
         return covered(fit, fit.certificate, batch, backend, source, people)
     noise, certificate = stages.noise, stages.fit

@@ -13,10 +13,12 @@ from dpconvex.core.deprecated import public
 from dpconvex.core.plain_data import is_whole
 from dpconvex.core.runtime import Stage, once
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError, shown
+from dpconvex.evaluation.linear_scores import linear_scores
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.people import for_promise
 from dpconvex.language.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.certificate_text import UNIT_COST
@@ -51,8 +53,8 @@ def read(template: Template, convex: bool = True) -> LossForm:
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     check_template(template)
-    if isinstance(mechanism, SufficientStatistics):
-        return analysed(template, "nothing about it is asked")
+    if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
+        return analysed(template, "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps))
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
@@ -262,7 +264,11 @@ def proved(
         raise NotConverged(f"{feasible.obstacle}.")
     with computable(privacy):
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
-        certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
+        if isinstance(mechanism, AdaptiveSteps):
+            linear_scores(analysis.form)
+            certificate = mechanism.certify(analysis, privacy, size)
+        else:
+            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     certificate = certificate.copied(event=certificate.event, writer=partial(written, template, mechanism))
     found = Proved(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."

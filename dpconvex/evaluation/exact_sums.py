@@ -1,0 +1,311 @@
+"""Sums over records in integers: exact in any order, each record's part no longer than its bound *as computed*.
+
+Rows are whole multiples of a power of two, coefficients are too, and slopes become whole numbers after they are clipped.  All
+products and sums of a block are integers below 2^53, so no bit of them depends on the order of adding, on blocks, threads or
+workers, and what one record adds depends on that record and on released numbers alone (docs/theory.md, section 20).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.evaluate import STEP
+from dpconvex.core.runtime import one_blas_thread
+from dpconvex.core.summation import BLOCK
+from dpconvex.evaluation.design import product_apart
+from dpconvex.evaluation.linear_scores import LinearScores
+from dpconvex.language.batch import Batch
+from dpconvex.language.columns import Stored, dense, flattened
+
+if TYPE_CHECKING:
+    from dpconvex.evaluation.engine import Engine, Plan, Records
+
+Exact = NDArray[np.int64]
+
+# Bits of a row's norm, of a clipped slope, of the longest slope, of a curvature at its cap, and of an entry of a matrix: a block
+# has 2^16 records at most, and 16 + 21 + 16 = 53 bits hold the sum of products.
+ROW_BITS, SLOPE_BITS, LONGEST_BITS, CURVATURE_BITS, MATRIX_BITS = 16, 15, 21, 20, 22
+assert BLOCK == 2**16
+LEVERAGE = " leverage"  # The field of a batch that holds how long each record's row is in the metric
+HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
+INSIDE = 1 - 2.0**-40  # What covers the rounding of a norm and a product, before slopes are made integers
+LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows are made of records: x in multiples of `grid`, towards 0, and a constant of `constant` such multiples."""
+
+    name: str
+    inside: Indices
+    grid: float
+    constant: int
+
+    @classmethod
+    def of(cls, scores: LinearScores) -> "Rows":
+        grid = 2.0 ** (math.ceil(math.log2(scores.radius)) - ROW_BITS)
+        half = round(scores.radius / grid / 2)
+        return cls(scores.name, scores.inside, grid, half if scores.has_constant else 0)
+
+    @property
+    def count(self) -> int:
+        return len(self.inside) + bool(self.constant)
+
+    def squared_norm(self, radius: float) -> float:
+        """Bound the squared norm of a row, in squared multiples, for records that exceed the radius by what passes a check."""
+        return (radius / self.grid) ** 2 * (1 + 2.0**-40) + self.constant**2
+
+    def read(self, column: Any) -> Any:
+        """Return rows without the constant, dense or sparse, in multiples of the grid, which stay such as floats."""
+        flat = flattened(column)
+        if len(self.inside) < flat.shape[1]:
+            flat = flat[:, self.inside]
+        return flat / self.grid if sp.issparse(flat) else np.asarray(flat, dtype=float) / self.grid
+
+
+def rounded(column: Any, grid: float) -> Any:
+    """Round the scalars of records to multiples of a power of two, towards 0; of float32, exactly in float32."""
+    if sp.issparse(column):
+        found = sp.csr_array(column)
+        return sp.csr_array((np.trunc(found.data / grid) * grid, found.indices, found.indptr), shape=found.shape)
+    return np.trunc(np.asarray(column) / grid) * grid
+
+
+@dataclass(frozen=True)
+class OnGrid:
+    """`rounded` as a function of a column."""
+
+    grid: float
+
+    def __call__(self, column: Any) -> Any:
+        return rounded(column, self.grid)
+
+
+@dataclass(frozen=True)
+class Leverage:
+    """How long rows are in a metric: at least the norm of ``matrix @ row``, in multiples, rounded up; public.
+
+    The matrix has integer entries of `MATRIX_BITS` bits, shape (rows, rows).
+    """
+
+    rows: Rows
+    matrix: Array
+
+    @property
+    def shift(self) -> float:
+        """The power of two that entries of products are divided by, so that sums of their squares are exact."""
+        count = max(len(self.matrix), 1)
+        bits = (53 - math.ceil(math.log2(count + 1))) // 2
+        longest = float(np.linalg.norm(self.matrix, axis=1).max(initial=1.0)) * 2.0 ** (ROW_BITS + 1)
+        return 2.0 ** max(math.ceil(math.log2(longest)) - bits, 0)
+
+    def turned(self, column: Any) -> Array:
+        """Return ``matrix @ row`` of records, whole numbers, shape (n, rows)."""
+        levels, x = self.rows.read(column), len(self.rows.inside)
+        found = np.asarray(levels @ self.matrix[:, :x].T)
+        return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
+
+    def __call__(self, column: Any) -> Array:
+        found = []
+        step = max(2**22 // max(len(self.matrix), 1), 1)
+        for start in range(0, column.shape[0], step):
+            short = np.ceil(np.abs(self.turned(column[start : start + step])) / self.shift)
+            found.append(np.sqrt((short**2).sum(axis=1)) * self.shift * (1 + 2.0**-50))
+        return np.concatenate([np.zeros(0), *found])
+
+
+def on_grid(batch: Batch, rows: Rows) -> Batch:
+    """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
+    column = batch.fields[rows.name]
+    make = OnGrid(rows.grid)
+    in_memory = type(getattr(column, "column", column)) is np.ndarray or sp.issparse(column)
+    made = make(column[:] if not sp.issparse(column) else column) if in_memory else Stored(column, make, column.shape)
+    return Batch({**batch.fields, rows.name: made}, batch.group)
+
+
+def with_leverages(batch: Batch, leverage: Leverage) -> Batch:
+    """Return records, which `on_grid` made, with their leverages, in blocks where they are not in memory."""
+    column = batch.fields[leverage.rows.name]
+    found: Any = Stored(column, leverage, (batch.size,))
+    if type(column) is np.ndarray or sp.issparse(column):
+        with one_blas_thread():
+            found = leverage(column)
+    return Batch({**batch.fields, LEVERAGE: found}, batch.group)
+
+
+def moment(batch: Batch, rows: Rows) -> Exact:
+    """Return the sum of ``row row'`` over records, which `on_grid` made, in two parts, shape (2, rows, rows)."""
+    column, count = batch.fields[rows.name], rows.count
+    total, step = np.zeros((2, count, count), dtype=np.int64), max(min(2**22 // count, 2**18), 1)
+    for start in range(0, batch.size, step):
+        levels = rows.read(column[start : start + step])
+        part = levels.T @ levels
+        own = np.empty((count, count))
+        x = len(rows.inside)
+        own[:x, :x] = part.toarray() if sp.issparse(part) else part
+        if rows.constant:
+            sums = np.asarray(levels.sum(axis=0)).ravel() * rows.constant
+            own[x, :x], own[:x, x], own[x, x] = sums, sums, levels.shape[0] * rows.constant**2
+        total += halves(own)
+    return total
+
+
+def halves(sums: Array) -> Exact:
+    """Cut whole numbers below 2^53 into multiples of 2^26 and the rest, shape (2, ...)."""
+    high = np.floor(sums / HALF)
+    return np.stack([high, sums - high * HALF]).astype(np.int64)
+
+
+def whole(parts: Exact) -> NDArray[Any]:
+    """Return exact Python integers from their two parts."""
+    return np.asarray(parts[0].astype(object) * int(HALF) + parts[1].astype(object))
+
+
+class Look(NamedTuple):
+    """One pass over the records at public parameters: what is summed, and how it is clipped."""
+
+    rows: Rows
+    kinds: sp.csr_array
+    coefficients: Array  # Of the forms, multiples of a power of two: see `on_coefficient_grid`
+    unit: float  # Slopes are multiples of this
+    bound: float  # Of the product of a record's slopes' norm, in units, and its leverage
+    longest: float  # Of that norm, below 2^LONGEST_BITS
+    edges: Array  # Of histograms, upper ends of bins
+    counts_slopes: bool  # Whether a histogram of slopes' norms is asked for
+    probe: Array  # A direction of the columns along which curvatures are taken; empty for none
+    cap: float  # The largest curvature that counts; 0 for a histogram of curvatures
+    leverage: Leverage  # That the bound is in
+
+    @property
+    def nothing(self) -> "Sums":
+        """The sums over no records."""
+        gradient = np.zeros((2, self.kinds.shape[0], self.rows.count), dtype=np.int64)
+        sides = np.zeros(2 * len(self.edges) * self.counts_slopes, dtype=np.int64)
+        bends = np.zeros((1 if self.cap else len(self.edges)) * bool(len(self.probe)), dtype=np.int64)
+        return Sums(gradient, bends, sides)
+
+
+@dataclass
+class Sums:
+    """What a look adds up: gradients, shape (2, columns, rows), curvatures, and counts of slopes, positive sides first."""
+
+    gradient: Exact
+    curvature: Exact
+    histogram: Exact
+
+    def __add__(self, other: Any) -> "Sums":
+        if not isinstance(other, Sums):  # the 0 that sums begin with
+            return self
+        parts = (self.gradient + other.gradient, self.curvature + other.curvature, self.histogram + other.histogram)
+        return Sums(*parts)
+
+    __radd__ = __add__
+
+
+def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array:
+    """Round coefficients of forms, which are public, so that their products with rows add up exactly."""
+    size = np.linalg.norm(coefficients[:, :-1], axis=1) * radius * (1 + 1e-9) + np.abs(coefficients[:, -1])
+    largest = float(size.max(initial=0.0))
+    if not largest > 1e-200:
+        return np.zeros_like(coefficients)
+    unit = 2.0 ** (math.ceil(math.log2(largest)) - 50)
+    found = np.rint(coefficients / (unit / rows.grid)) * (unit / rows.grid)
+    found[:, -1] = np.rint(coefficients[:, -1] / unit) * unit
+    return found
+
+
+def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
+    """Sum over whole people, whose records stand together; the sum of a person's products has at most the bound's length.
+
+    A record is clipped to the bound by itself, too.  Rounding slopes towards 0 moves a person's sum by at most the sum of their
+    leverages in each column; that is set aside, and so is the rounding of the sum that is measured.
+    """
+    count = len(people)
+    forms = engine.design.forward(block, look.coefficients)
+    slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
+    leverages = np.asarray(dense(block[LEVERAGE]))
+    units = clipped_slopes(look, slopes, leverages, count)[:, :count]
+    first = np.flatnonzero(np.diff(people, prepend=-1))
+    turned, square = look.leverage.turned(block[look.rows.name])[:count], np.zeros(len(first))
+    for own in units:
+        square += (np.add.reduceat(own[:, None] * turned, first) ** 2).sum(axis=1)
+    counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
+    room = np.add.reduceat(leverages[:count], first) * math.sqrt(len(units)) + look.bound * counts * 2.0**-45
+    lengths = np.sqrt(square) * (1 + 2.0**-40)
+    share = np.minimum(1.0, np.maximum(look.bound * INSIDE - room, 0.0) / np.maximum(lengths, 1.0))
+    every = np.repeat(share, counts)
+    kept = np.where(every < 1, np.trunc(units * every), units)
+    some = {look.rows.name: block[look.rows.name][:count]}
+    found = halves(gradient_sum(look, some, kept))
+    return measured(engine, look, found, forms, slopes, block, plan, count)
+
+
+def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", count: int) -> Sums:
+    """Sum over the first `count` records of a block that is filled up to a multiple of `LANES`."""
+    forms = engine.design.forward(block, look.coefficients)
+    slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
+    leverages = np.asarray(dense(block[LEVERAGE]))
+    found = halves(gradient_sum(look, block, clipped_slopes(look, slopes, leverages, count)))
+    return measured(engine, look, found, forms, slopes, block, plan, count)
+
+
+def measured(
+    engine: "Engine",
+    look: Look,
+    gradient: Exact,
+    forms: Array,
+    slopes: Array,
+    block: "Records",
+    plan: "Plan",
+    count: int,
+) -> Sums:
+    """Return sums with curvatures and counts of slopes, where a look asks for them."""
+    found = Sums(gradient, *(np.zeros(0, dtype=np.int64) for _ in range(2)))
+    if len(look.probe):
+        moved = np.broadcast_to(forms, (len(forms), plan.size)) + 1j * STEP * (look.kinds.T @ look.probe)[:, None]
+        bent = np.asarray(look.kinds @ (engine._slopes(moved, block, plan, product_apart)[1].imag / STEP))
+        along = np.einsum("kn,kn->n", bent, np.broadcast_to(look.probe[:, None], bent.shape))[:count]
+        found.curvature = (
+            capped_sum(along, look.cap) if look.cap else histogram(look.edges, along, np.abs(along) < np.inf)
+        )
+    if look.counts_slopes:
+        lengths = np.sqrt(np.einsum("kn,kn->n", slopes, slopes))[:count]
+        good, up = np.isfinite(lengths), slopes[0, :count] > 0
+        found.histogram = np.concatenate([histogram(look.edges, lengths, good & side) for side in (up, ~up)])
+    return found
+
+
+def clipped_slopes(look: Look, slopes: Array, leverages: Array, count: int) -> Array:
+    """Return slopes in whole units, shape (columns, records), with norm times leverage at most the bound; others are 0."""
+    units = slopes / look.unit
+    good = np.isfinite(units).all(axis=0) & (np.arange(units.shape[1]) < count)
+    units = np.clip(np.where(good, units, 0.0), -LARGEST, LARGEST)
+    lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
+    most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * INSIDE
+    return np.trunc(units * np.minimum(1.0, most / np.maximum(lengths, 1.0)))
+
+
+def gradient_sum(look: Look, block: "Records", units: Array) -> Array:
+    """Return the sum of products of slopes and rows, whole numbers, shape (columns, rows)."""
+    levels = look.rows.read(block[look.rows.name])
+    found = np.asarray((levels.T @ units.T).T if sp.issparse(levels) else units @ levels)
+    if not look.rows.constant:
+        return found
+    return np.concatenate([found, look.rows.constant * units.sum(axis=1, keepdims=True)], axis=1)
+
+
+def capped_sum(curvatures: Array, cap: float) -> Exact:
+    """Return the sum of curvatures, each between 0 and the cap, in 2^-20 of the cap, shape (1,); no number counts as 0."""
+    share = np.where(np.isfinite(curvatures), np.clip(curvatures / cap, 0.0, 1.0), 0.0)
+    return np.trunc(share * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
+
+
+def histogram(edges: Array, values: Array, chosen: NDArray[np.bool_]) -> Exact:
+    """Count the chosen records by their value, each in one bin; what exceeds the last edge is in the last bin."""
+    place = np.minimum(np.searchsorted(edges, values[chosen]), len(edges) - 1)
+    return np.bincount(place, minlength=len(edges)).astype(np.int64)

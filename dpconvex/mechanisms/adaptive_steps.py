@@ -1,0 +1,133 @@
+"""Adaptive preconditioned steps: linear scores, any differentiable loss, no bound on the loss (docs/theory.md, section 20).
+
+A noisy second moment of the rows is the preconditioner, a noisy histogram of slopes chooses the clip, and every step is one
+Gaussian query.  The guarantee rests on clipped sums, on fixed levels and on the noise.  No constant of the loss enters it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from dpconvex.accounting.events import Composition, Gaussian, Tail
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arrays import Array
+from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import check_whole
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noisy_queries import ROOM
+from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
+
+SOURCE = "docs/theory.md, section 20"
+# Parts of the squared level: of the second moment, of histograms, and of curvatures; the steps have the rest.
+MOMENT, HISTOGRAMS, CURVATURES = 0.2, 0.042, 0.018
+ROUNDS, FEWEST, EVERY = 15, 3, 4  # Steps, fewest of them, and how many there are to a histogram
+ENOUGH = 30.0  # With fewer records than this for each parameter and unit of the level, there are fewer steps
+MOST_ROWS = 4096
+DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."
+CLIPPED = "One record's part of a sum depends on that record and on released numbers alone, and is as long as the clip at most."
+NOTHING = "Nothing about the loss was proved, and none is needed: the guarantee does not rest on how the loss is read."
+
+
+@dataclass(frozen=True)
+class AdaptiveSteps(ForUnits):
+    """Clipped gradient steps in the metric of a noisy second moment, with a clip that adapts to the slopes.
+
+    For losses of scores that are linear in one field of the record, such as ``x @ w + b``: one score or several, with labels,
+    offsets and weights.  It needs a delta, and nothing else: no bound on the loss, its curvature or the parameters.  Nothing is
+    claimed about accuracy.
+
+    Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 20.1.
+
+    Parameters
+    ----------
+    rounds : int or None
+        Number of steps.  None is 15, and fewer, but at least 3, where there are few records for each parameter.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("logistic_regression", features=3)
+    >>> certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, dp.AdaptiveSteps())
+    >>> certificate.settings["rounds"]
+    15.0
+    """
+
+    rounds: int | None = None
+
+    name = "adaptive preconditioned steps"
+
+    def __post_init__(self) -> None:
+        check_whole("AdaptiveSteps", 1, True, rounds=self.rounds)
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Divide the level of the Gaussian mechanism for (epsilon, delta) among the queries; no data are touched."""
+        check_delta(privacy, "Gaussian noise on steps", "use ObjectivePerturbation")
+        form = analysis.form
+        rows = form.space.dim
+        if rows > 10**7:
+            raise NotPrivate(
+                f"adaptive steps have at most 10,000,000 parameters, not {rows:,}", None, "use fewer features"
+            )
+        level = whole_level(privacy)
+        enough = size * level / (ENOUGH * max(form.noise_dimension, 1))
+        rounds = self.rounds or math.ceil(min(max(ROUNDS * min(1.0, enough), FEWEST), ROUNDS))
+        looks = -(-rounds // EVERY)
+        steps = 1 - MOMENT - HISTOGRAMS - CURVATURES
+        settings = {
+            "rounds": float(rounds),
+            "looks": float(looks),
+            "level": level,
+            "moment_level": level * math.sqrt(MOMENT),
+            "histogram_level": level * math.sqrt(HISTOGRAMS / looks),
+            "curvature_level": level * math.sqrt(CURVATURES / (looks + 1)),
+            "step_level": level * math.sqrt(steps / rounds),
+        }
+        return Certificate(
+            privacy=privacy,
+            mechanism=self.name,
+            size=size,
+            gradient_bound=1.0,
+            sensitivity=1.0,
+            noise_epsilon=privacy.epsilon,
+            noise_dimension=rows,
+            noise_scale=1 / settings["step_level"],
+            derivation=derivation(privacy, settings),
+            assumptions=(DRAWN, CLIPPED, NOTHING, UNSEEN),
+            perturbed="queries",
+            noise="gaussian",
+            mean_noise=None,
+            settings=settings,
+            event=Composition((Gaussian(level * ROOM), Tail(GRID_LOSS))),
+        )
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
+        """Refuse: the steps are taken by `dp.solve`."""
+        raise TemplateError("AdaptiveSteps: use dp.solve.")
+
+
+def whole_level(privacy: Privacy) -> float:
+    """Return the level of all queries together, rounded down."""
+    delta = privacy.delta - grid_loss(privacy.epsilon)
+    if not delta > 0:
+        why = "what noise on integers loses is no part of so small a delta"
+        raise NotPrivate(f"adaptive steps: {why}", f"delta = {privacy.delta:g}", "ask for a larger delta")
+    level = 1 / gaussian_sigma(privacy.epsilon, delta, 1.0) / ROOM**2
+    while not gaussian_delta(privacy.epsilon, level * ROOM) <= delta:
+        level /= ROOM
+    return level
+
+
+def derivation(privacy: Privacy, settings: dict[str, float]) -> Derivation:
+    apart = {
+        "add-remove": "one record's part of a sum is at most the clip",
+        "replace-one": "two parts are 2 clips apart",
+    }
+    levels = {key: value for key, value in settings.items() if key.endswith("level")}
+    why = "each query has a sensitivity that is known before it is asked, and a fixed level; squares of levels add up"
+    steps = (
+        Derivation("clipped sums", "", {}, apart[privacy.adjacency]),
+        Derivation("adaptive composition", "", levels, why),
+    )
+    return Derivation("adaptive preconditioned steps", "", privacy.claims, SOURCE, steps)
