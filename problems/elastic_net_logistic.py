@@ -13,6 +13,7 @@ def template(
     sparsity: float = 0.01,
     radius: float = 1.0,
     labels: tuple = (-1, 1),
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template.
 
@@ -32,23 +33,30 @@ def template(
         Public bound on the Euclidean norm of a record's features.
     labels : tuple
         The negative and the positive label.
+    constant : float
+        Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
     """
     if classes != 2:
         raise dp.TemplateError(f"elastic_net_logistic has two classes, not {classes}; see the multi-class problems.")
     negative, positive = labels
     w = cp.Variable(features, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
         sign = 1 if y == positive else -1
-        return cp.logistic(-sign * (x @ w))
+        return cp.logistic(-sign * (x @ w + constant * b))
 
     def decision(parameters, x):
-        return x @ parameters["w"]
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w) + sparsity * cp.norm1(w),
+        regularizer=regularization / 2 * cp.sum_squares(w)
+        + (free / 2 * cp.square(b) if constant else 0.0)
+        + sparsity * cp.norm1(w),
         decision=decision,
         probabilities="softmax",
     )

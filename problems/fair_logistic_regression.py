@@ -15,6 +15,7 @@ def template(
     regularization: float = 1e-6,
     radius: float = 1.0,
     labels: tuple = (-1, 1),
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template (Zafar, Valera, Gomez Rodriguez & Gummadi 2017, "Fairness constraints", equation 4).
 
@@ -38,6 +39,9 @@ def template(
         Public bound on the Euclidean norm of a record's features.
     labels : tuple
         The negative and the positive label.
+    constant : float
+        Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
 
     Examples
     --------
@@ -59,18 +63,20 @@ def template(
         )
     negative, positive = labels
     w = cp.Variable(features, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
         sign = 1 if y == positive else -1
-        return cp.logistic(-sign * (x @ w))
+        return cp.logistic(-sign * (x @ w + constant * b))
 
     def decision(parameters, x):
-        return x @ parameters["w"]
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w),
+        regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         constraints=[cp.abs(direction @ w) <= tolerance],
         decision=decision,
         probabilities="softmax",

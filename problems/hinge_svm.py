@@ -6,7 +6,13 @@ import dpconvex as dp
 
 
 def template(
-    *, features: int, classes: int = 2, regularization: float = 0.01, radius: float = 1.0, labels: tuple = (-1, 1)
+    *,
+    features: int,
+    classes: int = 2,
+    regularization: float = 0.01,
+    radius: float = 1.0,
+    labels: tuple = (-1, 1),
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template.
 
@@ -25,23 +31,29 @@ def template(
         Public bound on the Euclidean norm of a record's features.
     labels : tuple
         The negative and the positive label.
+    constant : float
+        Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
     """
     if classes != 2:
         raise dp.TemplateError(f"hinge_svm has two classes, not {classes}; see the multi-class problems.")
     negative, positive = labels
     w = cp.Variable(features, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    free = min(regularization, 1e-6)
+    largest = 1 + radius**2 / regularization  # With a larger score at 0, all records of one label have no loss
 
     def loss(x, y):
         sign = 1 if y == positive else -1
-        return cp.pos(1 - sign * (x @ w))
+        return cp.pos(1 - sign * (x @ w + constant * b))
 
     def decision(parameters, x):
-        return x @ parameters["w"]
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w),
-        constraints=[cp.norm(w) <= radius / regularization],
+        regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
+        constraints=[cp.norm(w) <= radius / regularization, *([cp.abs(constant * b) <= largest] if constant else [])],
         decision=decision,
     )

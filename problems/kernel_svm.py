@@ -17,6 +17,7 @@ def template(
     regularization: float = 1e-6,
     width: float = 0.5,
     labels: tuple = (-1, 1),
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template (Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3).
 
@@ -37,23 +38,28 @@ def template(
         Half-width of the quadratic piece of the Huber hinge.
     labels : tuple
         The negative and the positive label.
+    constant : float
+        Factor of a parameter b: the score of mapped features is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
     """
     if classes != 2:
         raise dp.TemplateError(f"kernel_svm has two classes, not {classes}; see the multi-class problems.")
     negative, positive = labels
     mapping = dp.RandomFourierFeatures(features, components, kernel, gamma, paired, seed)
     w = cp.Variable(mapping.dim, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
         sign = 1 if y == positive else -1
-        return dp.huber_hinge(1 - sign * (x @ w), width=width)
+        return dp.huber_hinge(1 - sign * (x @ w + constant * b), width=width)
 
     def decision(parameters, x):
-        return mapping.transform(x) @ parameters["w"]
+        return mapping.transform(x) @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(mapping.dim, radius=mapping.radius), y=dp.Choice([negative, positive])),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w),
+        regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         decision=decision,
     )

@@ -14,6 +14,7 @@ def template(
     bound: float = 3.0,
     radius: float = 1.0,
     labels: tuple | None = None,
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template (Amit, Fink, Srebro & Ullman 2007, "Uncovering shared structures in multiclass classification").
 
@@ -33,6 +34,9 @@ def template(
         Public bound on the Euclidean norm of a record's features.
     labels : tuple, optional
         Names of the classes; by default 0, ..., classes - 1.
+    constant : float
+        Factor of a parameter b: scores are ``x @ W + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
 
     Examples
     --------
@@ -44,19 +48,21 @@ def template(
     if len(names) != classes or classes < 2:
         raise dp.TemplateError(f"low_rank_softmax needs {classes} labels, at least two, not {names!r}.")
     W = cp.Variable((features, classes), name="W")
+    b = cp.Variable(classes, name="b") if constant else np.zeros(classes)
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
         against = np.eye(classes)
         against[names.index(y)] -= 1  # W @ against has the columns w_c - w_y
-        return cp.log_sum_exp(x @ (W @ against))
+        return cp.log_sum_exp(x @ (W @ against) + constant * (b @ against))
 
     def decision(parameters, x):
-        return x @ parameters["W"]
+        return x @ parameters["W"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(W),
+        regularizer=regularization / 2 * cp.sum_squares(W) + (free / 2 * cp.sum_squares(b) if constant else 0.0),
         constraints=[cp.normNuc(W) <= bound],
         decision=decision,
         probabilities="softmax",

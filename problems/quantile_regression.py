@@ -13,6 +13,7 @@ def template(
     radius: float = 1.0,
     target: float = 1.0,
     width: float = 0.1,
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template.
 
@@ -33,21 +34,26 @@ def template(
         Public bound on the absolute value of a record's target.
     width : float
         Half-width of the smoothing, in units of the target.
+    constant : float
+        Factor of a parameter b: the prediction is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
     """
     if not 0 < quantile < 1:
         raise dp.TemplateError(f"quantile_regression: quantile must lie between 0 and 1, not {quantile!r}.")
     w = cp.Variable(features, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
-        residual = y - x @ w
+        residual = y - (x @ w + constant * b)
         return quantile * dp.huber_hinge(residual, width) + (1 - quantile) * dp.huber_hinge(-residual, width)
 
     def predict(parameters, x):
-        return x @ parameters["w"]
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-target, target)),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w),
+        regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         predict=predict,
     )

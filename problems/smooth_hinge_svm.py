@@ -34,6 +34,7 @@ def template(
     radius: float = 1.0,
     width: float = 0.5,
     labels: tuple = (-1, 1),
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template.
 
@@ -53,23 +54,28 @@ def template(
         Half-width of the piece that replaces the hinge's nonsmooth point.
     labels : tuple
         The negative and the positive label.
+    constant : float
+        Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
     """
     if classes != 2:
         raise dp.TemplateError(f"smooth_hinge_svm has two classes, not {classes}; see the multi-class problems.")
     negative, positive = labels
     hinge = smooth_hinge(width)
     w = cp.Variable(features, name="w")
+    b = cp.Variable(name="b") if constant else 0.0
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
         sign = 1 if y == positive else -1
-        return hinge(1 - sign * (x @ w))
+        return hinge(1 - sign * (x @ w + constant * b))
 
     def decision(parameters, x):
-        return x @ parameters["w"]
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(w),
+        regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         decision=decision,
     )

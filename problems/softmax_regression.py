@@ -1,6 +1,7 @@
 """Softmax (multinomial logistic) regression with any number of classes."""
 
 import cvxpy as cp
+import numpy as np
 
 import dpconvex as dp
 
@@ -12,6 +13,7 @@ def template(
     regularization: float = 1e-6,
     radius: float = 1.0,
     labels: tuple | None = None,
+    constant: float = 0.0,
 ) -> dp.Template:
     """Return the template (Boehning 1992, "Multinomial logistic regression algorithm").
 
@@ -30,22 +32,27 @@ def template(
         Public bound on the Euclidean norm of a record's features.
     labels : tuple, optional
         Names of the classes; by default 0, ..., classes - 1.
+    constant : float
+        Factor of a parameter b: scores are ``x @ W + constant * b``, and b has a penalty of 1e-6 at most.
+        By default there is none.
     """
     names = tuple(range(classes)) if labels is None else tuple(labels)
     if len(names) != classes or classes < 2:
         raise dp.TemplateError(f"softmax_regression needs {classes} labels, at least two, not {names!r}.")
     W = cp.Variable((features, classes), name="W")
+    b = cp.Variable(classes, name="b") if constant else np.zeros(classes)
+    free = min(regularization, 1e-6)
 
     def loss(x, y):
-        return cp.log_sum_exp(x @ W) - x @ W[:, names.index(y)]
+        return cp.log_sum_exp(x @ W + constant * b) - (x @ W[:, names.index(y)] + constant * b[names.index(y)])
 
     def decision(parameters, x):
-        return x @ parameters["W"]
+        return x @ parameters["W"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(W),
+        regularizer=regularization / 2 * cp.sum_squares(W) + (free / 2 * cp.sum_squares(b) if constant else 0.0),
         decision=decision,
         probabilities="softmax",
     )

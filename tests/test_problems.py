@@ -17,6 +17,7 @@ REFUSED = {"pathak_raj_2010"}
 STATISTICS = {"additive_regression", "least_squares_classifier", "linear_regression"}
 PROVED = sorted(set(dp.problems()) - REFUSED)
 PROMISE = dp.Privacy(epsilon=1.0)
+FREE = [(problem, {"constant": 0.5}) for problem in PROVED if "constant" in options(problem)]  # with an intercept
 
 
 @pytest.mark.parametrize("problem", sorted(dp.problems()))
@@ -29,9 +30,9 @@ def test_every_option_but_the_number_of_features_has_a_default(problem):
         assert re.search(rf"^(\w+, )*{name}(, \w+)*( : |$)", told, flags=re.MULTILINE), f"{name} is not documented"
 
 
-@pytest.mark.parametrize("problem", PROVED)
-def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem):
-    template = dp.load(problem, features=3)
+@pytest.mark.parametrize(("problem", "given"), [*((problem, {}) for problem in PROVED), *FREE])
+def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem, given):
+    template = dp.load(problem, features=3, **given)
     data = records_of(template)
     release = dp.solve(template, data, PROMISE)
     assert release.private
