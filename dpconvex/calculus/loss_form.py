@@ -17,6 +17,7 @@ from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Constraint, Expression, postorder
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.runtime import once
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.domains import implicit_constraints
@@ -46,8 +47,8 @@ class LossForm:
         check_loss(template, convex)
         self.space = Space(template.variables)
         self.feasible: FeasibleSet = FeasibleSet(self.space, template.constraints)
-        self.bases = Bases(template.record.continuous)
-        self.expander = Expander(self.space, self.bases)
+        self.expander = expander_of(template, self.space)
+        self.bases = self.expander.bases
         domains = implicit_constraints(template.regularizer, self.expander, self.feasible.least_entry)
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
@@ -90,7 +91,20 @@ class LossForm:
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
         degree = max(self.polynomial(leaf).monomial.shape[1] for group in self.leaves for leaf in group)
         scalars = max(math.comb(self.bases.count + degree, degree) - 1, products)
-        return Lengths(scalars, entries, row, projected, sums)
+        return Lengths(scalars, entries, row, projected, sums, *self.rounding)
+
+    @cached_property
+    def rounding(self) -> tuple[float, float]:
+        """Refuse leaves whose terms cancel; return how long what is added up is beside their slopes, and what does not move."""
+        reach = np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
+        leaves = dict.fromkeys(leaf for group in self.leaves for leaf in group)
+        cancelled, still = zip(*(self.expander.check_rounding(leaf, reach) for leaf in leaves), strict=True)
+        return max(cancelled), max(still)
+
+
+@once
+def expander_of(template: Template, space: Space) -> Expander:
+    return Expander(space, Bases(template.record.continuous))
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:
@@ -156,17 +170,13 @@ def check_magnitudes(form: LossForm) -> None:
     for base in form.bases.bases:
         check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
     extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
-    reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
-    found = {leaf: form.polynomial(leaf) for group in form.leaves for leaf in group}
-    degree = max(polynomial.monomial.shape[1] for polynomial in found.values()) if found else 0
-    collected = degree <= LARGEST_DEGREE and not form.expander.functions_of_record
-    for leaf, polynomial in found.items():
+    for leaf, polynomial in {leaf: form.polynomial(leaf) for group in form.leaves for leaf in group}.items():
         coefficients = np.abs(polynomial.coefficient)
         monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)
         for products in (monomials, coefficients * monomials):
             check_sizes(products, LEAST**2, MOST**2, "an expression has products of fields", leaf)
         check_sizes(coefficients, LEAST, MOST, "an expression has coefficients", leaf)
-        form.expander.check_rounding(leaf, reach, collected)
+    assert form.rounding
     bounds = np.abs(np.concatenate([form.feasible.lower, form.feasible.upper]))
     check_sizes(bounds[np.isfinite(bounds)], 0.0, WIDEST, "the parameters have bounds", form.feasible.describe())
 

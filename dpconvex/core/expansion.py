@@ -5,7 +5,7 @@ is affine in the variables is a `Polynomial`: exactly, whatever way it is writte
 the atom says (`expand` and `rule`).  Functions of the record that are no polynomials (a norm, an exponential) become bases too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.arithmetic import ADD, NEGATE
-from dpconvex.core.atoms.arrangement import BROADCAST, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.core.atoms.matrices import eigenvalue_range
 from dpconvex.core.atoms.rules import NARROWER, cancelled, entry_ends, length_of
 from dpconvex.core.discipline import sign
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.core.polynomial import Polynomial, numbered_rows
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
@@ -216,24 +214,32 @@ class Expander:
         ranges = intervals(*self.bases.range(polynomial))
         return [Scalar(value, together=(length, k)) for k, value in enumerate(ranges)]
 
-    def check_rounding(self, expression: Expression, extent: Array | None = None, collected: bool = False) -> None:
+    def check_rounding(self, expression: Expression, extent: Array | None = None) -> tuple[float, float]:
         """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.
 
-        Values are compared, at coordinates of theta that `extent` bounds, and slopes.  Where programs compute what is
-        `collected`, an entry of which nothing is left is 0.
+        Values are compared, at coordinates of theta that `extent` bounds, and slopes; entries of which nothing is left are 0 in
+        what runs (`exact_losses`).  Returns the largest ratio of slopes as written to those that are left, and of terms without
+        parameters to slopes.
         """
-        left, written = self.expand(expression), self.sizes.expand(expression)
-        extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1.0)
-        largest = [np.max(np.abs(self.bases.monomial_range(part.monomial)), axis=0) for part in (left, written)]
-        for factor in (np.append(extent, 1.0), np.append(np.ones(len(extent)), 0.0)):
-            after, before = (
-                np.bincount(p.entry, np.abs(p.coefficient) * sizes * factor[p.coordinate], p.size)
-                for p, sizes in zip((left, written), largest, strict=True)
-            )
-            after = np.where(after > 0, after, after.max(initial=0.0)) if collected else after
-            lost = EPSILON * before > APART * after
-            if lost.any():
-                raise cancelled(before[lost].max(), expression)
+        none = np.zeros(self.space.dim)
+        extent = none if extent is None else np.where(np.isfinite(extent), extent, 1.0)
+        factors = [np.append(part, number) for part, number in ((none, 1.0), (none + 1, 0.0), (extent, 1.0))]
+        polynomial = self.expand(expression)
+        left, written = (self._added(part, factors) for part in (polynomial, self.sizes.expand(expression)))
+        moves = left[1] > 0
+        written[2] = np.where(moves, written[2], written[0])
+        lost = (EPSILON * written > APART * left) & (left > 0)
+        if lost[1:].any():
+            raise cancelled(written[lost].max(), expression)
+        terms = np.bincount(polynomial.part(True).entry, minlength=polynomial.size)
+        (still, more, _), slope = written[:, moves], left[1, moves]
+        return float((more / slope).max(initial=1.0)), float((still * terms[moves] / slope).max(initial=0.0))
+
+    def _added(self, polynomial: Polynomial, factors: Sequence[Array]) -> Array:
+        """Add up the sizes of terms, for each entry, with factors for coordinates of theta, the last for terms without any."""
+        sizes = np.abs(polynomial.coefficient) * np.max(np.abs(self.bases.monomial_range(polynomial.monomial)), axis=0)
+        weights = [sizes * factor[polynomial.coordinate] for factor in factors]
+        return np.stack([np.bincount(polynomial.entry, each, polynomial.size) for each in weights])
 
     @cached_property
     def sizes(self) -> "Sizes":
@@ -283,36 +289,7 @@ class Sizes(Expander):
 
     def polynomial(self, expression: Expression) -> Polynomial | None:
         found = super().polynomial(expression)
-        if found is None:
-            return None
-        zero = less_itself(expression)
-        if zero.any():
-            parts = [found.kept(~zero[found.entry])]
-            parts += [part.kept(zero[part.entry]) for part in map(self.expand, expression.args[2:])]
-            found = concatenate(parts, found.shape, [part.entry for part in parts]).collected()
-        return replace(found, coefficient=np.abs(found.coefficient))
+        return None if found is None else replace(found, coefficient=np.abs(found.coefficient))
 
     def _function(self, expression: Expression) -> Polynomial:
         return self._expander.expand(expression)
-
-
-def less_itself(expression: Expression) -> NDArray[np.bool_]:
-    """Return in which entries of a sum the first two terms are a number and minus the same: 0, however it is rounded."""
-    if expression.atom is not ADD or len(expression.args) < 2:
-        return np.zeros(expression.size, dtype=bool)
-    (one, places, sign), (other, others, opposite) = map(origin, expression.args[:2])
-    return ((places == others) & (one is other and sign == -opposite)).ravel(order="F")
-
-
-def origin(expression: Expression) -> tuple[Expression, NDArray[np.int64], int]:
-    """Return of what an expression is a rearrangement, which of its entries it has, and the sign before them."""
-    if expression.atom is None or expression.atom not in (NEGATE, BROADCAST, INDEX, RESHAPE, SELECT, TRANSPOSE):
-        return expression, np.arange(expression.size).reshape(expression.shape), 1
-    inner, places, sign = origin(expression.args[0])
-    if expression.atom is NEGATE:
-        return inner, places, -sign
-    return (
-        inner,
-        np.broadcast_to(expression.atom.value(np, expression, places[..., None])[..., 0], expression.shape),
-        sign,
-    )

@@ -74,6 +74,10 @@ class Lengths:
     # projection, of the number of their entries and the sum of their absolute values
     projected: float = 0.0
     terms: int = 0  # Terms that one record's loss adds up in one place, at most, besides inner products
+    cancelled: float = (
+        1.0  # How many times longer the sum of a leaf's terms is, as it is written, than what is left of it
+    )
+    still: float = 0.0  # Size of a leaf's terms without parameters, as they are written, over the length of its slope
 
     def gradient_error(
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
@@ -83,6 +87,7 @@ class Lengths:
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         leaves = self.entries if self.entries > 1 else 0  # sums of as many forms
+        one = self.cancelled * (gradient_bound + hessian_bound * radius) + hessian_bound * self.still
         each = RECORD + self.scalars + leaves + self.projected + self.terms
-        data = records * (spread * summed * gradient_bound + each * (gradient_bound + hessian_bound * radius))
+        data = records * (spread * summed * gradient_bound + each * one)
         return ROUNDOFF * (data + (self.row + AROUND) * public)

@@ -4,6 +4,7 @@ A pass over the records is ``monomials @ coefficients(theta) -> forms -> leaves 
 matrix products, whatever the labels (docs/performance.md).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,10 +14,11 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus.loss_form import LARGEST_DEGREE, affine_leaves
+from dpconvex.calculus.loss_form import LARGEST_DEGREE, affine_leaves, expander_of
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.expansion import Bases, Expander
-from dpconvex.core.expression import Expression
+from dpconvex.core.atoms.arithmetic import add, multiply
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression, Variable, constant, node, postorder
 from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.runtime import once
@@ -24,7 +26,6 @@ from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.evaluation.design import TABLE, Design
 from dpconvex.evaluation.programs import Lowered, entry_rows, lowered
 from dpconvex.geometry.quadratics import Quadratic, quadratic
-from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
@@ -91,7 +92,45 @@ class LeafForm:
 def lowered_losses(template: Template, space: Space) -> tuple[Lowered, ...]:
     """Return the loss of each combination of discrete fields, as a function of the entries of all variables."""
     rows = entry_rows(space)
-    return tuple(lowered(loss, rows) for loss in template.losses)
+    return tuple(lowered(loss, rows) for loss in exact_losses(template, space))
+
+
+@once
+def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
+    """Return losses in which entries of which nothing is left, or nothing that moves, are free of rounding by what cancels.
+
+    Bounds are those of what is left; programs compute all terms, whose rounding the loss may enlarge.
+    """
+    expander = expander_of(template, space)
+    done, still = dict[Expression, Expression](), dict[Expression, Expression]()
+    leaves = {leaf for loss in template.losses for leaf in affine_leaves(loss)}
+    for part in postorder(template.losses):
+        zero = isinstance(part, Variable)
+        still[part] = constant(np.zeros(part.shape)) if zero else rebuilt(part, still)
+        done[part] = own = rebuilt(part, done)
+        if part.args and (part in leaves or (part.fields and not part.variables)):
+            with suppress(MissingRule, NotPrivate):  # then nothing is claimed of it
+                if expander.polynomial(part) is not None:
+                    left, written = (entries_of(found.expand(part)) for found in (expander, expander.sizes))
+                    gone, shape = (left != written).any(axis=0), part.shape
+                    masks = [keep.reshape(shape, order="F").astype(float) for keep in (~gone, gone & left[1])]
+                    done[part] = multiply(own, masks[0]) if gone.any() else own
+                    if not part.variables:
+                        still[part] = done[part]
+                    elif masks[1].any():
+                        done[part] = add(done[part], multiply(still[part], masks[1]))
+    return tuple(done[loss] for loss in template.losses)
+
+
+def rebuilt(part: Expression, known: dict[Expression, Expression]) -> Expression:
+    args = [known[argument] for argument in part.args]
+    return node(part.operation, args, part.options, part.shape) if args != list(part.args) else part
+
+
+def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
+    """Return which entries of a polynomial have terms with parameters, and which have any, shape (2, entries)."""
+    found = polynomial.part(with_theta=True).entry, polynomial.entry
+    return np.stack([np.bincount(entry, minlength=polynomial.size) > 0 for entry in found])
 
 
 @once
@@ -103,7 +142,7 @@ def public_part(template: Template, space: Space, part: Expression | None) -> Lo
 
 @once
 def form_of(template: Template, space: Space) -> LeafForm:
-    found = split(template.losses, template.record, space)
+    found = split(exact_losses(template, space), expander_of(template, space))
     if found is not None:
         return found
     lift, losses = entries_matrix(space), lowered_losses(template, space)
@@ -112,18 +151,18 @@ def form_of(template: Template, space: Space) -> LeafForm:
     return LeafForm(labels, Design(1, {}, ()), lift)
 
 
-def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafForm | None:
+def split(losses: tuple[Expression, ...], expander: Expander) -> LeafForm | None:
     """Split leaves into polynomials of low degree; None if they are not, or share too little."""
-    bases = Bases(record.continuous)
-    fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
-    scalars, expander = bases.count, Expander(space, bases)
+    own = expander.bases.bases[: len(expander.bases.polynomials)]  # those of fields come first
+    fields = {base.name: slice(base.start, base.start + base.size) for base in own}
+    space, scalars = expander.space, sum(base.size for base in own)
     leaves = [affine_leaves(loss) for loss in losses]
     try:
         found = [expander.expand(leaf) for group in leaves for leaf in group]
     except (MissingRule, NotPrivate):
         return None
     degree = max((polynomial.monomial.shape[1] for polynomial in found), default=LARGEST_DEGREE + 1)
-    if bases.count > scalars or degree > LARGEST_DEGREE:
+    if degree > LARGEST_DEGREE or any((polynomial.monomial >= scalars).any() for polynomial in found):
         return None
     starts = np.cumsum([0, *(p.size for p in found)])
     terms = concatenate(found, (int(starts[-1]),), [p.entry + first for p, first in zip(found, starts, strict=False)])
@@ -145,8 +184,8 @@ def split(losses: tuple[Expression, ...], record: Record, space: Space) -> LeafF
     labels = []
     for loss, group, first in zip(losses, leaves, ends, strict=False):
         parts = np.cumsum([first, *(leaf.size for leaf in group)])
-        own = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
-        labels.append(Label(own, sp.csr_array(combine[own.place]), offsets[own.place].toarray()))
+        low = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
+        labels.append(Label(low, sp.csr_array(combine[low.place]), offsets[low.place].toarray()))
     return LeafForm(tuple(labels), design, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))))
 
 

@@ -9,6 +9,8 @@ from collections import deque
 import numpy as np
 
 from dpconvex.core.arrays import Array
+from dpconvex.core.summation import RECORD
+from dpconvex.numerics import EPSILON
 from dpconvex.solvers.distance import Composite, Iterate, at_point
 from dpconvex.solvers.hessian_models import LinearMap, inverse
 
@@ -91,7 +93,9 @@ def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | No
     For a quadratic the two conditions agree (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3).
     """
     shortest, longest, length = 0.0, np.inf, 1.0
-    slope, noise = float(now.gradient @ direction), 1e-12 * max(abs(now.value), 1.0)
+    slope, problem = float(now.gradient @ direction), composite.problem
+    noise = 1e-12 * max(abs(now.value), 1.0)
+    noise += RECORD * EPSILON * composite.lengths.still * problem.batch.size * problem.gradient_bound
     for _ in range(40):
         theta = now.theta + length * direction
         value, gradient = composite.smooth(theta)
