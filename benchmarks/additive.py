@@ -77,8 +77,8 @@ def models(known: dp.Schema, size: int, epsilon: float, adjacency: str, seed: in
     """Return the models that are compared."""
     options: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "adjacency": adjacency, "classes": CLASSES}
     options |= {"size": size, "seed": seed}
-    linear = make_pipeline(dp.SchemaEncoder(known), dp.LogisticRegression(**options))
-    shifted = make_pipeline(dp.SchemaEncoder(known), dp.LogisticRegression(**options, fit_intercept=True))
+    linear = make_pipeline(dp.SchemaEncoder(known), dp.LogisticRegression(**options, fit_intercept=False))
+    shifted = make_pipeline(dp.SchemaEncoder(known), dp.LogisticRegression(**options))
     return {"linear": linear, "linear, intercept": shifted, "additive": dp.AdditiveClassifier(known, **options)}
 
 

@@ -118,7 +118,14 @@ def excess(name: str, epsilon: float, seed: int, options: Options) -> Iterator[O
 
     for method, more in ((OURS, {}), (f"{OURS}, whitening=False", {"whitening": False})):
         model = dp.LogisticRegression(
-            epsilon=epsilon, delta=delta, adjacency="add-remove", size=n, seed=seed, classes=(0, 1), **more
+            fit_intercept=False,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency="add-remove",
+            size=n,
+            seed=seed,
+            classes=(0, 1),
+            **more,
         )
         _, seconds = timed(partial(model.fit, task.x, task.y))
         chance = model.predict_proba(task.x)[np.arange(n), task.y]

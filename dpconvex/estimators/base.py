@@ -12,7 +12,6 @@ from os import PathLike
 from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
@@ -34,6 +33,7 @@ from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load, options as options_of
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import note_fit, solve
@@ -69,10 +69,10 @@ class Private(BaseEstimator):
     radius : float
         Public bound on the Euclidean norm of a record's features.
     fit_intercept : bool
-        Add a constant feature, of `intercept_scaling` times the radius.  It makes records longer, by a factor of
-        ``sqrt(1 + intercept_scaling**2)``, and noise grows with that.  Learners with a constant of their own refuse it.
+        Fit an intercept: a parameter b of its own, which is not penalized.  Linear learners do so by default; those with a
+        constant of their own refuse it.
     intercept_scaling : float
-        Size of the constant feature.
+        Factor of b, in units of the radius.  Gradients are longer with b, by ``sqrt(1 + intercept_scaling**2)``.
     clip : bool
         Project records onto their declared domain instead of raising.
     size : int or None
@@ -104,6 +104,8 @@ class Private(BaseEstimator):
     own_constant: ClassVar[str] = ""
     # Why records cannot be whitened; empty if they can.
     unwhitened: ClassVar[str] = ""
+    # Whether losses are quadratic: parameters by released statistics are those of original records, whitened or not.
+    squares: ClassVar[bool] = False
     # For classes that have none of their own, with {name} for that of the class.
     example: ClassVar[str] = ""
 
@@ -164,23 +166,31 @@ class Private(BaseEstimator):
 
     def _declared(self, features: int) -> dict[str, Any]:
         """Return what is public about records; the problem takes of it what it has options for."""
-        name, constant = type(self).__name__, self.fit_intercept
-        if constant and self.own_constant:
+        name, fitted = type(self).__name__, self.fit_intercept
+        if fitted and self.own_constant:
             raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
-        if not isinstance(constant, bool | np.bool_):
-            raise TemplateError(f"{name}: fit_intercept must be True or False, not {constant!r}.")
+        if not isinstance(fitted, bool | np.bool_):
+            raise TemplateError(f"{name}: fit_intercept must be True or False, not {fitted!r}.")
         sizes = self.radius, self.intercept_scaling
         if not all(is_real(value) and 0 < value < np.inf for value in sizes):
             raise TemplateError(f"{name}: radius and intercept_scaling must be positive and finite, not {sizes!r}.")
-        longer = float(np.hypot(1.0, self.intercept_scaling)) if constant else 1.0
-        return {"features": features + bool(constant), "radius": self.radius * longer}
+        constant = self._intercept_scale(features) * bool(fitted)
+        return {"features": features, "radius": self.radius, "constant": constant}
+
+    def _intercept_scale(self, features: int) -> float:
+        """Return the intercept where b is 1."""
+        return self.intercept_scaling * self.radius
 
     def _ways(self) -> dict[str, Any]:
         """Return how the guarantee is kept, or refuse what an estimator cannot predict with; "auto" leaves whitening out."""
-        whitening = self.whitening
-        if self.unwhitened and whitening not in (None, False, "auto"):
-            raise TemplateError(f"{type(self).__name__}: leave whitening out: {self.unwhitened}.")
-        return {"mechanism": self.mechanism, "whitening": None if self.unwhitened and whitening else whitening}
+        why, whitening = self.unwhitened, self.whitening
+        if self.weights and self.fit_intercept and not why:
+            why = "scores of whitened records with an intercept are not linear; fit_intercept=False has none"
+        if self.squares and (self.mechanism is None or isinstance(self.mechanism, SufficientStatistics)):
+            why = ""
+        if why and whitening not in (None, False, "auto"):
+            raise TemplateError(f"{type(self).__name__}: leave whitening out: {why}.")
+        return {"mechanism": self.mechanism, "whitening": None if why and whitening else whitening}
 
     # Data
 
@@ -232,17 +242,9 @@ class Private(BaseEstimator):
     def _target(self, y: Any) -> Any:
         return y
 
-    def _constant(self) -> float:
-        """Return the constant feature that is added to records, 0 for none."""
-        return self.intercept_scaling * self.radius if self.fit_intercept else 0.0
-
-    def _extended(self, X: Any) -> Any:
-        if not self._constant():
-            return X
-        constant = np.full((X.shape[0], 1), self._constant(), dtype=np.float32 if X.dtype == np.float32 else float)
-        return sp.hstack([X, sp.csr_array(constant)]).tocsr() if sp.issparse(X) else np.hstack([X, constant])
-
-    _features = _extended  # what a problem's records are made of
+    def _features(self, X: Any) -> Any:
+        """Return the records of the problem for features."""
+        return X
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
@@ -273,7 +275,7 @@ class Private(BaseEstimator):
             why = "say what the features were encoded by, save(path, schema)"
             raise TemplateError(f"save: {why}, not {known!r}; a fit alone is saved by release_.save(path).")
         check_encoded("save", encoder, known)
-        names, constant = known.feature_names, self._constant()
+        names = known.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
         bounds = None if labels else tuple(getattr(self, "bounds", known.label_bounds or ()))
         makes = (len(names), names, known.labels, known.label_bounds)
@@ -282,11 +284,9 @@ class Private(BaseEstimator):
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
             what = "number and names of features, labels and label_bounds"
             raise TemplateError(f"save: {what} are {both}; pass the schema that encoded the table.")
-        shape = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None)
-        if shape != (len(names) + bool(constant),) or (constant and known.constant):
-            why = "dpconvex predict maps no features, and adds one constant at most, the schema's or that of fit_intercept"
-            raise TemplateError(f"save: {why}; save release_, and use it in Python.")
-        replace(release, schema=replace(known, constant=constant or known.constant)).save(path)
+        if getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) != (len(names),):
+            raise TemplateError("save: dpconvex predict maps no features; save release_, and use it in Python.")
+        replace(release, schema=known).save(path)
 
     # Predictions
 
@@ -315,22 +315,23 @@ class Private(BaseEstimator):
         return self.release_
 
     def _checked(self, X: ArrayLike) -> Any:
-        """Return features that fit those of the fit, with the constant one."""
+        """Return features that fit those of the fit."""
         self._released()
         check_encoded("predict", getattr(self, "encoder_", None), getattr(X, "schema", None))
         rows = checked(self, "predict", X, reset=False)
         check_names("predict", getattr(self, "_names", None), names_of(X))
-        return self._extended(rows)
+        return rows
 
     def _weights(self) -> tuple[Array, Array]:
-        """Return the released weights of the original features, shape (features, ...), and of the constant 1."""
+        """Return the released weights of the original features, shape (features, ...), and the intercept, shape (...)."""
         if not self.weights:
             raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no coefficients.")
         release = self._released()
         released = release[self.weights]
         if release.whitening is not None:  # a score <w, A x> / |A x| has the sign of <A' w, x>
             released = release.whitening.matrix.T @ released
-        return released[: len(released) - self.fit_intercept], released[-1] * self._constant()
+        scale = self._intercept_scale(self.n_features_in_)
+        return released, release["b"] * scale if self.fit_intercept else np.zeros(released.shape[1:])
 
     # Copies
 

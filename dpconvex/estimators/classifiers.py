@@ -73,8 +73,8 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     def coef_(self) -> Array:
         """Released coefficients, shape (1, features) for two classes with one score, else (classes, features).
 
-        With whitening they are those of original records: they predict alike, and scores are theirs times a positive number that
-        depends on the record (`decision_function` has these).
+        With an intercept, scores are ``X @ coef_.T + intercept_``.  Without one, whitened records have these scores times a
+        positive number that depends on the record (`decision_function` has them).
         """
         return np.atleast_2d(self._in_order(self._weights()[0]).T)
 
@@ -89,11 +89,17 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         return tags
 
 
-class LogisticRegression(PrivateClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
+class LinearClassifier(PrivateClassifier):
+    """Classifiers whose scores are linear in the features, with an intercept by default."""
+
+    fit_intercept: bool = True
+
+
+class LogisticRegression(LinearClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
     """Logistic regression, two classes: `problems/logistic_regression.py`."""
 
 
-class LinearSVC(PrivateClassifier, problem="huber_svm", weights="w"):
+class LinearSVC(LinearClassifier, problem="huber_svm", weights="w"):
     """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
 
 
@@ -101,16 +107,18 @@ HuberSVC = LinearSVC  # another name
 
 
 class SoftmaxRegression(
-    PrivateClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
+    LinearClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
 ):
     """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
 
 
-class LeastSquaresClassifier(PrivateClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
+class LeastSquaresClassifier(
+    LinearClassifier, problem="least_squares_classifier", weights="W", two_classes=False, squares=True
+):
     """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
 
 
-class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", two_classes=False):
+class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", own_constant="thresholds", two_classes=False):
     """One score and ordered thresholds, for grades: `problems/ordinal_regression.py`.
 
     The declared `classes` are the grades that may occur, from the lowest.
@@ -275,9 +283,11 @@ class KernelSVC(
         return super()._declared(features) | {"seed": self.feature_seed}
 
     def _features(self, X: Any) -> Any:
-        count = self.n_features_in_ + self.fit_intercept
-        mapping = RandomFourierFeatures(count, self.components, self.kernel, self.gamma, seed=self.feature_seed)
-        return mapping.transform(self._extended(X))
+        given = self.n_features_in_, self.components, self.kernel, self.gamma
+        return RandomFourierFeatures(*given, seed=self.feature_seed).transform(X)
+
+    def _intercept_scale(self, features: int) -> float:
+        return self.intercept_scaling  # beside mapped records
 
 
 class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="a threshold"):

@@ -67,9 +67,6 @@ class PrivateEstimator(Private):
         """Return the share of right labels, or R squared.  It is computed from these data, and is not private."""
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
 
-    def _constant(self) -> float:
-        return 0.0  # whatever the template says
-
     @property
     def models_probabilities(self) -> bool:  # type: ignore[override]
         return getattr(self.learner, "probabilities", None) is not None

@@ -53,6 +53,7 @@ class PrivateRegressor(
     (True, True)
     """
 
+    fit_intercept: bool = True
     bounds: tuple[float, float] = (-1.0, 1.0)
     score = scored(RegressorMixin.score)
 
@@ -91,23 +92,7 @@ class PrivateRegressor(
         return tags
 
 
-class FreeIntercept(PrivateRegressor):
-    """What regressors share whose intercept is a parameter b, and no coefficient of a constant feature."""
-
-    def _constant(self) -> float:
-        return 0.0
-
-    def _intercept_scale(self, features: int) -> float:
-        """Return the intercept where b is 1."""
-        return 1.0
-
-    def _weights(self) -> tuple[Array, Array]:
-        released = self._released()
-        scale = self._intercept_scale(self.n_features_in_)
-        return released["w"], released["b"] * scale if self.fit_intercept else np.zeros(())
-
-
-class Ridge(FreeIntercept, problem="ridge_regression"):
+class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
     """Least squares in a ball: `problems/ridge_regression.py`.
 
     The ball holds the coefficients; an intercept is free.  With one, where no statistics are released, squares of residuals
@@ -130,15 +115,8 @@ class Ridge(FreeIntercept, problem="ridge_regression"):
         return self.intercept_scaling * self.radius * (1 + self._releases_statistics(features))
 
     def _declared(self, features: int) -> dict[str, Any]:
-        super()._declared(features)
-        constant = self._intercept_scale(features) * self.fit_intercept
         capped = bool(self.fit_intercept) and not self._releases_statistics(features)
-        return {"features": features, "radius": self.radius, "constant": constant, "capped": capped}
-
-    def _ways(self) -> dict[str, Any]:
-        # Of released statistics the parameters are those of the original features.
-        statistics = self.mechanism is None or isinstance(self.mechanism, SufficientStatistics)
-        return {"mechanism": self.mechanism, "whitening": self.whitening} if statistics else super()._ways()
+        return super()._declared(features) | {"capped": capped}
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
@@ -172,7 +150,7 @@ class NoStandardErrors(NotConverged, AttributeError):
     """The noise leaves no standard errors; an `AttributeError`, so that `hasattr` and `dir` work."""
 
 
-class LinearRegression(FreeIntercept, problem="linear_regression"):
+class LinearRegression(PrivateRegressor, problem="linear_regression"):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
     The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
@@ -197,7 +175,10 @@ class LinearRegression(FreeIntercept, problem="linear_regression"):
     def _declared(self, features: int) -> dict[str, Any]:
         if self.regularization:
             raise TemplateError("LinearRegression has no penalty; use Ridge(regularization=...), which has one.")
-        return {"features": features, "radius": self.radius, "offset": bool(self.fit_intercept)}
+        return super()._declared(features) | {"offset": bool(self.fit_intercept)}
+
+    def _intercept_scale(self, features: int) -> float:
+        return 1.0
 
     @property
     def coefficients_(self) -> Coefficients:
