@@ -310,7 +310,7 @@ class Certificate(CertificateText):
         try:
             found.check()
         except Rejected as error:
-            return found.noted(f"The proof was checked, and does not follow here: {error}.")
+            return found.copied(event=None).noted(f"The proof was checked, and does not follow here: {error}.")
         return found
 
 
@@ -388,7 +388,7 @@ class QueriesCertificate(Certificate, perturbed="queries"):
 
     @property
     def gaussian_level(self) -> float | None:
-        return self.settings["level"]
+        return self.settings.get("level")
 
     @property
     def error(self) -> str:

@@ -1,12 +1,14 @@
 """Which event a certificate may have that was read from a file: one that its numbers, which its proof claims, bear out."""
 
+import math
 from typing import Any
 
 import numpy as np
 
-from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Perturbation, Pure, Tail
+from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
 from dpconvex.core.arrays import Array
 from dpconvex.mechanisms.certificate_text import PARTS, RUNS
+from dpconvex.noise.profiles import gaussian_delta
 
 NEAR = 1 - 1e-9  # for rounding
 TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
@@ -35,7 +37,11 @@ def believed(certificate: Any) -> Event | None:
     perturbed = certificate.curved and certificate.is_gaussian
     if not perturbed:  # without a level, Gaussian noise is that of samples
         least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))
-    same = not perturbed or any(bears_out(leaf, certificate, epsilon, delta) for leaf in event.leaves())
+    if perturbed:
+        same = any(bears_out(leaf, certificate, epsilon, delta) for leaf in event.leaves())
+    else:  # of a level the proof bounds no more than what it costs
+        shift = math.hypot(*(vars(leaf).get("mu", 0.0) for leaf in event.leaves()))
+        same = level is None or gaussian_delta(epsilon, shift) >= 0.999 * delta
     found, wanted = amounts(event), amounts(Composition(tuple(least)))
     enough = all((have[:8] >= NEAR * want[:8]).all() for have, want in zip(found, wanted, strict=True))
     return event if same and enough else None
@@ -52,13 +58,25 @@ def amounts(event: Event) -> list[Array]:
 
 def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bool:
     """Whether an event is of noise of this size, for neighbours as far apart, and costs the delta that was calibrated for."""
-    if not isinstance(leaf, Perturbation) or not leaf.kinds:
+    if not isinstance(leaf, Perturbation) or not abs(leaf.sigma / certificate.noise_scale - 1) < 1e-9:
         return False
-    length, curvature = (max(getattr(hull, name) for hull in leaf.kinds) for name in ("length", "curvature"))
-    paid = curvature * certificate.privacy.most  # perhaps of one row after the other
-    return (
-        abs(leaf.sigma / certificate.noise_scale - 1) < 1e-9
-        and length * leaf.sigma >= NEAR * certificate.sensitivity
-        and paid >= NEAR * certificate.jacobian_epsilon
-        and leaf.delta(epsilon) >= 0.999 * delta
+    bend = math.log1p(certificate.hessian_bound / certificate.strong_convexity)
+    # Perhaps of one row after the other.
+    most = [max(certificate.jacobian_epsilon, bend) / certificate.privacy.most, certificate.sensitivity / leaf.sigma]
+    return any(is_complete(hull, *most) and hull.delta(epsilon)[0] >= 0.999 * delta for hull in leaf.kinds)
+
+
+def is_complete(hull: Hull, curvature: float, length: float) -> bool:
+    """Whether differences have this curvature and length, and what else is known of them is not shorter, or less curved."""
+    longest, bent = max(hull.lengths or (hull.length,)), True
+    if hull.slopes is not None:
+        up, down, flattest, ratio = hull.slopes
+        longest = min(longest, max(up, down) + max(hull.behind or (0.0,)))
+        bent = 2 * flattest <= max(up, down) and (ratio == 0 or ratio >= NEAR * 4 * math.expm1(hull.curvature))
+    found = (
+        hull.curvature / curvature if curvature else 1.0,
+        hull.length / length,
+        longest / hull.length,
+        *(hull.counts or ()),
     )
+    return hull.dimension > 0 and bent and min(found) >= NEAR

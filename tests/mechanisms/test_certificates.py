@@ -97,6 +97,48 @@ def test_numbers_that_no_proof_bounds_from_below_bear_out_no_event():
     data = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6), 900, steps, whitening=True).to_dict()
     data["whitening"]["level"] = data["event"]["parts"][0]["mu"] = 2.0**-30
     assert dp.Certificate.from_dict(data).event is None
+    for mechanism in (
+        dp.AdaptiveSteps(),
+        steps,
+        dp.OutputPerturbation("gaussian"),
+    ):  # less than what the guarantee costs
+        data = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6), 900, mechanism).to_dict()
+        data["settings"] |= {"level": 1e-3 * data["settings"]["level"]} if "level" in data["settings"] else {}
+        data["noise_scale"] *= 1e3
+        data["event"]["parts"][0]["mu"] /= 1e3
+        assert dp.Certificate.from_dict(data).event is None
+        data["settings"].pop("level", None)
+        assert dp.Certificate.from_dict(data).event is None
+
+
+FORGED = {
+    "curvature": lambda hull: {"curvature": 0.0, "length": hull["length"] + 0.08},
+    "vertices": lambda hull: {"slopes": None, "behind": None, "lengths": [0.5 * hull["length"]], "counts": [1e7]},
+    "dimension": lambda hull: {"slopes": None, "behind": None, "lengths": None, "counts": None, "dimension": 0},
+    "slopes": lambda hull: {"slopes": [0.0, 0.0, 0.0, 0.0], "counts": [1e3 * n for n in hull["counts"]]},
+    "logistic": lambda hull: {"slopes": [*hull["slopes"][:3], 1e-9], "counts": [1e3 * n for n in hull["counts"]]},
+    "flat": lambda hull: {
+        "slopes": [*hull["slopes"][:2], hull["slopes"][0], 0.0],
+        "counts": [1e3 * n for n in hull["counts"]],
+    },
+    "two": lambda hull: {"length": 0.01, "lengths": None, "counts": None, "slopes": None, "curvature": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_differences_that_cost_their_delta_elsewhere_bear_out_no_event(name):
+    """Each has the delta that the certificate promises at its epsilon, and less at others."""
+    certificate = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6, "add-remove"), 900, dp.ObjectivePerturbation("gaussian"))
+    data = certificate.to_dict()
+    (leaf,) = [part for part in data["event"]["parts"] if part["kind"] == "objective perturbation"]
+    (hull,) = leaf["kinds"]
+    leaf["kinds"] = [hull | FORGED[name](hull)]
+    if name == "curvature":
+        data |= {"jacobian_epsilon": 0.0, "noise_epsilon": 0.0}
+    if name == "two":
+        leaf["kinds"].append(hull | {"curvature": 0.0, "slopes": None, "behind": None})
+    assert dp.Certificate.from_dict(certificate.to_dict()).event is not None
+    assert dp.Certificate.from_dict(data).event is None
 
 
 def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
