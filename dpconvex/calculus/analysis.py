@@ -221,7 +221,7 @@ class Analysis:
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
             if loss.joint is not None:
-                together = min(together, loss.joint.loss(beta, mu))
+                together = min(together, loss.joint.loss(beta, mu, (joint - other) * (1 - TIE)))
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "gradient and curvature maximised separately"

@@ -301,7 +301,8 @@ def refined(
 def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
     """Bound single coordinates over a set by multipliers (docs/theory.md, section 17); `known` are bounds, possibly infinite."""
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
-    found = [farthest(region, goal) for goal in np.concatenate([-goals, goals])]
+    blocks = [block for block in region.blocks if block.matrix[:, coordinates].nnz]  # others say nothing about these
+    found = [farthest(region, blocks, goal) for goal in np.concatenate([-goals, goals])]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
     # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
     bounded, fine = np.zeros(region.dim, dtype=bool), np.isfinite(end)
@@ -319,15 +320,15 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
     return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
 
 
-def farthest(region: Region, goal: Array) -> tuple[float, Array]:
-    """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` on a set; b is infinite if none is found."""
-    dim, blocks, x = region.dim, list(region.blocks), region.inside
+def farthest(region: Region, blocks: list[Block], goal: Array) -> tuple[float, Array]:
+    """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` where blocks hold; b is infinite if none is found."""
+    dim, x = region.dim, region.inside
     if region.curved:
         target = region.conic.minimise(np.zeros((dim, dim)), -goal)
         if target is None or not float(np.abs(target).max(initial=0.0)) < FAR:
             return np.inf, np.zeros(dim)
         x = region.bring_in(target)
-        blocks += region.cuts(x)
+        blocks = [*blocks, *region.cuts(x)]
     found = model(region, blocks, x, np.zeros((dim, dim)), -goal, 1.0)
     if found is None or not float(np.abs(found[0]).max(initial=0.0)) < FAR:
         return np.inf, np.zeros(dim)

@@ -157,8 +157,13 @@ class Schema:
         count = len(next(iter(columns.values())))
         if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
-        parts = (column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items())
-        X: Any = sp.hstack([sp.csr_array(part) for part in parts]) if sparse else np.hstack([*parts])
+        placed = [column.placed(table.where(name), columns[name], clipped) for name, column in self.features.items()]
+        starts = np.cumsum([0, *(len(column.names("")) for column in self.features.values())], dtype=np.int32)
+        place, value = (np.array(part).ravel() for part in zip(*placed, strict=True))
+        kept = np.flatnonzero((place >= 0) & (value != 0))
+        place = np.repeat(starts[:-1], count)[kept] + place[kept].astype(np.int32)
+        X: Any = sp.csr_array((value[kept], ((kept % count).astype(np.int32), place)), shape=(count, int(starts[-1])))
+        X = X if sparse else X.toarray()
         lengths = np.full(count, self.norm_bound)
         if self.unit:
             lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
@@ -170,12 +175,12 @@ class Schema:
         X.schema, X.index = self, index_of(data)  # a sparse array, too, keeps them until something is made of it
         if labelled:
             try:
-                y = self.target.encode(table.where(self.label), columns[self.label], clipped)
+                place, value = self.target.placed(table.where(self.label), columns[self.label], clipped)
             except DomainError as error:
                 said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
                 how = "declare all that there are; whose label is unknown is no record of this task"
                 raise DomainError(f"{said}. It is the label: {how}.") from None
-            y = np.array(self.labels)[y.argmax(axis=1)] if self.labels else 2 * y[:, 0]
+            y = np.array(self.labels)[place] if self.labels else 2 * value
         return X, y
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.tables import MISSING, day, missing_entries, number, objects, text_of, value_of
 
@@ -35,7 +35,7 @@ class Column:
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
             try:
-                self._features(str, objects([self.missing]), False)
+                self._placed(str, objects([self.missing]), False)
             except DomainError as error:
                 said = str(error).partition(": ")[2]
                 raise TemplateError(f"missing is a value, a declared level or 'indicator': {said}") from error
@@ -46,23 +46,27 @@ class Column:
 
     def encode(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         """Return the features of each entry, shape (n, features); `where` says where an entry stands."""
+        place, value = self.placed(where, values, clip)
+        return np.where(place[:, None] == np.arange(len(self.names(""))), value[:, None], 0.0)
+
+    def placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
+        """Return for each entry the place and the value of its one feature that is not 0; the place is -1 if all are."""
         absent = missing_entries(values)
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
             raise DomainError(f"{where(first)}: the value is missing ({values[first]!r}); {remedy}.")
         present = np.flatnonzero(~absent)
-        found = self._features(lambda i: where(int(present[i])), values[present], clip)
-        encoded = np.zeros((len(values), len(self.names(""))))
-        encoded[present, : found.shape[1]] = found
+        place, value = np.empty(len(values), dtype=np.int64), np.empty(len(values))
+        place[present], value[present] = self._placed(lambda i: where(int(present[i])), values[present], clip)
         if self.missing == INDICATOR:
-            encoded[absent, -1] = math.sqrt(self.square)
+            place[absent], value[absent] = len(self.names("")) - 1, math.sqrt(self.square)
         elif absent.any():
-            encoded[absent] = self._features(where, objects([self.missing]), False)
-        return encoded
+            place[absent], value[absent] = self._placed(where, objects([self.missing]), False)
+        return place, value
 
-    def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        """Return the features of entries that are there, or refuse the first that is no number between the ends."""
+    def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
+        """Place entries that are there, or refuse the first that is no number between the ends."""
         plain, (lower, upper) = self.reads is number and values.dtype.kind in "iuf", self.ends
         if not plain and values.dtype in (np.float16, np.float32):
             written = values.astype(str).astype(
@@ -84,11 +88,14 @@ class Column:
             said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
             remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
-        places = np.clip(numbers, lower, upper)
-        if isinstance(self, Categorical):
-            kept = [k for k in range(int(upper) + 1) if self.levels[k : k + 1] != (self.reference,)]
-            return np.eye(int(upper) + 1)[places.astype(np.int64)][:, kept]
-        return ((places - lower) / (upper - lower) - 0.5)[:, None]
+        numbers = np.clip(numbers, lower, upper)
+        if not isinstance(self, Categorical):
+            return np.zeros(len(numbers), dtype=np.int64), (numbers - lower) / (upper - lower) - 0.5
+        places = numbers.astype(np.int64)
+        if self.reference is not None:
+            left_out = self.levels.index(self.reference)
+            places = np.where(places == left_out, -1, places - (places > left_out))
+        return places, np.ones(len(numbers))
 
     @property
     def content(self) -> list[Any]:

@@ -187,7 +187,7 @@ class Budget:
                 line = ledger.line_of(fields, self._content)
                 if descriptor is not None and self.path is not None:
                     ledger.append(descriptor, line, self.path)
-            self._content += line  # of a file that nobody replaced meanwhile
+            self._content += line if self.path else b""  # of a file that nobody replaced meanwhile
             self._seen.append(item)
             self._sums = sums
 

@@ -1,5 +1,8 @@
 """Certificates of the gallery, fits on canonical data sets, private and not, and passes over the records are what they were."""
 
+import sys
+import tracemalloc
+
 import numpy as np
 import pytest
 from golden_cases import CASES, GALLERY
@@ -8,6 +11,7 @@ from refresh import CALIBRATED, CERTIFICATES, compare, load, told
 
 import dpconvex as dp
 from dpconvex.errors import DomainError
+from dpconvex.geometry import certified_minimum
 from dpconvex.solvers import certify
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do.  Another NumPy may draw other noise from a seed."
@@ -144,3 +148,68 @@ def test_learners_with_semidefinite_matrices_take_at_most_40_passes(name, monkey
     data = clouds(problem, options["features"], classes, size)
     found = passes_of(dp.load(problem, **options), data, monkeypatch)
     assert max(found) <= 40, found
+
+
+# Work in counts of calls, at two sizes: what is written of a template grows with the third entry of each.
+GROWTH = {
+    "chain": (lambda n: verified("linear_chain_crf", length=n), (5, 6), lambda n: 2**n),
+    "softmax": (lambda n: verified("softmax_regression", classes=n), (15, 30), lambda n: n),
+    "margins": (lambda n: verified("large_margin_gaussian", classes=n), (8, 16), lambda n: n * (n - 1)),
+    "fan": (lambda n: verified("quantile_fan", quantiles=tuple(np.linspace(0.1, 0.9, n))), (5, 11), lambda n: n),
+    "template": (lambda n: dp.load("large_margin_gaussian", features=3, classes=n), (8, 16), lambda n: n * (n - 1)),
+    "ledger": (lambda n: charged(n), (100, 200), lambda n: n),
+}
+
+
+def verified(problem, **options):
+    dp.verify(dp.load(problem, features=3, **options), dp.Privacy(1.0), size=1000)
+
+
+def charged(number):
+    budget = dp.Budget(dp.Privacy(1e6))
+    for _ in range(number):
+        budget.spend(dp.Privacy(0.1), "fit")
+
+
+def calls(function, *arguments):
+    count = 0
+
+    def noted(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(noted)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", GROWTH)
+def test_work_grows_no_faster_than_what_is_written(name):
+    work, sizes, written = GROWTH[name]
+    work(3)  # what is imported on first use
+    few, many = (calls(work, size) for size in sizes)
+    assert np.log(many / few) <= 1.2 * np.log(written(sizes[1]) / written(sizes[0])), f"{few} and {many} calls"
+
+
+def test_a_fans_cones_are_asked_alone(monkeypatch):
+    """A cone says nothing about coordinates that it lacks: each conic program that bounds some has theirs only."""
+    sizes, model = [], certified_minimum.model
+    monkeypatch.setattr(
+        certified_minimum, "model", lambda r, blocks, *rest: sizes.append(len(blocks)) or model(r, blocks, *rest)
+    )
+    verified("quantile_fan", quantiles=tuple(np.linspace(0.1, 0.9, 5)))
+    assert set(sizes) == {1}
+
+
+def test_a_sparse_encoding_is_never_dense():
+    names = [f"level {k}" for k in range(2000)]
+    table, schema = {"a": names, "y": ["0", "1"] * 1000}, dp.Schema({"a": dp.Categorical(names)}, "y", ["0", "1"])
+    tracemalloc.start()
+    X, _ = schema.encode(table, sparse=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert X.nnz == 2000
+    assert peak < 4e6, f"{peak / 1e6:.0f} MB"
