@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, redire
 from contextvars import copy_context
 from functools import cache, wraps
 from importlib import import_module
-from threading import Lock, current_thread, main_thread
+from threading import Lock, current_thread, get_ident, main_thread
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import ref
 
@@ -44,14 +44,17 @@ class Stage:
 
 
 class Interrupt:
-    """A Ctrl-C that the command line noted: its exception is lost where it lands in a callback of the garbage collector."""
+    """A Ctrl-C that was noted, by the command line or for as long as somebody else's code runs, which may lose its exception.
 
-    noted = closed = False
+    It is lost, too, where it lands in a callback of the garbage collector.
+    """
+
+    noted = closed = beside = False
 
     @classmethod
     def check(cls) -> None:
-        """Raise again before something is paid."""
-        if cls.noted:
+        """Raise again before something is paid, or other code is called."""
+        if cls.noted or cls.beside:
             raise KeyboardInterrupt
 
     @classmethod
@@ -64,26 +67,25 @@ class Interrupt:
 @contextmanager
 def interrupts_noted() -> Iterator[None]:
     """Context that notes a Ctrl-C of the user: a KeyboardInterrupt that somebody else's code raises is none."""
-    usual, raised = signal.getsignal(signal.SIGINT), False
+    usual = signal.getsignal(signal.SIGINT)
     if current_thread() is not main_thread() or not callable(usual):
         yield
         return
 
     def note(number: int, frame: Any) -> None:
-        nonlocal raised
         try:
             usual(number, frame)
         except BaseException:
-            raised = True
+            Interrupt.beside = True
             raise
 
     signal.signal(signal.SIGINT, note)
     try:
         yield
+        Interrupt.check()
     finally:
         signal.signal(signal.SIGINT, usual)
-    if raised:
-        raise KeyboardInterrupt
+        Interrupt.beside = False
 
 
 @contextmanager
@@ -143,7 +145,8 @@ def _forked() -> None:
     pool.cache_clear()
     for shared in Shared.known:
         shared.lock = Lock()
-    if SILENT.users:  # of a thread that did not survive
+    silent, SILENT.users = SILENT.users, [thread for thread in SILENT.users if thread == get_ident()]
+    if silent and not SILENT.users:  # of threads that did not survive; what one of them starts stays silent
         SILENT.stack.close()
 
 
@@ -157,22 +160,25 @@ class Shared:
     known: list["Shared"] = []  # noqa: RUF012
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
-        self.make, self.lock, self.users, self.stack = make, Lock(), 0, ExitStack()
+        self.make, self.lock, self.stack = make, Lock(), ExitStack()
+        self.users: list[int] = []  # their threads
         self.value: Any = None
         self.known.append(self)
 
     @contextmanager
     def held(self) -> Iterator[Any]:
+        own = get_ident()
         with self.lock:
-            if self.users == 0:
+            if not self.users:
                 self.value = self.stack.enter_context(self.make())
-            self.users += 1
+            self.users.append(own)
         try:
             yield self.value
         finally:
             with self.lock:
-                self.users -= 1
-                if self.users == 0:
+                if own in self.users:
+                    self.users.remove(own)
+                if not self.users:
                     self.stack.close()
 
 
@@ -188,20 +194,21 @@ def muted() -> Iterator[None]:
                 stack.callback(os.close, kept)
                 stack.callback(os.dup2, kept, number)
                 os.dup2(nowhere.fileno(), number)
+        stack.callback(flush)  # streams that somebody kept, once they are back
         for entered in (redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings()):
             stack.enter_context(entered)
         warnings.simplefilter("ignore")
         stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable()
+        logging.disable(sys.maxsize)
         stack.callback(flush)
         yield
 
 
 def flush() -> None:
     """Write what streams of Python and of C still hold to wherever they lead now."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with suppress(Exception):
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]
     with suppress(Exception):  # where there is no such function
         ctypes.CDLL(None).fflush(None)
 

@@ -1,7 +1,12 @@
 """The error of a released model, counted privately: right, calibrated, paid for, and refused where it cannot be counted."""
 
+import contextlib
+import logging
+import multiprocessing
+import os
 import signal
 import sys
+import threading
 import warnings
 
 import cvxpy as cp
@@ -9,6 +14,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.core.runtime import silence
 from dpconvex.learners.evaluate import STEPS, Errors
 
 LOGISTIC = dp.load("logistic_regression", features=2)
@@ -226,8 +232,64 @@ def test_what_a_predictor_says_or_raises_for_one_record_does_not_get_out(kind, c
     assert capfd.readouterr() == ("", "")
 
 
+def test_nothing_gets_out_by_kept_streams_high_levels_or_processes(capfd, caplog):
+    """A stream that somebody kept has a buffer, a level above CRITICAL is not disabled by it, and a fork inherits descriptors."""
+    with open(1, "w", closefd=False) as kept, contextlib.redirect_stdout(kept):
+
+        def predict(parameters, rows):
+            if (rows[:, 0] == 1).any():
+                kept.write("a record")
+                logging.getLogger("a predictor").log(60, "a record")
+                for start in (os.fork, own_process):
+                    process = start()
+                    if not process:
+                        os.write(1, b"a record")
+                        os._exit(0)
+                    if process > 0:
+                        os.waitpid(process, 0)
+            return np.ones(len(rows), dtype=int)
+
+        def own_process():
+            process = multiprocessing.get_context("fork").Process(target=os.write, args=(2, b"a record"))
+            process.start()
+            process.join()
+            return -1
+
+        release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
+        data = {"x": np.array([[1.0, 0.0], [0.0, 0.0]]), "y": np.ones(2, dtype=int)}
+        dp.evaluate(LOGISTIC, release, data, dp.Privacy(100.0))
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_a_fork_beside_a_silent_thread_may_speak_and_be_silent_again(capfd):
+    inside, done = threading.Event(), threading.Event()
+
+    def quiet():
+        with silence():
+            inside.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=quiet)
+    thread.start()
+    inside.wait(60)
+    process = os.fork()
+    if not process:
+        os.write(1, b"spoken")
+        with silence():
+            os.write(1, b"silent")
+        os._exit(0)
+    os.waitpid(process, 0)
+    done.set()
+    thread.join()
+    assert capfd.readouterr() == ("spoken", "")
+
+
 def test_a_real_interrupt_ends_an_evaluation():
+    seen = []
+
     def predict(parameters, rows):
+        seen.append(0)
         if (rows[:, 0] == 1).any():
             signal.raise_signal(signal.SIGINT)
         return np.ones(len(rows), dtype=int)
@@ -242,7 +304,9 @@ def test_a_real_interrupt_ends_an_evaluation():
         for handler in (signal.default_int_handler, own):
             signal.signal(signal.SIGINT, handler)
             with pytest.raises(KeyboardInterrupt):
-                dp.evaluate(LOGISTIC, release, {"x": [[1.0, 0.0]], "y": [1]}, dp.Privacy(100.0))
+                dp.evaluate(LOGISTIC, release, {"x": [[1.0, 0.0]] * 9, "y": [1] * 9}, dp.Privacy(100.0))
+            assert len(seen) <= 4  # at once: no record after this one is predicted
+            seen.clear()
             assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
