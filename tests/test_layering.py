@@ -166,8 +166,7 @@ def test_importing_is_light():
     names = [name for name in light if name != "plots"]
     after = modules_after(f"import dpconvex as dp; [getattr(dp, n) for n in {names}]")
     assert "cvxpy" in after
-    # CVXPY imports jax, where it is installed, to ask whether a solver is, and that imports cloudpickle.
-    assert not after & (HEAVY - {"jax", "cloudpickle"})
+    assert not after & (HEAVY | {"narwhals"})  # nor jax, which CVXPY would import to ask whether a solver is there
 
 
 @pytest.mark.parametrize("command", ["--version", "--help", "fit --help", "budget show ledger.jsonl"])

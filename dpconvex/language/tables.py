@@ -12,7 +12,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,7 +60,7 @@ class Table:
             raise DomainError(f"{self.title}: not declared are {further}; declare them, or list them under ignore.")
         for name in numbers:
             kind = self.types.get(name)
-            if kind is not None and (kind.is_temporal() or kind.is_nested() or kind == nw.Boolean):
+            if kind is not None and (kind.is_temporal() or kind.is_nested() or str(kind) == "Boolean"):
                 raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")
 
     def columns(
@@ -115,6 +114,8 @@ def path_of(path: str | PathLike[str]) -> Path:
 
 
 def frame_table(data: Any, title: str) -> Table:
+    import narwhals as nw
+
     try:
         frame = nw.from_native(data, eager_only=True)
     except nw.exceptions.DuplicateError as error:
