@@ -21,10 +21,10 @@ from dpconvex.core.record_domains import Ball
 from dpconvex.core.runtime import one_blas_thread
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
+from dpconvex.language.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
 from dpconvex.language.partitions import Partitions, is_frame
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.record import Record, check_clip, table
+from dpconvex.language.record import Record, check_clip, feature_names, table
 from dpconvex.language.template import Template
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, finite_numbers
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans, grid_step, nearest
@@ -51,6 +51,8 @@ class ComponentCenters(Released):
         Grid step that records and centres are rounded to, a power of two; 0 picks between 2^-17 and 2^-16 of the radius.
     noise, derivation, spent, not_private_because : optional
         How they were learnt, why that was private, and what it cost or why it was not; none of it for declared centres.
+    names : tuple of str, optional
+        Names of the features' columns; `assign` asks for the same.
 
     Examples
     --------
@@ -62,7 +64,18 @@ class ComponentCenters(Released):
     """
 
     form = "dpconvex clustering"
-    kept = ("centers", "classes", "radius", "middle", "step", "noise", "derivation", "spent", "not_private_because")
+    kept = (
+        "centers",
+        "classes",
+        "radius",
+        "middle",
+        "step",
+        "noise",
+        "derivation",
+        "spent",
+        "not_private_because",
+        "names",
+    )
 
     centers: Array
     classes: Sequence[Hashable] = ()
@@ -73,6 +86,7 @@ class ComponentCenters(Released):
     derivation: Derivation | None = None
     spent: Privacy | None = None
     not_private_because: str = ""
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -127,6 +141,8 @@ class ComponentCenters(Released):
 
         `x` holds features within the declared domain, shape (n, d), and `y` labels, shape (n,), if the centres have classes.
         """
+        check_aligned({"x": x, "y": y})
+        check_names("assign", self.names, names_of(x))
         values, d = dense(finite_numbers("x", x)), self.centers.shape[2]
         if not values.ndim or math.prod(values.shape[1:]) != d:
             raise DomainError(f"assign: expected {d} features of each record, not the shape {values.shape}.")
@@ -190,7 +206,8 @@ def cluster(
     check_clip(clip)
     grouping.record.check_form(columns, empty=protected)
     pay(budget, privacy, entry)
-    return plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
+    found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
+    return replace(found, names=feature_names(columns, features))
 
 
 @dataclass(frozen=True)

@@ -166,3 +166,19 @@ def test_bad_calls_are_refused(change, error, message):
     budget = dp.Budget(dp.Privacy(2.0, 1e-6))
     with pytest.raises(error, match=message):
         dp.solve_mixture(**{"template": learner(), "data": SMALL, "privacy": WHOLE, "budget": budget, **change})
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.uniform(-0.5, 0.5, (200, 2)), columns=["a", "b"])
+    y = pd.Series(rng.choice([-1, 1], 200))
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    found = dp.cluster(record, {"x": x, "y": y}, dp.Privacy(1.0))
+    found = dp.ComponentCenters.from_bytes(found.to_bytes()) if saved else found
+    assert (found.assign(x, y) == found.assign(x.to_numpy(), y.to_numpy())).all()
+    with pytest.raises(dp.DomainError, match="columns"):
+        found.assign(x[["b", "a"]], y)
+    with pytest.raises(dp.DomainError, match="different indexes"):
+        found.assign(x, y[::-1])
