@@ -33,7 +33,7 @@ ROW_BITS, SLOPE_BITS, LONGEST_BITS, CURVATURE_BITS, MATRIX_BITS = 16, 15, 21, 20
 assert BLOCK == 2**16
 LEVERAGE = " leverage"  # The field of a batch that holds how long each record's row is in the metric
 HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
-INSIDE = 1 - 2.0**-40  # What covers the rounding of a norm and a product, before slopes are made integers
+ROOM = 2.0**-36  # What covers the rounding of norms of 2^16 numbers and of products, before slopes are made integers
 LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
 
 
@@ -58,7 +58,7 @@ class Rows:
 
     def squared_norm(self, radius: float) -> float:
         """Bound the squared norm of a row, in squared multiples, for records that exceed the radius by what passes a check."""
-        return (radius / self.grid) ** 2 * (1 + 2.0**-40) + self.constant**2
+        return (radius / self.grid) ** 2 * (1 + 2.0**-28) + self.constant**2
 
     def read(self, column: Any) -> Any:
         """Return rows without the constant, dense or sparse, in multiples of the grid, which stay such as floats."""
@@ -235,9 +235,11 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     for own in units:
         square += (np.add.reduceat(own[:, None] * turned, first) ** 2).sum(axis=1)
     counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
-    room = np.add.reduceat(leverages[:count], first) * math.sqrt(len(units)) + look.bound * counts * 2.0**-45
-    lengths = np.sqrt(square) * (1 + 2.0**-40)
-    share = np.minimum(1.0, np.maximum(look.bound * INSIDE - room, 0.0) / np.maximum(lengths, 1.0))
+    room = (
+        np.add.reduceat(leverages[:count], first) * math.sqrt(len(units))
+        + look.bound * counts.astype(float) ** 2 * 2.0**-50
+    )
+    share = np.minimum(1.0, np.maximum(look.bound * (1 - ROOM) - room, 0.0) / np.maximum(np.sqrt(square), 1.0))
     every = np.repeat(share, counts)
     kept = np.where(every < 1, np.trunc(units * every), units)
     some = {look.rows.name: block[look.rows.name][:count]}
@@ -286,7 +288,7 @@ def clipped_slopes(look: Look, slopes: Array, leverages: Array, count: int) -> A
     good = np.isfinite(units).all(axis=0) & (np.arange(units.shape[1]) < count)
     units = np.clip(np.where(good, units, 0.0), -LARGEST, LARGEST)
     lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
-    most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * INSIDE
+    most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * (1 - ROOM)
     return np.trunc(units * np.minimum(1.0, most / np.maximum(lengths, 1.0)))
 
 
@@ -301,7 +303,7 @@ def gradient_sum(look: Look, block: "Records", units: Array) -> Array:
 
 def capped_sum(curvatures: Array, cap: float) -> Exact:
     """Return the sum of curvatures, each between 0 and the cap, in 2^-20 of the cap, shape (1,); no number counts as 0."""
-    share = np.where(np.isfinite(curvatures), np.clip(curvatures / cap, 0.0, 1.0), 0.0)
+    share = np.nan_to_num(np.clip(curvatures / cap, 0.0, 1.0))
     return np.trunc(share * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
 
 

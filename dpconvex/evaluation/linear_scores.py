@@ -13,6 +13,7 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.evaluation.forms import LeafForm, form_of
 
+MOST = 2**15  # Rows and columns of the table: products of whole numbers with so many terms are exact
 REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or write scores as x @ w + b"
 
 
@@ -76,6 +77,8 @@ def linear_scores(form: LossForm) -> LinearScores:
     fields = {name for name, span in design.columns.items() if ((inside >= span.start) & (inside < span.stop)).any()}
     if len(fields) != 1:
         raise refusal(form, f"scores are linear in {len(fields)} fields ({', '.join(sorted(fields))}), and not in one")
+    if max(places.shape) > MOST:
+        raise refusal(form, f"scores have {max(places.shape):,} features or columns, more than {MOST:,}")
     (name,) = fields
     radius = float(form.template.record.continuous[name].norm_bound)
     if not 1e-100 <= radius <= 1e100 or not all(1e-100 <= abs(s) <= 1e100 for s in scale):

@@ -7,9 +7,10 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.errors import DPConvexError
+from dpconvex.evaluation import linear_scores as linear
 from dpconvex.evaluation.exact_sums import MATRIX_BITS, SLOPE_BITS, halves, whole
 from dpconvex.evaluation.linear_scores import linear_scores
-from dpconvex.evaluation.private_looks import PrivateLooks, exact_product
+from dpconvex.evaluation.private_looks import LIMB, PrivateLooks, exact_product
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.noise.profiles import integer_level
 from dpconvex.release.verify import analyse
@@ -157,6 +158,55 @@ def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, priv
             _, then, _ = asked(looks(template, after, privacy, whose), seed, scale=scale)
             for a, b, moved in zip(before, then, far, strict=True):
                 assert sum(int(entry) ** 2 for entry in (a - b).flat) <= moved**2 * (1 + 1e-12)
+
+
+ODD = [
+    {"cap": np.nan},
+    {"cap": -0.5},
+    {"cap": np.inf},
+    {"cap": 1e-320},
+    {"clip": np.nan},
+    {"clip": 0.0},
+    {"clip": -1.0},
+]
+ODD += [
+    {"table": np.nan},
+    {"table": 1e-310},
+    {"probe": np.inf},
+    {"leverage": 0.0},
+    {"leverage": -1.0},
+    {"edges": np.nan},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
+    """Whoever asks is no part of the proof: a cap that is no number had made a record's curvature 2^63."""
+    template, rng = softmax(), np.random.default_rng(3)
+    data, both = records(template, 40, rng), []
+    for some in (data, {name: column[1:] for name, column in data.items()}):
+        found = looks(template, some)
+        found.in_metric(np.eye(found.scores.shape[0]))
+        given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5} | {
+            k: v for k, v in odd.items() if k not in ("table", "edges")
+        }
+        given["probe"] = np.full(3, odd.get("probe", 1.0))
+        edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
+        with np.errstate(all="ignore"):  # of what is made of the answers
+            found.look(
+                np.full((5, 3), table), level=1.0, edges=edges, histogram_level=1.0, curvature_level=1.0, **given
+            )
+        both.append(found.queries.seen)
+    for (one, far), (other, _) in zip(*both, strict=True):
+        assert sum(int(entry) ** 2 for entry in (one - other).flat) <= far**2 * (1 + 1e-12)
+
+
+def test_tables_that_are_too_large_for_exact_sums_are_refused(monkeypatch):
+    assert linear.MOST * 2**MATRIX_BITS * 2**LIMB <= 2**53
+    monkeypatch.setattr(linear, "MOST", 3)
+    for template in (softmax(2, False, 4), softmax(4, False, 2)):
+        with pytest.raises(dp.NotPrivate, match="features or columns"):
+            dp.verify(template, ADD, 1000, dp.AdaptiveSteps())
 
 
 def test_queries_beyond_what_was_certified_are_refused():
