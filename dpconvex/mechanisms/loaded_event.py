@@ -31,15 +31,13 @@ def believed(certificate: Any) -> Event | None:
     beside = [part for part in (certificate.clustering, white, cover) if part is not None]
     rest = certificate.privacy.epsilon - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0)
     epsilon, delta = max(certificate.noise_epsilon + certificate.jacobian_epsilon, rest), certificate.noise_delta
-    delta = (
-        max(delta, certificate.privacy.delta - sum(part.delta for part in beside)) if certificate.is_gaussian else delta
-    )
+    if certificate.is_gaussian:
+        delta = max(delta, certificate.privacy.delta - sum(part.delta for part in beside))
     perturbed = certificate.curved and certificate.is_gaussian
-    if not perturbed:  # without a level, Gaussian noise is that of samples
-        least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))
     if perturbed:
         same = any(bears_out(leaf, certificate, epsilon, delta) for leaf in event.leaves())
-    else:  # of a level the proof bounds no more than what it costs
+    else:  # of a level the proof bounds no more than what it costs; without one, Gaussian noise is that of samples
+        least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))
         shift = math.hypot(*(vars(leaf).get("mu", 0.0) for leaf in event.leaves()))
         same = level is None or gaussian_delta(epsilon, shift) >= 0.999 * delta
     found, wanted = amounts(event), amounts(Composition(tuple(least)))
@@ -60,10 +58,11 @@ def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bo
     """Whether an event is of noise of this size, for neighbours as far apart, and costs the delta that was calibrated for."""
     if not isinstance(leaf, Perturbation) or not abs(leaf.sigma / certificate.noise_scale - 1) < 1e-9:
         return False
-    bend = math.log1p(certificate.hessian_bound / certificate.strong_convexity)
-    # Perhaps of one row after the other.
-    most = [max(certificate.jacobian_epsilon, bend) / certificate.privacy.most, certificate.sensitivity / leaf.sigma]
-    return any(is_complete(hull, *most) and hull.delta(epsilon)[0] >= 0.999 * delta for hull in leaf.kinds)
+    bend = math.log1p(certificate.hessian_bound / (certificate.strong_convexity or 5e-324))
+    curvature = max(certificate.jacobian_epsilon, bend) / certificate.privacy.most  # perhaps of one row after the other
+    length = certificate.sensitivity / leaf.sigma
+    hulls = [hull for hull in leaf.kinds if hull.delta(epsilon)[0] >= 0.999 * delta]
+    return any(is_complete(hull, NEAR * curvature, NEAR * length) for hull in hulls)
 
 
 def is_complete(hull: Hull, curvature: float, length: float) -> bool:
@@ -73,10 +72,5 @@ def is_complete(hull: Hull, curvature: float, length: float) -> bool:
         up, down, flattest, ratio = hull.slopes
         longest = min(longest, max(up, down) + max(hull.behind or (0.0,)))
         bent = 2 * flattest <= max(up, down) and (ratio == 0 or ratio >= NEAR * 4 * math.expm1(hull.curvature))
-    found = (
-        hull.curvature / curvature if curvature else 1.0,
-        hull.length / length,
-        longest / hull.length,
-        *(hull.counts or ()),
-    )
-    return hull.dimension > 0 and bent and min(found) >= NEAR
+    whole = longest >= NEAR * hull.length and min(hull.counts or (1.0,)) >= 1 and hull.dimension > 0
+    return bent and whole and hull.curvature >= curvature and hull.length >= length
