@@ -59,7 +59,9 @@ class Analysis:
         self.gram = Gram(polynomials, form.space, form.bases)
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = any(node.atom is not None and node.atom.smooth is not None for node in postorder(form.losses))
-        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred)
+        reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
+        rounding = np.concatenate([form.expander.rounding(leaf, reach)[0] for leaf in everything])
+        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred, rounding)
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)
         count = 0 if unbounded is not None else len(form.losses)

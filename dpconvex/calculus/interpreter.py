@@ -59,8 +59,7 @@ class Walker:
 
     def _walk(self, expression: Expression) -> tuple[Entries, Step]:
         if not expression.variables:
-            self.expander.check_rounding(expression)
-            ranges = intervals(*self.expander.bases.range(self.expander.expand(expression)))
+            ranges = intervals(*self.expander.bounds(expression))
             return list(map(Scalar, ranges)), Step("function of the record alone", expression, {}, "")
         if expression in self.leaves:
             return self._leaf(expression)
@@ -83,7 +82,7 @@ class Walker:
         values = self.reach(polynomial, rows)
         check_finite(values, expression)
         array = None
-        if self.length is not None and len(rows) > 1:
+        if self.length is not None and len(rows) > 1 and not self.expander.rounding(expression)[0].any():
             array = partial(self.length, polynomial, rows)
         entries = [
             Scalar(value, (Term(row[None, :]),), together=None if array is None else (array, k))

@@ -16,7 +16,7 @@ SLACK = 1e-14  # A few roundings of a length
 
 
 def leaf_ranges(
-    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: bool
+    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: bool, rounding: Array
 ) -> dict[int, tuple[Ends, list[Interval]]]:
     """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
 
@@ -51,6 +51,7 @@ def leaf_ranges(
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
     # Bounds that meet may miss each other by rounding.
     near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0)) if blurred else 0.0
+    near += rounding  # of terms that cancel
     least, most = np.minimum(least, most) - near, np.maximum(least, most) + near
     values, spans = intervals(least, most), zip(leaves, ends, ends[1:], strict=False)
     return {id(leaf): ((offset[0][a:b], offset[1][a:b]), values[a:b]) for leaf, a, b in spans}

@@ -207,12 +207,32 @@ class Expander:
             return [Scalar(entry.value, together=entry.together) for entry in found]
 
         self.check_rounding(expression)
+        low, high = self.bases.range(polynomial)
+        cancelled, added = self.rounding(expression)
+        near = np.maximum(cancelled, added)
+        below, above = self.bases.monomial_range(polynomial.monomial)
+        terms = interval_product((below, above), polynomial.ends)
+        # Terms of one sign that do not cancel keep it, however they are added up.
+        signs = (np.bincount(polynomial.entry, side, polynomial.size) == 0 for side in (terms[0] < 0, terms[1] > 0))
+        least, most = (np.where(same & (cancelled == 0), 0.0, np.inf) for same in signs)
+        low, high = np.maximum(low - near, -least), np.minimum(high + near, most)
 
         def length(places: list[int]) -> float:
-            return self.bases.norm(polynomial.gathered(np.array(places)))
+            return self.bases.norm(polynomial.gathered(np.array(places))) + norm_up(near[places])
 
-        ranges = intervals(*self.bases.range(polynomial))
-        return [Scalar(value, together=(length, k)) for k, value in enumerate(ranges)]
+        return [Scalar(value, together=(length, k)) for k, value in enumerate(intervals(low, high))]
+
+    def rounding(self, expression: Expression, extent: Array | None = None) -> tuple[Array, Array]:
+        """Bound what rounding does to values of an affine expression, as written: of terms that cancel, and of sums of three."""
+        extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1e150)
+        factors = [np.append(0 * extent, 1.0), np.append(extent, 1.0)]
+        polynomial, sizes = self.expand(expression), self.sizes.expand(expression)
+        moves = np.bincount(polynomial.part(True).entry, minlength=polynomial.size) > 0
+        fixed, whole = np.stack([self._added(part, factors) for part in (polynomial, sizes)], axis=1)
+        left, written = np.where(moves, whole, fixed)
+        count = np.bincount(sizes.entry, minlength=sizes.size)
+        error = np.where(left > 0, EPSILON * (16 + count) * written, 0.0)  # nothing that is left is exact in what runs
+        return np.where(written > left * (1 + APART), error, 0.0), np.where(count > 2, error, 0.0)
 
     def check_rounding(self, expression: Expression, extent: Array | None = None) -> tuple[float, float]:
         """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.

@@ -213,3 +213,27 @@ def test_rounding_beside_large_terms_without_parameters_is_foreseen(start):
     for seed in range(25):
         data = {"x": np.ones(4), "v": np.array([0.5, 0.0, 0.0, 0.0])}
         assert np.isfinite(dp.solve(template, data, dp.Privacy(1.0), seed=seed)["w"])
+
+
+AMPLIFIED = {
+    "weight": lambda x, u, v, w: cp.exp(garbage(x, u, 4e15) + 1e9 * (v - 1)) * cp.logistic(w),
+    "much": lambda x, u, v, w: cp.exp(garbage(x, u, 4e17) + 1e11 * (v - 1)) * cp.logistic(w),
+    "leaf": lambda x, u, v, w: 1e-9 * cp.exp(1e9 * v**3 * w - 1e9 + garbage(x, u, 4e15)),
+    "sum": lambda x, u, v, w: cp.exp(1e16 * (0.1 * x + 0.2 * u + 0.7 * v) - 1e16) * cp.logistic(w),
+}
+
+
+@pytest.mark.parametrize("name", AMPLIFIED)
+def test_rounding_that_passes_is_in_the_ranges_of_what_enlarges_it(name):
+    """Small beside the terms that are left, it is large where these are 0: exp was computed as 10^27, and bounded by 1."""
+    w, record = cp.Variable(name="w"), dp.Record(x=dp.Box(0.0, 1.0), u=dp.Box(0.0, 1.0), v=dp.Box(0.0, 1.0))
+    template = dp.Template(record, lambda x, u, v: AMPLIFIED[name](x, u, v, w), 0.05 * cp.square(w), [w >= 0, w <= 1])
+    try:
+        analysis = analyse(template)
+    except dp.NotPrivate:
+        return
+    rng = np.random.default_rng(0)
+    spread = 1e-15 if name == "sum" else 1.0
+    data = {name: 1 - spread * rng.uniform(0, 1, 3000) for name in "xu"} | {"v": np.ones(3000)}
+    engine = Engine(form_of(template, analysis.form.space), record.validate(data))
+    assert np.abs(engine.each_gradient(np.ones(1))).max() <= analysis.gradient_bound
