@@ -309,7 +309,8 @@ class Engine:
 
         def one(number: int, block: Records, plan: Plan) -> Array:
             total = np.zeros((forms, monomials, forms, monomials))
-            weight, table, bends = self._bends(coefficients, number, block, plan, every)
+            weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
+            table = table[bending]
             for k, bent in enumerate(bends):
                 for other in range(k, forms):
                     if bent[other].any():
@@ -325,7 +326,7 @@ class Engine:
         coefficients = self._coefficients(theta)
 
         def one(number: int, block: Records, plan: Plan) -> Array:
-            weight, table, bends = self._bends(coefficients, number, block, plan, every)
+            weight, table, _, bends = self._bends(coefficients, number, block, plan, every)
             bend = np.array([bent.sum(axis=1) for bent in bends])
             return weight * np.concatenate([((bend + bend.T) / 2).ravel(), (table.T @ table).ravel()])
 
@@ -339,23 +340,41 @@ class Engine:
         coefficients = self._coefficients(theta)
 
         def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:
-            weight, table, bends = self._bends(coefficients, number, block, plan, every)
-            bent = np.stack(list(bends)).transpose(2, 0, 1)
-            some = bent.any(axis=(1, 2))
-            return table[some], weight * (bent[some] + bent[some].transpose(0, 2, 1)) / 2
+            weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
+            bent = weight / 2 * np.stack(list(bends))
+            both = (bent + bent.swapaxes(0, 1)).transpose(2, 0, 1)
+            return table[bending].astype(np.float32), both.astype(np.float32, order="C")
 
         tables, bends = zip(*self._each(one), strict=True)
         return np.concatenate(tables), np.concatenate(bends)
 
     def _bends(
         self, coefficients: Array, number: int, block: Records, plan: Plan, every: int
-    ) -> tuple[float, Array, Iterator[Array]]:
-        """Return how many records each of some stands for, the monomials of these, and their Hessians by the forms, by rows."""
-        size = plan.size
+    ) -> tuple[float, Array, Indices, Iterator[Array]]:
+        """Return how many records each of some stands for, their monomials, which ones bend, and Hessians of these, by rows."""
+        size, group = plan.size, self.batch.group[number * self._step :][: plan.size : every]
         if every > 1:
             block = {name: column[::every] for name, column in block.items()}
-            plan = self._plan(self.batch.group[number * self._step :][:size:every])
-        forms = self.design.forward(block, coefficients)
-        moved = (forms + 1j * STEP * unit[:, None] for unit in np.eye(len(forms)))
-        bends = (np.imag(self._slopes(some, block, plan)[1]) / STEP for some in moved)
-        return size / plan.size, self.design.table(block, plan.size), bends
+        forms, axes = self.design.forward(block, coefficients), np.eye(len(coefficients))
+        bending = np.arange(len(group))
+        apart = bool(self.design.columns)  # whether records have forms of their own
+        forms = np.broadcast_to(forms, (len(forms), len(group))) if apart else forms
+        labels = [label for share in plan.shares for label, _ in share.parts]
+        read = {name for label in labels for name in (block if label.offset.any() else label.lowered.fields)}
+
+        def along(some: Array) -> Array:
+            """Return the change of slopes of those that bend along some directions, (forms, directions, records)."""
+            chosen, here = np.tile(bending, len(some)), bending if apart else slice(None)
+            moved = np.asarray(forms[:, None, here] + 1j * STEP * some.T[:, :, None]).reshape(len(axes), -1)
+            wide = {name: block[name][chosen] for name in read}
+            bent = np.imag(self._slopes(moved, wide, self._plan(group[chosen]))[1]) / STEP
+            return np.asarray(bent.reshape(len(axes), len(some), len(bending)))
+
+        def rows() -> Iterator[Array]:
+            at_once = size // max(len(bending), 1) if apart else 1  # so that they fill a block
+            for start in range(0, len(axes), at_once):
+                yield from along(axes[start : start + at_once]).swapaxes(0, 1)
+
+        if len(axes) > 2 and apart:
+            bending = np.flatnonzero(along(np.cos(np.arange(len(axes)))[None]).any(axis=(0, 1)))
+        return size / len(group), self.design.table(block, len(group)), bending, rows()

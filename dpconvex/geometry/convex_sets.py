@@ -202,21 +202,26 @@ def triangle(side: int) -> tuple[Indices, Indices, Array]:
     return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
 
 
+@lru_cache(maxsize=64)
+def square(side: int) -> Indices:
+    """Return where each entry of a symmetric matrix is among those of the upper triangle."""
+    row, column, _ = triangle(side)
+    place = np.empty((side, side), dtype=np.int64)
+    place[row, column] = place[column, row] = np.arange(len(row))
+    return place
+
+
 def svec(matrix: Array) -> Array:
     """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm."""
-    row, column, weight = triangle(matrix.shape[-1])
-    return np.asarray(matrix[..., row, column] * weight)
+    side = matrix.shape[-1]
+    row, column, weight = triangle(side)
+    return np.asarray(matrix.reshape(*matrix.shape[:-2], -1).take(row * side + column, axis=-1) * weight)
 
 
 def smat(vector: Array) -> Array:
     """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
     side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
-    row, column, weight = triangle(side)
-    entries = vector / weight
-    matrix = np.empty((*vector.shape[:-1], side, side), dtype=entries.dtype)
-    matrix[..., row, column] = entries
-    matrix[..., column, row] = entries
-    return matrix
+    return np.asarray((vector / triangle(side)[2]).take(square(side), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)

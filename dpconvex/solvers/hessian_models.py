@@ -76,7 +76,7 @@ class Sampled:
     seen: LinearMap
 
     def __call__(self, vector: Array) -> Array:
-        coefficients = (self.map @ self.seen(vector)).reshape(-1, self.table.shape[1])
+        coefficients = (self.map @ self.seen(vector)).astype(np.float32).reshape(-1, self.table.shape[1])
         slopes = np.matmul(self.bends, (self.table @ coefficients.T)[:, :, None])[:, :, 0]
         return np.asarray(self.public @ vector + self.seen(self.back @ (slopes.T @ self.table).ravel()))
 

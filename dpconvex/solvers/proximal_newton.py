@@ -8,7 +8,6 @@ A model is of second moments first, and the Hessian of a sample where that does 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, cg
 
 from dpconvex.core.arrays import Array
 from dpconvex.solvers.distance import Composite, Iterate, at_point
@@ -18,7 +17,7 @@ from dpconvex.solvers.spectral_coordinates import Coordinates, Derivative
 
 # Records that a sample has for each monomial, and second moments at least.  A model is replaced after so many slow steps in a
 # row, which leave more of the distance than SLOW; a sample is read anew after a step that leaves more than ANEW.
-FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.25
+FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 2, 0.3, 0.5
 # Steps that correct a model; steps without progress after which rounding is to blame; and steps in all.
 PAIRS, PATIENCE, MOST = 20, 8, 60
 # What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
@@ -26,8 +25,9 @@ PAIRS, PATIENCE, MOST = 20, 8, 60
 # the predicted decrease.
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED = 1e-2, 1e-3, 1e-9, 1e-3
 DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
-# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most.
-FRACTION, EXACT, INNER_STEPS, PRODUCTS = 0.1, 1e-14, 30, 200
+# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; so many products
+# find its largest eigenvalue from any vector, and from one of a similar model.
+FRACTION, EXACT, INNER_STEPS, PRODUCTS, UNKNOWN, KNOWN = 0.1, 1e-14, 30, 200, 12, 4
 
 
 @dataclass(eq=False)
@@ -37,21 +37,30 @@ class Modelled:
     coordinates: Coordinates
     curvature: Corrected
     largest: float  # about its largest eigenvalue
-    steepest: float  # the same in the original coordinates
+    along: Array  # about a vector of that
+    plain: LinearMap  # the model in the original coordinates
 
     @classmethod
     def of(cls, plain: Coordinates, model: LinearMap, problem: Problem) -> "Modelled":
         new = plain.evened(model, problem.strong_convexity, problem.space.dim)
         moved = Corrected(new.model(model), PAIRS)
-        dim = problem.space.dim
-        return cls(new, moved, largest_eigenvalue(moved, dim), largest_eigenvalue(model, dim))
+        return cls(new, moved, *largest_eigenvalue(moved, some_vector(problem.space.dim), UNKNOWN), model)
+
+    @property
+    def steepest(self) -> float:
+        """About the largest eigenvalue in the original coordinates."""
+        return largest_eigenvalue(self.plain, some_vector(len(self.along)), UNKNOWN)[0]
 
     def minimised(self, now: Iterate, shift: float) -> Array:
         """Return about the minimiser over K of the model at an iterate, its eigenvalues moved by a share of the largest."""
         start, gradient = self.coordinates.new(now.theta), self.coordinates.original(now.gradient)
         more = shift * self.largest
-        largest = max(self.largest, largest_eigenvalue(self.curvature, len(start))) + more
-        model = LinearOperator((len(start),) * 2, matvec=lambda x: self.curvature(x) + more * x, dtype=float)
+        corrected, self.along = largest_eigenvalue(self.curvature, self.along, KNOWN)
+        largest = max(self.largest, corrected) + more
+
+        def model(x: Array) -> Array:
+            return self.curvature(x) + more * x
+
         return self.coordinates.original(minimise(self.coordinates, model, gradient, start, largest))
 
     def decrease(self, now: Iterate, theta: Array) -> float:
@@ -65,19 +74,22 @@ class Modelled:
             self.curvature.update(self.coordinates.new(found.theta - now.theta), change)
 
 
-def largest_eigenvalue(model: LinearMap, dim: int) -> float:
-    """Estimate the largest eigenvalue by power iteration, a tenth too large."""
-    x = np.random.default_rng(0).normal(size=dim)
-    for _ in range(12):
+def some_vector(dim: int) -> Array:
+    return np.random.default_rng(0).normal(size=dim)
+
+
+def largest_eigenvalue(model: LinearMap, x: Array, products: int) -> tuple[float, Array]:
+    """Estimate the largest eigenvalue, a tenth too large, and a vector of it, by power iteration."""
+    for _ in range(products):
         x = model(x / max(float(np.linalg.norm(x)), 1e-300))
-    return max(1.1 * float(np.linalg.norm(x)), 1e-300)
+    return max(1.1 * float(np.linalg.norm(x)), 1e-300), x
 
 
-def minimise(coordinates: Coordinates, model: LinearOperator, gradient: Array, start: Array, largest: float) -> Array:
+def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float) -> Array:
     """Minimise a quadratic over K by semismooth Newton steps, damped until the forward-backward envelope decreases."""
 
     def state(x: Array) -> tuple[float, Array, Array, Array, Derivative]:
-        bent = model @ (x - start)
+        bent = model(x - start)
         forward, derivative = coordinates.project(x - (gradient + bent) / largest)
         residual = x - forward
         value = float((gradient + bent / 2) @ (x - start)) - float((gradient + bent) @ residual)
@@ -99,7 +111,7 @@ def minimise(coordinates: Coordinates, model: LinearOperator, gradient: Array, s
     return now[2]
 
 
-def newton(model: LinearOperator, residual: Array, derivative: Derivative, largest: float) -> Array:
+def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: float) -> Array:
     """Return the step ``d`` with ``(I - D (I - model/largest)) d = -residual``, D the derivative of the projection.
 
     With D = V w V' and d = V (sqrt(w) s - rest), rest the turned residual where w is 0, this is ``(sqrt(w) V' model V sqrt(w) /
@@ -111,11 +123,20 @@ def newton(model: LinearOperator, residual: Array, derivative: Derivative, large
     rest = np.where(free, 0.0, turned)
 
     def bent(vector: Array) -> Array:
-        return root * derivative.turned(model @ derivative.turned(vector, back=True)) / largest
+        return root * derivative.turned(model(derivative.turned(vector, back=True))) / largest
 
     target = bent(rest) - np.where(free, turned / np.where(free, root, 1.0), 0.0)
-    operator = LinearOperator(model.shape, matvec=lambda s: bent(root * s) + (1 - weights) * s, dtype=float)
-    found, _ = cg(operator, target, rtol=0.1, maxiter=PRODUCTS)
+    found, left = np.zeros(len(target)), target
+    along, square = left, float(left @ left)
+    enough = 0.01 * square
+    for _ in range(PRODUCTS):  # conjugate gradients
+        image = bent(root * along) + (1 - weights) * along
+        curvature = float(along @ image)
+        if square <= enough or not curvature > 0:
+            break
+        found, left = found + square / curvature * along, left - square / curvature * image
+        square, last = float(left @ left), square
+        along = left + square / last * along
     return derivative.turned(root * found - rest, back=True)
 
 
