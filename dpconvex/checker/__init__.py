@@ -11,6 +11,7 @@ from dpconvex.checker.exact import ZERO
 from dpconvex.checker.expansion import Template
 from dpconvex.checker.mechanisms import ROOM, check_noise, moved, person, promised
 from dpconvex.checker.public import Feasible, is_modulus
+from dpconvex.checker.queries import TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, require, spend
 from dpconvex.checker.rows import Rows
 from dpconvex.checker.rules import Rules, dimension
@@ -59,6 +60,9 @@ def check(text: bytes) -> Report:
     """
     try:
         proof = parsed(text)
+        if proof["claim"]["perturbed"] == "queries":  # whatever the template is
+            require(len(proof) == 2, "queries have no graph")
+            proof |= {"record": {}, "nodes": []}
         return replay(proof, Template(proof), proof["claim"])
     except Unreplayed as missing:
         return Report(0, TRUSTED, (str(missing),))
@@ -68,16 +72,18 @@ def check(text: bytes) -> Report:
 
 def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> Report:
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
-    p = claim["noise_dimension"]
+    p, everything = claim["noise_dimension"], OF_QUERIES if kind == "queries" else TRUSTED
     require(("rows" in settings) == (claim["noise"] == "matrix"), "noise and settings are of other matrices")
     require(RUN[0] not in settings or RUNS in settings, "it is the best of no runs")
     most, _ = person(claim)
     if most > 1 and (RUNS in settings or "clustering" in claim or "sampling" in settings):
         raise Unreplayed("runs, clusters and samples for people with several records")
     losses, rows = list[Loss](), None
-    if claim["privacy"].get("keep") == "weights" and not is_weighted(proof, template):
+    if claim["privacy"].get("keep") == "weights" and kind != "queries" and not is_weighted(proof, template):
         raise Unreplayed("how the losses are weighted")
-    if kind == "statistics":
+    if kind == "queries":
+        check_queries(claim)
+    elif kind == "statistics":
         check_statistics(proof["moments"], template.record, claim, adjacency, *person(claim))
     else:
         feasible = Feasible(template, proof["constraints"])
@@ -95,15 +101,16 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
             claim["strong_convexity"] = mu
             strong = mu > 0 and is_modulus(template, feasible, root, claim["size"], claim["added"], mu)
             require(strong, "the objective is less strongly convex than claimed")
-    released = p if kind == "statistics" else len(template.weights)
-    more = check_noise(claim, losses, rows, promised(claim, template.record, released), proof.get("sampled"))
+    released, more = p if kind == "statistics" else len(template.weights), tuple[str, ...]()
+    if kind != "queries":
+        more = check_noise(claim, losses, rows, promised(claim, template.record, released), proof.get("sampled"))
     unit = claim["privacy"].get("unit")
     one = (
         f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many; sums of theirs are clipped"
     )
-    own = (*TRUSTED[:-1], one, TRUSTED[-1].partition("; ")[2]) if unit else TRUSTED
+    own = (*everything[:-1], one, everything[-1].partition("; ")[2]) if unit else everything
     trusted = (*own, *more, *((BEST_RUN,) if RUNS in settings else ()), *((OTHER_PARTS,) if SPLIT in settings else ()))
-    return Report(len(template.nodes) + len(losses), trusted, ())
+    return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 
 
 def is_weighted(proof: dict[str, Any], template: Template) -> bool:

@@ -13,7 +13,7 @@ from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, rea
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
-UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius"))
+UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius", "tolerance"))
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 

@@ -33,6 +33,12 @@ SETTINGS: dict[str, tuple[Group, ...]] = {
         {"statistics_of_residuals": "1"},
         {"whitened_field": "whole"},
     ),
+    "queries": (
+        {"level": "positive"},
+        {"rounds": "count"},
+        {"looks": "count", "moment_level": "positive", "histogram_level": "positive"}
+        | {"curvature_level": "positive", "step_level": "positive"},
+    ),
 }
 COVER: Group = {"noise": '"discrete Laplace" | "discrete Gaussian"', "epsilon": "positive", "delta": "probability"}
 COVER |= {"distance": "positive", "step": "positive", "dimension": "count", "scale": "positive", "counting": "amount"}
@@ -46,13 +52,25 @@ CLAIM: Group = {"privacy": "privacy", "mechanism": "text", "size": "count", "noi
 CLAIM |= {"noise_dimension": "whole", "noise_scale": "positive", "tolerance": "amount", "perturbed": "text"}
 for _name in ("gradient_bound", "sensitivity", "strong_convexity", "added", "jacobian_epsilon", "noise_epsilon"):
     CLAIM[_name] = "amount"
-PROOF: Group = {"format": '"dpconvex proof 1"', "claim": "claim", "record": "map of domain", "nodes": "list of node"}
-PROOF |= {"losses": "list of whole", "regularizer": "whole", "constraints": "list of constraint"}
-PROOF |= {"cells": "list of whole", "parts": "list of whole", "centres": "list of list of term"}
-PROOF |= {"tangents": "list of tangent", "modulus": "amount", "moments": "list of moment"}
-PROOF |= {"layout": "list of list of whole"}
+# Queries have nothing beside their levels: no cover, no bound on a loss, and units in which their sensitivity is 1.
+QUERIES: Group = {
+    "privacy": "privacy",
+    "mechanism": "text",
+    "size": "count",
+    "noise": '"gaussian"',
+    "perturbed": "text",
+}
+QUERIES |= {"noise_dimension": "whole", "noise_scale": "positive", "noise_epsilon": "amount"}
+QUERIES |= dict.fromkeys(("gradient_bound", "sensitivity"), "1")
+QUERIES |= dict.fromkeys(("strong_convexity", "added", "hessian_bound", "jacobian_epsilon"), "0")
+PROOF: Group = {"format": '"dpconvex proof 1"', "claim": "claim"}
+GRAPH: Group = {"record": "map of domain", "nodes": "list of node", "losses": "list of whole"}
+GRAPH |= {"regularizer": "whole", "constraints": "list of constraint"}
+GRAPH |= {"cells": "list of whole", "parts": "list of whole", "centres": "list of list of term"}
+GRAPH |= {"tangents": "list of tangent", "modulus": "amount", "moments": "list of moment"}
+GRAPH |= {"layout": "list of list of whole"}
 TABLES: dict[str, tuple[Group, ...]] = {
-    "proof": (PROOF, {"sampled": "sampled"}),
+    "proof": (PROOF, GRAPH, {"sampled": "sampled"}),
     "privacy": (
         {"epsilon": "positive", "delta": "probability", "adjacency": '"replace-one" | "add-remove"'},
         {"unit": "text", "most": "count"},
@@ -76,6 +94,7 @@ TABLES: dict[str, tuple[Group, ...]] = {
 TABLES |= {f"settings of {kind}": (*groups, *SEVERAL) for kind, groups in SETTINGS.items()}
 PARTS: tuple[Group, ...] = {"clustering": "clustering"}, {"whitening": "whitening"}, {"hessian_bound": "amount"}
 TABLES |= {f"claim of {kind}": (CLAIM | {"settings": f"settings of {kind}"}, *PARTS) for kind in SETTINGS}
+TABLES["claim of queries"] = (QUERIES | {"settings": "settings of queries"},)
 
 NODE: Group = {"op": "text", "shape": "list of whole"}
 PLACES: Group = {"places": "list of whole"}

@@ -2,7 +2,7 @@
 
 Rows are whole multiples of a power of two, coefficients are too, and slopes become whole numbers after they are clipped.  All
 products and sums of a block are integers below 2^53, so no bit of them depends on the order of adding, on blocks, threads or
-workers, and what one record adds depends on that record and on released numbers alone (docs/theory.md, section 20).
+workers, and what one record adds depends on that record and on released numbers alone (docs/theory.md, theorem 8.9).
 """
 
 import math
@@ -33,7 +33,9 @@ ROW_BITS, SLOPE_BITS, LONGEST_BITS, CURVATURE_BITS, MATRIX_BITS = 16, 15, 21, 20
 assert BLOCK == 2**16
 LEVERAGE = " leverage"  # The field of a batch that holds how long each record's row is in the metric
 HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
-ROOM = 2.0**-36  # What covers the rounding of norms of 2^16 numbers and of products, before slopes are made integers
+INSIDE = (
+    1 - 2.0**-36
+)  # What covers the rounding of norms of 2^16 numbers and of products, before slopes are made integers
 LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
 
 
@@ -239,7 +241,7 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
         np.add.reduceat(leverages[:count], first) * math.sqrt(len(units))
         + look.bound * counts.astype(float) ** 2 * 2.0**-50
     )
-    share = np.minimum(1.0, np.maximum(look.bound * (1 - ROOM) - room, 0.0) / np.maximum(np.sqrt(square), 1.0))
+    share = np.minimum(1.0, np.maximum(look.bound * INSIDE - room, 0.0) / np.maximum(np.sqrt(square), 1.0))
     every = np.repeat(share, counts)
     kept = np.where(every < 1, np.trunc(units * every), units)
     some = {look.rows.name: block[look.rows.name][:count]}
@@ -288,7 +290,7 @@ def clipped_slopes(look: Look, slopes: Array, leverages: Array, count: int) -> A
     good = np.isfinite(units).all(axis=0) & (np.arange(units.shape[1]) < count)
     units = np.clip(np.where(good, units, 0.0), -LARGEST, LARGEST)
     lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
-    most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * (1 - ROOM)
+    most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * INSIDE
     return np.trunc(units * np.minimum(1.0, most / np.maximum(lengths, 1.0)))
 
 

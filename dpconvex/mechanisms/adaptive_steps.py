@@ -1,4 +1,4 @@
-"""Adaptive preconditioned steps: linear scores, any differentiable loss, no bound on the loss (docs/theory.md, section 20).
+"""Adaptive preconditioned steps: linear scores, any differentiable loss, no bound on the loss (docs/theory.md, theorem 8.9).
 
 A noisy second moment of the rows is the preconditioner, a noisy histogram of slopes chooses the clip, and every step is one
 Gaussian query.  The guarantee rests on clipped sums, on fixed levels and on the noise.  No constant of the loss enters it.
@@ -19,7 +19,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_queries import ROOM
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
 
-SOURCE = "docs/theory.md, section 20"
+SOURCE = "docs/theory.md, theorem 8.9"
 # Parts of the squared level: of the second moment, of histograms, and of curvatures; the steps have the rest.
 MOMENT, HISTOGRAMS, CURVATURES = 0.2, 0.042, 0.018
 ROUNDS, FEWEST, EVERY = 15, 3, 4  # Steps, fewest of them, and how many there are to a histogram
@@ -38,7 +38,7 @@ class AdaptiveSteps(ForUnits):
     offsets and weights.  It needs a delta, and nothing else: no bound on the loss, its curvature or the parameters.  Nothing is
     claimed about accuracy.
 
-    Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 20.1.
+    Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 8.9.
 
     Parameters
     ----------

@@ -102,8 +102,9 @@ class Comparison:
         if abs(a - b) > 1e-6 * max(a, b):
             ratio = f"{max(a, b) / min(a, b):.3g}"
             verdict = f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ {ratio}-fold."
-        if (self.first.perturbed == "statistics") != (self.second.perturbed == "statistics"):
-            verdict = "Noise on statistics and noise on an answer do not compare directly."
+        for kind in ("statistics", "queries"):
+            if (self.first.perturbed == kind) != (self.second.perturbed == kind):
+                verdict = f"Noise on {kind} and noise on an answer do not compare directly."
         if self.first.privacy != self.second.privacy:
             verdict = "The guarantees differ, so the noise of the two does not compare directly."
         return "\n".join([*lines, "", verdict])
@@ -200,14 +201,18 @@ class CertificateText(Printed):
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
         a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
+        own += "; the guarantee does not rest on the proof of the loss" * (self.perturbed == "queries")
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", self.error
         said = "explain() prints it; check() replays it independently, or says what it cannot replay"
         yield "proof", self.replayed or said
 
     def rows(self: Any) -> Rows:
-        root, statistics = self.derivation, self.perturbed == "statistics"
-        if statistics:
+        root, statistics, queries = self.derivation, self.perturbed == "statistics", self.perturbed == "queries"
+        if queries:
+            said = "GDP of all queries together: noise is in proportion to what one record moves, and levels add in squares"
+            yield "level mu", number(self.settings["level"]), said
+        elif statistics:
             yield "statistics", f"{self.noise_dimension}", source(root, "moments")
             yield "length of a record's", number(self.gradient_bound), source(root, "length")
             yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
@@ -224,12 +229,13 @@ class CertificateText(Printed):
             yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
         name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
         mean = f"mean Euclidean norm of the noise b: {number(self.expected_noise)}{ON.get(self.perturbed, '')}"
-        yield name, number(self.noise_scale), mean
+        if not queries:
+            yield name, number(self.noise_scale), mean
         if self.predicted_risk is not None:
             said = f"sum over the records, {number(self.predicted_risk / self.size)} each; a prediction from public numbers"
             yield "predicted excess risk", number(self.predicted_risk), said
         for setting, value in self.settings.items():
-            if setting != "whitened_field":  # named below
+            if setting not in ("whitened_field", "level"):  # named elsewhere
                 both = "nuclear norm of the difference of two gradients: what this noise is charged for"
                 own = "of the noise's law" if self.noise == "matrix" else "a setting"
                 public = f"{own}, from public numbers"

@@ -1,8 +1,7 @@
-"""Gaussian queries with fixed levels: scales may depend on earlier answers, the cost does not (docs/theory.md, section 20).
+"""Gaussian queries: what is asked may depend on earlier answers, what all cost together does not (docs/theory.md, theorem 8.9).
 
-Query t has a sensitivity that is known before it is asked, given all earlier answers, and noise in proportion to it.  Given any
-history it is mu_t-GDP, so all queries together are ``sqrt(sum mu_t^2)``-GDP (Dong, Roth & Su 2022, theorem 3.2).  Sums are
-integers, and their noise is drawn exactly.
+Query t has a sensitivity and a level that are known before it is asked, given all earlier answers, and noise of their ratio.  As
+``sum mu_t^2 <= mu^2`` in any case, all queries together are mu-GDP.  Sums are integers, and their noise is drawn exactly.
 """
 
 import math

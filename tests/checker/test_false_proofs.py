@@ -243,6 +243,10 @@ def whitened(noise=dp.NoisyGradientDescent(clip=0.3, steps=5), privacy=dp.Privac
     return dp.verify(learner, privacy, 1000, noise, whitening=dp.PrivateWhitening()).proof
 
 
+def of_steps(privacy=dp.Privacy(1.0, 1e-5, "add-remove")):  # noqa: B008
+    return dp.verify(dp.load("logistic_regression", features=2), privacy, 1000, dp.AdaptiveSteps()).proof
+
+
 def of_people(keep):
     privacy, mechanism = dp.Privacy(1.0, unit="patient", most=3, keep=keep), dp.OutputPerturbation()
     return dp.verify(dp.load("large_margin_gaussian", features=2, classes=3), privacy, 1000, mechanism).proof
@@ -257,11 +261,22 @@ STRICT = {
     "people": lambda: of_people("weights"),
     "matrix": lambda: dp.verify(dp.load("softmax_regression", features=2), dp.Privacy(1.0), 1000, SHAPED).proof,
     "statistics": lambda: dp.verify(dp.load("ridge_regression", features=2), dp.Privacy(1.0), 1000, SUMS).proof,
+    "queries": of_steps,
 }
 SHAPED, SUMS = dp.ObjectivePerturbation("matrix"), dp.SufficientStatistics("gamma")
 NO_VALUES = (True, None, {"surplus": 1}, -1, "-0x1p+0", "0x1p+9999", "inf", "nan", 10**700)  # texts may be any
 TEXTS, SIGNED = {"mechanism", "unit", "name", "field", "perturbed"}, {"low", "high", "p", "eta"}
-OPTIONAL = {"sampled", "hessian_bound", "noise_cap", "records", "keep", "clustering", "whitening", "symmetric"}
+OPTIONAL = {
+    "sampled",
+    "hessian_bound",
+    "noise_cap",
+    "records",
+    "keep",
+    "clustering",
+    "whitening",
+    "symmetric",
+    "rounds",
+}
 
 
 def objects(part, key=""):
@@ -303,6 +318,52 @@ def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
     assert is_read()
 
 
+def test_adaptive_steps_of_every_guarantee_are_replayed():
+    for epsilon in (1e-3, 0.1, 1.0, 3.0, 10.0, 30.0):
+        for delta in (1e-12, 1e-5, 0.3):
+            for more in ({}, {"unit": "patient", "most": 3, "keep": "weights"}):
+                report = check(of_steps(dp.Privacy(epsilon, delta, **more)))
+                assert not report.unreplayed, (epsilon, delta)
+    assert "whose scales adapt" in report.trusted[0]
+    assert not any("loss" in fact or "answer" in fact for fact in report.trusted)
+
+
+FORGED = {
+    "a graph beside it": lambda proof: proof.update(json.loads(whitened()) | {"claim": proof["claim"]}),
+    "samples beside it": lambda proof: proof.update(sampled={}),
+    "noise that is given away": lambda proof: proof["claim"]["settings"].update(level="0x1p-20"),
+    "a level beyond the guarantee": lambda proof: proof["claim"]["settings"].update(level=(0.5).hex()),
+    "a level for a smaller guarantee": lambda proof: proof["claim"]["privacy"].update(epsilon="0x1.f8p-1"),
+    "a delta that is not there": lambda proof: proof["claim"]["privacy"].update(delta=0),
+    "a delta that integers lose": lambda proof: proof["claim"]["privacy"].update(delta=(1e-60).hex()),
+    "too many looks": lambda proof: proof["claim"]["settings"].update(rounds=10**6),
+    "another law": lambda proof: proof["claim"].update(noise="gamma"),
+    "steps without a level": lambda proof: proof["claim"].update(settings={"steps": 3, "step_size": 1}),
+    "queries as gradients": lambda proof: proof["claim"].update(perturbed="gradients"),
+    "a cover": lambda proof: proof["claim"].update(cover=COVER),
+    "half of a person": lambda proof: proof["claim"]["privacy"].update(keep="first"),
+    "runs of nothing": lambda proof: proof["claim"]["settings"].update(dict.fromkeys(("eta", "gamma"), "0x1p-1")),
+    "best of runs": lambda proof: proof["claim"]["settings"].update(mean_number_of_runs=1),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_claims_of_adaptive_steps_are_rejected(name):
+    proof = json.loads(of_steps())
+    FORGED[name](proof)
+    try:
+        assert check(json.dumps(proof).encode()).unreplayed
+    except Rejected:
+        return
+
+
+def test_only_adaptive_steps_are_proved_without_a_graph():
+    for make in (whitened, STRICT["statistics"], STRICT["matrix"]):
+        proof = {key: part for key, part in json.loads(make()).items() if key in ("format", "claim")}
+        with pytest.raises(Rejected):
+            check(json.dumps(proof).encode())
+
+
 def test_a_number_is_no_weight_whatever_it_is_called():
     """A constant that was named as the field of weights counted as one: noise was 100 times too small."""
     proof = json.loads(of_people("weights"))
@@ -327,7 +388,7 @@ def rows_of_the_table():
     for name, groups in TABLES.items():
         keys = ["; ".join(f"`{k}` {kind}" for k, kind in group.items() if k not in ("op", "shape")) for group in groups]
         row = f"| {keys[0] or 'none'} | {'<br>'.join(keys[1:])} |"
-        if not name.startswith("claim of ") or name.endswith("objective"):
+        if not name.startswith("claim of ") or name.endswith(("objective", "queries")):
             yield name.removeprefix("node ").replace("claim of objective", "claim"), row.replace(" | ", " \\| ")
 
 

@@ -29,6 +29,7 @@ MECHANISMS = {
     "output-gamma": (dp.OutputPerturbation(), "pure"),
     "output-gaussian": (dp.OutputPerturbation("gaussian"), "delta"),
     "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20, length_steps=3), "delta"),
+    "adaptive": (dp.AdaptiveSteps(rounds=7), "delta"),
 }
 
 
@@ -63,6 +64,10 @@ MUTATIONS = {
     "output": ALWAYS | MINIMISED | {"modulus": 1.01, "claim gradient_bound": 0.99},
     "gradients": ALWAYS | {"claim noise_dimension": -1, "claim settings clip": 1.01, "claim settings steps": 1.1},
     "statistics": ALWAYS | RECORD | {"claim noise_dimension": -1},
+    "queries": {"claim noise_scale": 0.99, "claim privacy epsilon": 0.99, "claim privacy delta": 0.9}
+    | {f"claim {key}": 1.01 for key in ("settings level", "noise_epsilon", "sensitivity", "gradient_bound")}
+    | {f"claim settings {key}_level": 1.01 for key in ("moment", "histogram", "curvature", "step")}
+    | {"claim settings level": 0.99},
 }
 
 

@@ -385,3 +385,18 @@ def test_what_an_attacker_misses_at_least_is_what_the_law_of_the_noise_says(alph
 def test_groups_without_number_are_refused():
     with pytest.raises(dp.TemplateError, match="at most 1000000 people"):
         dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).for_group(10**400)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_adaptive_steps_say_that_nothing_of_the_loss_was_proved(adjacency):
+    steps = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6, adjacency), 1000, dp.AdaptiveSteps())
+    assert "does not rest on the proof of the loss" in str(steps)
+    said = steps.explain() + steps._repr_html_()
+    assert "gradient bound G" not in said
+    assert "sensitive subspace" not in said
+    assert f"level mu          {steps.settings['level']:.6g}" in said
+    assert "Noise on queries" in repr(steps.compare(dp.verify(LEARNER, steps.privacy, 1000, whitening=False)))
+    assert steps.for_group(3).epsilon > 1
+    assert dp.Certificate.from_dict(steps.to_dict()) == steps
+    cheaper = dict(steps.to_dict(), event=Gaussian(steps.settings["level"] / 2).to_dict())
+    assert dp.Certificate.from_dict(cheaper).event is None

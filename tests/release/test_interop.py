@@ -29,6 +29,7 @@ CASES = {
     "whitened steps": (LOGISTIC, ADDED, CLIPPED, True),
     "Poisson samples": (LOGISTIC, ADDED, dp.NoisyGradientDescent(clip=1.0, sampling=0.1), None),
     "statistics": (RIDGE, BOTH, dp.SufficientStatistics(), None),
+    "adaptive steps": (LOGISTIC, ADDED, dp.AdaptiveSteps(), None),
     "people": (LOGISTIC, dp.Privacy(1.0, 1e-6, unit="patient", most=3), CLIPPED, None),
 }
 

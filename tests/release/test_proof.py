@@ -25,6 +25,7 @@ RELEASES = {
     "whitened": lambda: dp.solve(LEARNER, DATA, LOOSE, whitening=True),
     "counted": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.OutputPerturbation("gaussian"), size=500),
     "samples": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.NoisyGradientDescent(clip=0.1, sampling=0.1), size=500),
+    "adaptive steps": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.AdaptiveSteps(), size=500),
     "normal noise": lambda: dp.solve(LEARNER, DATA, LOOSE, dp.ObjectivePerturbation("gaussian")),
     "runs": lambda: dp.tune_repeated([LEARNER], DATA, LOOSE).release,
     "kinks": lambda: dp.solve(dp.load("hinge_svm", features=D), DATA, LOOSE, dp.OutputPerturbation("gaussian")),

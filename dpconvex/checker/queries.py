@@ -1,0 +1,45 @@
+"""Checks queries whose scales adapt: squares of levels add up, and keep the guarantee (docs/theory.md, theorem 8.9)."""
+
+from fractions import Fraction
+from typing import Any
+
+from dpconvex.checker.exact import exp
+from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_runs, keeps, person, values
+from dpconvex.checker.reading import require
+from dpconvex.checker.table import RUNS
+
+SPARE = 1 + Fraction(11, 10**13)  # A release refuses queries beyond the level, but for so much of it
+# How many queries there are of each level, where they are divided beforehand: a setting, and so many more.
+QUERIES = {
+    "moment_level": ("", 1),
+    "histogram_level": ("looks", 0),
+    "curvature_level": ("looks", 1),
+    "step_level": ("rounds", 0),
+}
+TRUSTED = (
+    "what is proved about queries whose scales adapt, and about noise on integers (docs/theory.md, theorems 8.8 and 8.9)",
+    "a fit sees its records by noisy sums alone, and refuses a query whose squared level exceeds what the earlier ones left",
+    "one record's part of each sum is a function of that record and of released numbers, and no longer than it is said to be",
+    "noise is drawn from the law on the integers whose scale the query's sensitivity and level ask for",
+    "no fit fails for some data only; words and numbers that no inequality uses",
+    "one record is one person; arrays in the template are public",
+)
+
+
+def check_queries(claim: dict[str, Any]) -> None:
+    """Check that noise of the claimed level keeps the guarantee, for all queries together, whatever their loss is."""
+    settings, (epsilon, delta) = claim["settings"], values(claim["privacy"], "epsilon delta")
+    person(claim)
+    if RUNS in settings:
+        epsilon, delta = check_runs(settings, epsilon, delta)
+    level, known = settings["level"], {key: count for key, count in QUERIES.items() if key in settings}
+    square = sum(((settings.get(of, 0) + more) * settings[key] ** 2 for key, (of, more) in known.items()), Fraction(0))
+    require(square <= level**2 * SPARE, "the squares of the levels of all queries exceed that of the whole")
+    one = claim["noise_scale"] * settings.get("step_level", level)
+    require(1 <= one * ROOM <= ROOM**2, "the noise is not that of the level")
+    require(claim["noise_epsilon"] <= epsilon * ROOM, "noise is said to cost more than what is left")
+    left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
+    require(
+        epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left),
+        "gaussian noise is too small for its level",
+    )
