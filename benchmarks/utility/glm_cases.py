@@ -253,7 +253,10 @@ def survival(seed: int, validate: bool) -> Case:
     """Return exponential survival times, in units of 15 years."""
     train, test, time, death = chains(seed, validate)
     write = linear(
-        train["x"].shape[1], lambda score, t, d: t * cp.exp(score) + minus(d, score), t=dp.Box(0, 1), d=dp.Choice([0, 1])
+        train["x"].shape[1],
+        lambda score, t, d: t * cp.exp(score) + minus(d, score),
+        t=dp.Box(0, 1),
+        d=dp.Choice([0, 1]),
     )
     for data in (train, test):
         data["d"] = data["d"].astype(int)
@@ -286,7 +289,9 @@ def synthetic(kind: str, seed: int, validate: bool) -> Case:
         write = linear(x.shape[1], lambda score, y: y * cp.exp(-score) + minus(1.0, -score), y=dp.Box(0, 50))
     elif kind == "tweedie":
         mean = np.exp(signal(rng, x, 0.7))
-        data["y"] = np.minimum(np.array([rng.gamma(2, m, k).sum() for m, k in zip(mean / 2, rng.poisson(mean), strict=True)]), 50)
+        data["y"] = np.minimum(
+            np.array([rng.gamma(2, m, k).sum() for m, k in zip(mean / 2, rng.poisson(mean), strict=True)]), 50
+        )
         write = linear(x.shape[1], lambda score, y: 2 * y * cp.exp(-score / 2) + 2 * cp.exp(score / 2), y=dp.Box(0, 50))
     elif kind == "negative binomial":
         data["y"] = np.minimum(rng.poisson(np.exp(0.5 + signal(rng, x, 0.7)) * rng.gamma(0.5, 2, size)), 150.0)
@@ -313,7 +318,10 @@ def synthetic(kind: str, seed: int, validate: bool) -> Case:
         data["x"] = unit_ball(attributes.reshape(size, -1), -3, 3, clip=True)
         data["y"] = np.argmax(wanted + rng.gumbel(size=wanted.shape), axis=1)
         write = without_intercept(6, ALTERNATIVES)
-    return Case(write, *({name: column[index] for name, column in data.items()} for index in (slice(0, None, 2), slice(1, None, 2))))
+    return Case(
+        write,
+        *({name: column[index] for name, column in data.items()} for index in (slice(0, None, 2), slice(1, None, 2))),
+    )
 
 
 def without_intercept(features: int, alternatives: int) -> Write:
@@ -356,5 +364,13 @@ CASES: dict[str, Callable[..., Case]] = {
     "catsup": catsup,
 } | {
     name: partial(synthetic, name)
-    for name in ("gamma", "tweedie", "negative binomial", "expectile", "multinomial", "Bradley-Terry", "conditional logit")
+    for name in (
+        "gamma",
+        "tweedie",
+        "negative binomial",
+        "expectile",
+        "multinomial",
+        "Bradley-Terry",
+        "conditional logit",
+    )
 }
