@@ -222,8 +222,8 @@ class Analysis:
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
-            if loss.joint is not None:
-                together = min(together, loss.joint.loss(beta, mu, (joint - other) * (1 - TIE)))
+            if loss.joint is not None and together * (1 + ROUNDING_SLACK) + other > joint:
+                together = min(together, loss.joint.loss(beta, mu))
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "gradient and curvature maximised separately"

@@ -7,7 +7,6 @@ supremum bounds ``beta ||g|| + log det(I + H/mu)``: both are not extreme at the 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
@@ -78,39 +77,26 @@ def hull(piece: Piece) -> Array | None:
     return None
 
 
-def trace_bound(
-    piece: Piece, gram: Gram, longest: float | None = None, start: Array | None = None, enough: float = -math.inf
-) -> float:
+def trace_bound(piece: Piece, gram: Gram, longest: float | None = None, start: Array | None = None) -> float:
     """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
 
     With weights p it is ``spread E|a|^2 + (outer - spread) |E a|^2``: if outer >= spread, at most ``outer max |a|^2``.
-    Steps begin at the weights `start`, and end once the bound is `enough`.
     """
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
-    bound, _ = widest(piece, rows, gram, start, enough)
+    bound, _ = widest(piece, rows, gram, start)
     return float(min(swollen(bound, piece, gram), piece.spread * largest))
 
 
-def widest(
-    piece: Piece, rows: Array, gram: Gram, start: Array | None = None, enough: float = -math.inf
-) -> tuple[float, Array]:
+def widest(piece: Piece, rows: Array, gram: Gram, start: Array | None = None) -> tuple[float, Array]:
     """Bound that trace where spread > outer, concave in the weights, by Frank-Wolfe steps, with weights where it is large."""
-    if piece.outer > 0:
-        return steepest_weights(piece, *gram.inner(rows), start, enough)
-    # A covariance does not change with the origin, and differences carry smaller errors; labels that are alike share it.
-    inner, error = gram.inner(rows - rows[0])
-    key = piece.spread, error, sha256(inner.tobytes()).digest()
-    if key not in gram.widest:
-        gram.widest[key] = steepest_weights(piece, inner, error)
-    return gram.widest[key]
-
-
-def steepest_weights(
-    piece: Piece, inner: Array, error: float, start: Array | None = None, enough: float = -math.inf
-) -> tuple[float, Array]:
+    # A covariance does not change with the origin, and differences carry smaller errors.
+    inner, error = gram.inner(rows if piece.outer else rows - rows[0])
+    key = piece.outer, piece.spread, error, sha256(inner.tobytes()).digest()  # labels that are alike share it
+    if key in gram.widest:
+        return gram.widest[key]
     squares, excess = np.diag(inner), piece.spread - piece.outer
     weights = np.full(len(inner), 1.0 / len(inner)) if start is None else start
     best, found = np.inf, weights
@@ -121,10 +107,11 @@ def steepest_weights(
         bound = value + float(slope.max() - slope @ weights)
         if bound < best:
             best, found = bound, weights
-        if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300) or best <= enough:
+        if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
         weights = pairwise_step(weights, slope, inner, excess)
-    return float(best + 4 * piece.spread * error), found
+    gram.widest[key] = float(best + 4 * piece.spread * error), found
+    return gram.widest[key]
 
 
 def swollen(bound: float, piece: Piece, gram: Gram) -> float:
@@ -182,16 +169,10 @@ class MeanJoint:
     longest: float
     variance: float
     rank: int
+    start: Array | None  # Weights under which the points vary most: few steps lead from there to others
 
-    @cached_property
-    def start(self) -> Array | None:
-        """Weights under which the points vary most: few steps lead from there to those of what tangents leave."""
-        rows = hull(covariance := Piece(self.mean.piece.terms, 0.0, 1.0))
-        return None if rows is None else widest(covariance, rows, self.gram)[1]
-
-    def loss(self, beta: float, mu: float, enough: float = -math.inf) -> float:
-        """Bound both together; a bound below `enough` need not be sharp."""
-        return self.touching(beta, mu, enough)[0]
+    def loss(self, beta: float, mu: float) -> float:
+        return self.touching(beta, mu)[0]
 
     def left(self, beta: float, mu: float, touch: Touch) -> Piece:
         """Return what the tangents leave."""
@@ -199,13 +180,12 @@ class MeanJoint:
         outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
         return Piece(piece.terms, outer, piece.spread / (mu * (1 + t)))
 
-    def bound(self, beta: float, mu: float, touch: Touch, enough: float) -> tuple[float, Touch]:
+    def bound(self, beta: float, mu: float, touch: Touch) -> tuple[float, Touch]:
         m, t, u = touch
         fixed = beta * self.mean.lead * m / 2 + self.rank * (math.log1p(t) - t / (1 + t)) + math.log1p(u) - u / (1 + u)
-        left = self.left(beta, mu, touch)
-        return fixed + trace_bound(left, self.gram, self.longest, self.start, enough - fixed), touch
+        return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest, self.start), touch
 
-    def touching(self, beta: float, mu: float, enough: float = -math.inf) -> tuple[float, Touch]:
+    def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
         """Return a sharp bound, and where its tangents touch: where points of one length are worst."""
         if self.mean.slopes is not None:
             return self.logistic(beta, mu, self.mean.slopes)
@@ -221,10 +201,10 @@ class MeanJoint:
 
         most = min(self.variance, self.longest**2 * (1 - 1e-6))
         if slope(0.0) <= 0:
-            return self.bound(beta, mu, even(0.0), enough)
+            return self.bound(beta, mu, even(0.0))
         if slope(most) < 0:
             most = brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)
-        return self.bound(beta, mu, even(most), enough)
+        return self.bound(beta, mu, even(most))
 
     def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
         """Touch at the slope s where the concave ``a s + log(1 + q s (1 - s))`` is largest."""
@@ -250,7 +230,7 @@ class NormJoint:
     across: int
     along: int
 
-    def loss(self, beta: float, mu: float, enough: float = -math.inf) -> float:
+    def loss(self, beta: float, mu: float) -> float:
         """Take the larger gradient and the larger curvature of each stretch of angles."""
         ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
         sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
@@ -273,7 +253,8 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
     covariance = Piece(scalar.mean.piece.terms, 0.0, 1.0)
     longest, rank = Gradients(covariance.terms, gram).bound, min(rank_bound(covariance), dimension)
     variance = trace_bound(covariance, gram, longest)
-    return MeanJoint(scalar.mean, gram, longest, variance, rank) if rank and longest > 0 else None
+    start = None if (rows := hull(covariance)) is None else widest(covariance, rows, gram)[1]
+    return MeanJoint(scalar.mean, gram, longest, variance, rank, start) if rank and longest > 0 else None
 
 
 def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int) -> NormJoint | None:

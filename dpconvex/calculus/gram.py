@@ -60,7 +60,7 @@ class Gram:
         self.places = [generator.place for generator in generators]
         self.generators = generators
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
-        self.widest: dict[tuple[float, float, bytes], tuple[float, Array]] = {}  # What `curvature.widest` found
+        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # What `curvature.widest` found
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
         self.errors, self.exact = ROUNDING * lengths + excess, excess == 0

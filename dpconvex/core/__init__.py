@@ -2,18 +2,16 @@
 
 import sys
 from importlib.util import find_spec
-from types import FrameType
+from traceback import walk_stack
 
 
 class NoSolver:
     """Refuse to import JAX for CVXPY, which asks for it to see whether MPAX is there, where MPAX is not."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        frame: FrameType | None = sys._getframe() if name == "jax" else None
-        while frame is not None and not frame.f_globals.get("__name__", "").endswith(".mpax_qpif"):
-            frame = frame.f_back
-        if frame is not None and find_spec("mpax") is None:
+    def find_spec(name: str, *_: object) -> None:
+        asking = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(None))
+        if name == "jax" and find_spec("mpax") is None and any(one.endswith(".mpax_qpif") for one in asking):
             raise ModuleNotFoundError("MPAX is not installed", name=name)
 
 

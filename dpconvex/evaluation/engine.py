@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -370,11 +371,9 @@ class Engine:
             bent = np.imag(self._slopes(moved, wide, self._plan(group[chosen]))[1]) / STEP
             return np.asarray(bent.reshape(len(axes), len(some), len(bending)))
 
-        def rows() -> Iterator[Array]:
-            at_once = size // max(len(bending), 1) if apart else 1  # so that they fill a block
-            for start in range(0, len(axes), at_once):
-                yield from along(axes[start : start + at_once]).swapaxes(0, 1)
-
         if len(axes) > 2 and apart:
             bending = np.flatnonzero(along(np.cos(np.arange(len(axes)))[None]).any(axis=(0, 1)))
-        return size / len(group), self.design.table(block, len(group)), bending, rows()
+        at_once = size // max(len(bending), 1) if apart else 1  # so that they fill a block
+        starts = range(0, len(axes), at_once)
+        rows = chain.from_iterable(along(axes[k : k + at_once]).swapaxes(0, 1) for k in starts)
+        return size / len(group), self.design.table(block, len(group)), bending, rows

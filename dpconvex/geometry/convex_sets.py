@@ -205,10 +205,8 @@ def triangle(side: int) -> tuple[Indices, Indices, Array]:
 @lru_cache(maxsize=64)
 def square(side: int) -> Indices:
     """Return where each entry of a symmetric matrix is among those of the upper triangle."""
-    row, column, _ = triangle(side)
-    place = np.empty((side, side), dtype=np.int64)
-    place[row, column] = place[column, row] = np.arange(len(row))
-    return place
+    low, high = np.sort(np.indices((side, side)), axis=0)
+    return np.asarray(high * (high + 1) // 2 + low)
 
 
 def svec(matrix: Array) -> Array:

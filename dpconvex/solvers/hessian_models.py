@@ -70,7 +70,6 @@ class Sampled:
 
     public: Any  # sparse, shape (dim, dim)
     map: sp.csr_array  # from coordinates to coefficients of the forms
-    back: sp.csr_array
     table: Array  # the monomials of the records that bend, shape (records, monomials)
     bends: Array  # their Hessians by the forms, shape (records, forms, forms)
     seen: LinearMap
@@ -78,7 +77,7 @@ class Sampled:
     def __call__(self, vector: Array) -> Array:
         coefficients = (self.map @ self.seen(vector)).astype(np.float32).reshape(-1, self.table.shape[1])
         slopes = np.matmul(self.bends, (self.table @ coefficients.T)[:, :, None])[:, :, 0]
-        return np.asarray(self.public @ vector + self.seen(self.back @ (slopes.T @ self.table).ravel()))
+        return np.asarray(self.public @ vector + self.seen(self.map.T @ (slopes.T @ self.table).ravel()))
 
 
 def second_moments(problem: Problem, theta: Array, records: int) -> Kronecker | None:
@@ -100,8 +99,7 @@ def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
         return None
     public = problem.size * problem.loss.regularizer_hessian(theta, problem.smooth_part)
     public = sp.csr_array(public + problem.added * sp.eye_array(problem.space.dim))
-    table, back = problem.loss.form.map, sp.csr_array(problem.loss.form.map.T)
-    return Sampled(public, table, back, *factors, problem.seen)
+    return Sampled(public, problem.loss.form.map, *factors, problem.seen)
 
 
 def inverse(problem: Problem, theta: Array, records: int) -> LinearMap | None:

@@ -25,9 +25,8 @@ PAIRS, PATIENCE, MOST = 20, 8, 60
 # the predicted decrease.
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED = 1e-2, 1e-3, 1e-9, 1e-3
 DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
-# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; so many products
-# find its largest eigenvalue from any vector, and from one of a similar model.
-FRACTION, EXACT, INNER_STEPS, PRODUCTS, UNKNOWN, KNOWN = 0.1, 1e-14, 30, 200, 12, 4
+# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most.
+FRACTION, EXACT, INNER_STEPS, PRODUCTS = 0.1, 1e-14, 30, 200
 
 
 @dataclass(eq=False)
@@ -44,18 +43,13 @@ class Modelled:
     def of(cls, plain: Coordinates, model: LinearMap, problem: Problem) -> "Modelled":
         new = plain.evened(model, problem.strong_convexity, problem.space.dim)
         moved = Corrected(new.model(model), PAIRS)
-        return cls(new, moved, *largest_eigenvalue(moved, some_vector(problem.space.dim), UNKNOWN), model)
-
-    @property
-    def steepest(self) -> float:
-        """About the largest eigenvalue in the original coordinates."""
-        return largest_eigenvalue(self.plain, some_vector(len(self.along)), UNKNOWN)[0]
+        return cls(new, moved, *largest_eigenvalue(moved, problem.space.dim), model)
 
     def minimised(self, now: Iterate, shift: float) -> Array:
         """Return about the minimiser over K of the model at an iterate, its eigenvalues moved by a share of the largest."""
         start, gradient = self.coordinates.new(now.theta), self.coordinates.original(now.gradient)
         more = shift * self.largest
-        corrected, self.along = largest_eigenvalue(self.curvature, self.along, KNOWN)
+        corrected, self.along = largest_eigenvalue(self.curvature, len(start), self.along)
         largest = max(self.largest, corrected) + more
 
         def model(x: Array) -> Array:
@@ -74,13 +68,10 @@ class Modelled:
             self.curvature.update(self.coordinates.new(found.theta - now.theta), change)
 
 
-def some_vector(dim: int) -> Array:
-    return np.random.default_rng(0).normal(size=dim)
-
-
-def largest_eigenvalue(model: LinearMap, x: Array, products: int) -> tuple[float, Array]:
-    """Estimate the largest eigenvalue, a tenth too large, and a vector of it, by power iteration."""
-    for _ in range(products):
+def largest_eigenvalue(model: LinearMap, dim: int, start: Array | None = None) -> tuple[float, Array]:
+    """Estimate the largest eigenvalue, a tenth too large, and a vector of it, by power iteration; fewer from a near one."""
+    x = np.random.default_rng(0).normal(size=dim) if start is None else start
+    for _ in range(12 if start is None else 4):
         x = model(x / max(float(np.linalg.norm(x)), 1e-300))
     return max(1.1 * float(np.linalg.norm(x)), 1e-300), x
 
@@ -200,7 +191,7 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
         model = models.at(now.theta)
         if model is None:
             break
-        shift = shift or first_shift(composite.curvature, model.steepest)
+        shift = shift or first_shift(composite.curvature, largest_eigenvalue(model.plain, composite.dim)[0])
         theta = problem.feasible.project(model.minimised(now, shift))
         found = at_point(composite, theta, *composite.smooth(theta))
         predicted = model.decrease(now, theta)
