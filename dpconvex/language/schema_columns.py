@@ -13,12 +13,24 @@ from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.errors import DomainError, TemplateError, shorten
-from dpconvex.language.tables import MISSING, day, missing_entries, number, objects, text_of, value_of
+from dpconvex.language.tables import (
+    MISSING,
+    day,
+    listed,
+    lost_digits,
+    missing_entries,
+    number,
+    objects,
+    text_of,
+    value_of,
+    values_of,
+)
 
 Where = Callable[[int], str]
 
 INDICATOR = "indicator"
 ORDERED = (list, tuple, np.ndarray)
+TRUTHS = (False,), (True,)
 NONE: Mapping[Any, float] = MappingProxyType({})
 
 
@@ -67,15 +79,14 @@ class Column:
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Place entries that are there, or refuse the first that is no number between the ends."""
-        plain, (lower, upper) = self.reads is number and values.dtype.kind in "iuf", self.ends
-        if not plain and values.dtype in (np.float16, np.float32):
-            written = values.astype(str).astype(
-                float
-            )  # in single precision 1.1 is another number, and is written alike
-            values = np.where(np.abs(values) < 2**24, written, np.inf)  # whole numbers beyond that lost digits
-        numbers = np.array(values if plain else [self.reads(value) for value in values.tolist()], float)
+        lower, upper = self.ends
+        plain = self.reads is number and values.dtype.kind in "iuf" and values.dtype != np.float16
+        numbers = np.array(values if plain else [self.reads(value) for value in listed(values)], float)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             value = values.tolist()[index]
+            if (kind := value_of(value)) != kind:
+                said = f"{value!r} is of type {type(value).__name__}"
+                raise DomainError(f"{where(index)}: {said}; write a number, a text, a truth value, a date or a time.")
             shown = text_of(value) if isinstance(value, bool) else value
             comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
             remedy = "; write decimal points, and no commas" * comma
@@ -153,14 +164,17 @@ class Levels(Column):
         said = (
             f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur, and"
         )
-        self.__dict__["unknown"] = (
-            f"{said} what stands for a missing value under absent; a Categorical may say other=True"
-        )
+        absent = "what stands for a missing value under absent; a Categorical may say other=True"
+        self.__dict__["unknown"] = f"{said} {absent}"
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}
         for level, place in texts.items():
-            value = value_of(level)  # if "01" and "1" are levels, the number 1 is neither
-            places[value] = math.nan if value in places else place
+            for value in values_of(level):  # if "01" and "1" are levels, the number 1 is neither
+                places[value] = math.nan if value in places else place
+        kinds = {type(value) for value in (*TRUTHS, 0, 1) if value in places}
+        for value in (*TRUTHS, 0, 1) if kinds else ():  # PyArrow reads "1" beside "true" as a truth value
+            if value not in places or (value in TRUTHS and len(kinds) > 1):
+                places[value] = math.nan
         self.__dict__["places"] = {**places, **texts, **synonyms}
         self.__dict__["ends"] = (0.0, len(levels) - 1.0 + self.other)
         super().__post_init__()
@@ -168,17 +182,15 @@ class Levels(Column):
     def reads(self, value: Any) -> float:
         text, places = isinstance(value, str), self.__dict__["places"]
         # A data frame may hold some texts as missing values, and whole numbers as ones that lost digits.
-        if (text and self.missing not in (None, value) and value in MISSING) or (
-            isinstance(value, float) and abs(value) >= 2**53
-        ):
+        if (text and self.missing not in (None, value) and value in MISSING) or lost_digits(value):
             return math.nan
         value = value.casefold() if text and self.folded else value
-        found = value if text else value_of(value)
-        place = places.get(found)
-        if place is None and text:
-            place = places.get(value_of(value))
-        if place is None:  # a time that is no level was read out of something else
-            place = float(len(self.levels)) if self.other and not isinstance(found, datetime.date) else math.nan
+        place = places.get(value) if text else None
+        if place is None:
+            place = places.get(found := value_of(value))
+        if place is None:  # a time that is no level was read out of something else; NaN is of no known kind
+            known = text or (isinstance(found, float | int | tuple) and found == found)
+            place = float(len(self.levels)) if self.other and known else math.nan
         return float(place)
 
 
@@ -224,7 +236,8 @@ class Boolean(Levels):
         no, yes = (value_of(level.casefold()) for level in (false, true))
         if no in ((True,), 1) or yes in ((False,), 0) or no == yes:
             raise TemplateError(f"{false!r} and {true!r} would be misread; declare them as Ordered.")
-        super().__post_init__({0: 0.0, 1: 1.0, (False,): 0.0, (True,): 1.0, no: 0.0, yes: 1.0})
+        known = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, false.casefold(): 0.0, true.casefold(): 1.0}
+        super().__post_init__({value: place for text, place in known.items() for value in values_of(text)})
 
 
 @dataclass(frozen=True)
@@ -244,7 +257,7 @@ class Date(Column):
     missing: Any = None
 
     kind: ClassVar[str] = "dates"
-    unknown = "is not a date such as 2020-01-31"
+    unknown = "is not a date such as 2020-01-31, without a time zone"
     reads: ClassVar[Any] = staticmethod(day)
 
     def __post_init__(self) -> None:

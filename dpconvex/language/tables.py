@@ -4,20 +4,22 @@ import csv
 import datetime
 import math
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Number
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 from dpconvex.language.columns import check_aligned
-from dpconvex.language.validation import TIMES, has_masked
+from dpconvex.language.validation import DURATIONS, has_masked
 
 Values = NDArray[Any]
 
@@ -26,7 +28,8 @@ LONGEST = 2**31 - 1  # characters of a cell, at most as many as the module count
 # Texts that pandas reads as missing.
 MISSING = {"NA", "N/A", "NaN", "NULL", "None", "n/a", "nan", "null", "<NA>", "#N/A", "#NA", "-NaN", "-nan", "#N/A N/A"}
 MISSING |= {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
-DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d(?!\d)"), re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+SINGLE = np.float32, np.float16
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,18 @@ class Table:
     ) -> dict[str, Values]:
         """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
         self.check_names(names, known)
-        found, marks = {name: self.read(name) for name in names}, {value_of(text) for text in absent}
-        numbers = [mark for mark in marks if isinstance(mark, int | float)]
+        found, marks = {name: self.read(name) for name in names}, {v for text in absent for v in values_of(text)}
+        several = (mark if isinstance(mark, tuple) else (mark,) for mark in marks)
+        numbers = [float(value) for mark in several for value in mark if isinstance(value, int | float)]
         for name, values in found.items():
-            if values.dtype.kind == "O" or any((values == mark).any() for mark in numbers):
-                texts = [value.strip() if isinstance(value, str) else value for value in values.tolist()]
-                found[name] = objects([None if value_of(v) in marks else v for v in texts] if marks else texts)
+            if values.dtype.kind == "O" or np.isin(values, numbers).any():
+                own = objects(map(plain, listed(values)))
+                for index in (k for k, value in enumerate(own) if marks and value_of(value) in marks):
+                    if lost_digits(own[index]):
+                        why = "stands for a missing value, or is a number that was rounded to it; pass double precision"
+                        raise DomainError(f"{self.where(name)(index)}: {own[index]!r} {why}.")
+                    own[index] = None
+                found[name] = own
         lengths = {name: len(values) for name, values in found.items()}
         if len(set(lengths.values())) > 1:
             raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
@@ -130,9 +139,12 @@ def frame_table(data: Any, title: str) -> Table:
 
     def read(name: str) -> Values:
         column = frame.get_column(own[name])
+        categories = getattr(getattr(native := column.to_native(), "dtype", None), "categories", None)
+        if getattr(categories, "dtype", None) in SINGLE:  # of pandas, whose lists have lost this
+            return entries(name, np.asarray(native))
         numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
         try:
-            if numeric and not column.is_null().any():
+            if numeric and (column.dtype.is_float() or not column.is_null().any()):
                 return entries(name, np.asarray(column.to_numpy()))
             return objects(column.to_list())
         except Exception as error:
@@ -147,6 +159,7 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
     if has_masked(column):
         raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
+    column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's
     array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
     if array.ndim != 1:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
@@ -155,8 +168,13 @@ def entries(name: str, column: Any) -> Values:
     return objects(list(array) if array.dtype.kind in "mM" else array.tolist())  # times would become integers
 
 
-def objects(values: Collection[Any]) -> Values:
-    return np.fromiter(values, dtype=object, count=len(values))
+def objects(values: Iterable[Any]) -> Values:
+    return np.fromiter(values, dtype=object)
+
+
+def listed(values: Values) -> list[Any]:
+    """Return the entries of a column, those in single precision as such: 1.1 is another number there."""
+    return list(values) if values.dtype in SINGLE else values.tolist()
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -214,25 +232,62 @@ def text_of(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
+def plain(entry: Any) -> Any:
+    """Return an entry as Python has it, a text without blanks; single precision and unknown kinds stay what they are."""
+    if type(entry) is str:
+        return entry.strip()
+    if isinstance(entry, np.generic) and not isinstance(entry, (*SINGLE, np.timedelta64)):
+        time = isinstance(entry, np.datetime64)
+        found = (entry.astype("datetime64[us]") if time else entry).item()
+        entry = entry if time and isinstance(found, int) else found  # Python has no such years
+    if isinstance(entry, datetime.datetime) and hasattr(entry, "to_pydatetime"):  # a class of pandas, with nanoseconds
+        return entry.to_pydatetime(warn=False) if entry == entry else None
+    return entry.strip() if isinstance(entry, str) else entry
+
+
 def value_of(entry: Any) -> Hashable:
     """Return an entry's value, by which entries are compared: a text in a file has that of what a data frame makes of it.
 
-    Numbers are compared as numbers, dates as times, and "True" is a truth value, whose value is ``(True,)``, for True equals 1.
+    Numbers are compared as numbers, times of a day and dates as times, and "True" is a truth value, whose value is
+    ``(True,)``, for True equals 1.  A number in single precision is compared there; what is none of these has the value NaN.
     """
-    if isinstance(entry, np.datetime64):
-        entry = entry.astype("datetime64[us]").item()
+    entry = plain(entry)
+    if isinstance(entry, SINGLE):
+        return type(entry), float(entry)
+    if isinstance(entry, (datetime.datetime, datetime.time, bool)):
+        return (entry,) if isinstance(entry, bool) else entry
     if isinstance(entry, datetime.date):
-        return entry if isinstance(entry, datetime.datetime) else datetime.datetime.combine(entry, datetime.time())
-    found = number(entry)
-    if not math.isnan(found):
-        with suppress(ValueError, OverflowError):  # of 1e2 and infinity; whole numbers beyond 2^53 stay apart
-            return int(entry) if found.is_integer() else found
-        return found
-    if isinstance(entry, str) and DAY.match(entry):
+        return datetime.datetime.combine(entry, datetime.time())
+    text = isinstance(entry, str)
+    if text and (time := DAY.match(entry) or TIME.fullmatch(entry)):
         with suppress(ValueError):
-            return datetime.datetime.fromisoformat(entry)
-    text = text_of(entry)
-    return (text.lower() == "true",) if text.lower() in ("true", "false") else text
+            return (datetime.time if time.re is TIME else datetime.datetime).fromisoformat(entry)
+    found = number(entry)
+    if found != found:
+        return (
+            math.nan
+            if not text
+            else (entry.lower() == "true",)
+            if entry.lower() in ("true", "false")
+            else normalize("NFC", entry)
+        )
+    with suppress(ValueError, OverflowError):  # of 1e2 and infinity; whole numbers beyond 2^53 stay apart
+        return int(entry, 16) if spells_hex(entry) else int(entry) if found.is_integer() else found
+    return found
+
+
+def lost_digits(value: Any) -> bool:
+    """Say whether a number is so large that its type may have rounded it to a whole number."""
+    return isinstance(value, (float, *SINGLE)) and bool(abs(float(value)) >= 2 / float(np.finfo(type(value)).eps))
+
+
+def values_of(text: str) -> set[Hashable]:
+    """Return the values that a text may have in a column: its own, and that of its number in single precision."""
+    value, single = value_of(text), []
+    if isinstance(value, int | float):
+        with np.errstate(over="ignore"):
+            single = [kind(value) for kind in SINGLE]
+    return {value, *map(value_of, single), *(float(kind) for kind in single[:1] if isinstance(value, float))}
 
 
 def missing_entries(values: Values) -> NDArray[np.bool_]:
@@ -250,20 +305,21 @@ def is_missing(value: Any) -> bool:
 
 def number(value: Any) -> float:
     """Return the number that an entry holds or spells, NaN if it is none."""
-    if isinstance(value, (bool, *TIMES)) or (isinstance(value, str) and "_" in value):
-        return math.nan
-    try:
-        return float(value)
+    try:  # single precision is read as it is written
+        if not isinstance(value, str):
+            known = isinstance(value, Number) and not isinstance(value, (bool, *DURATIONS))
+            return float(str(value) if isinstance(value, SINGLE) else value) if known else math.nan
+        return math.nan if "_" in value else float(int(value, 16) if spells_hex(value) else value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
+def spells_hex(value: Any) -> bool:
+    """Say whether an entry is a text such as "0x1F", which PyArrow reads as a number."""
+    return isinstance(value, str) and value[:2] in ("0x", "0X") and value.isalnum() and value.isascii()
+
+
 def day(value: Any) -> float:
-    """Return the number of the day that an entry is or spells, perhaps with a time of it; NaN if it is none."""
-    try:
-        if isinstance(value, datetime.date):
-            return float(value.toordinal())
-        text = str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else str(value)
-        return float(datetime.datetime.fromisoformat(text).toordinal()) if DAY.match(text) else math.nan
-    except (ValueError, NotImplementedError):  # of years that Python does not count
-        return math.nan
+    """Return the number of the day that an entry is or spells, perhaps with a time of it, but no time zone; NaN if it is none."""
+    found = value_of(value)
+    return found.toordinal() if isinstance(found, datetime.datetime) and found.tzinfo is None else math.nan

@@ -2,9 +2,11 @@
 
 import dataclasses
 import datetime
+import enum
 import json
 import tomllib
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -247,6 +249,9 @@ def sources(path):
     parquet = path.with_suffix(".parquet")
     frame.to_parquet(parquet)
     singles = {name: "float32" for name in frame.columns if frame[name].dtype.kind == "f"}
+    single = frame.astype(singles)
+    with np.errstate(over="ignore"):
+        half = frame.astype(dict.fromkeys(singles, "float16"))
     return {
         "pandas": frame,
         "texts": texts,
@@ -254,9 +259,16 @@ def sources(path):
         "category": frame.astype("category"),
         "nullable": pd.read_csv(path, dtype_backend="numpy_nullable"),
         "objects": frame.astype(object),
-        "single": frame.astype(singles),
+        "single": single,
+        "single, nullable": frame.astype(dict.fromkeys(singles, "Float32")),
+        "single, arrow": pa.Table.from_pandas(single),
+        "single, polars": pl.from_pandas(single),
+        "single, category": single.astype("category"),
+        "single, list": {name: list(column.to_numpy()) for name, column in single.items()},
+        "half": half,
         "polars": pl.read_csv(path),
         "polars dates": pl.read_csv(path, try_parse_dates=True),
+        "arrow columns": dict(zip("ay", pa.csv.read_csv(path).columns, strict=True)),
         "arrow": pa.csv.read_csv(path),
         "parquet": parquet,
         "lists": {name: list(column) for name, column in frame.items()},
@@ -291,6 +303,30 @@ TYPED = {
         ["2020-01-31", "2020-12-31", "2020-03-01"],
         True,
     ),
+    "times of a day": (dp.Categorical(["10:30", "11:00:00"], **OTHER), ["10:30", "11:00", "10:30"], True),
+    "other times": (dp.Categorical(["10:30", "11:00"], **OTHER), ["10:30", "12:00", "10:30"], False),
+    "short hours": (dp.Categorical(["9:30", "10:30"], **OTHER), ["9:30", "10:30", "9:30"], False),
+    "times with zones": (
+        dp.Categorical(["2020-01-31T10:00:00Z", "b"], **OTHER),
+        ["2020-01-31T10:00:00Z", "2020-01-31T11:00:00+01:00", "2020-01-31T10:00:00Z"],
+        True,
+    ),
+    "days with zones": (dp.Date("2020-01-01", "2021-01-01"), ["2020-01-31T23:00:00-05:00"] * 3, False),
+    "hexadecimal codes": (dp.Categorical(["0x10", "0X1f"], **OTHER), ["0x10", "0x11", "0X1f"], True),
+    "hexadecimal codes and numbers": (dp.Categorical(["0x10", "16"], **OTHER), ["0x10", "16", "3"], False),
+    "hexadecimal numbers": (dp.Numeric(0, 99), ["0x10", "0x11", "0x12"], True),
+    "decimals with a hole": (dp.Categorical(["1.1", "2.25"], **OTHER), ["1.1", "", "1.2"], True),
+    "long decimals": (dp.Categorical(["1.23456789", "0.1"], **OTHER), ["1.23456789", "0.1", ""], True),
+    "decimals alike": (dp.Categorical(["1.23456789", "1.23456788"], **OTHER), ["1.23456788", "", "1.5"], False),
+    "an absent decimal": (dp.Numeric(0, 200, missing="indicator"), ["1.1", "99.9", "5"], True),
+    "an absent decimal and a hole": (dp.Numeric(0, 200, missing="indicator"), ["1.1", "99.9", ""], True),
+    "truth values and one": (dp.Categorical(["true", "false"], **OTHER), ["true", "1", "false"], False),
+    "one and truth values": (dp.Categorical(["0", "1"], **OTHER), ["true", "1", "0"], False),
+    "all of them": (dp.Categorical(["true", "1", "0"], **OTHER), ["true", "1", "0"], False),
+    "other digits": (dp.Categorical(["\u0661", "b"], **OTHER), ["b", "\u0661", "1"], True),
+    "underscores": (dp.Categorical(["1_000", "1000"], **OTHER), ["1_000", "1000", "7"], True),
+    "signs": (dp.Categorical(["-0", "+1"], **OTHER), ["0", "1", "-0.0"], True),
+    "letters in two forms": (dp.Categorical(["caf\u00e9", "b"], **OTHER), ["cafe\u0301", "caf\u00e9", "b"], True),
 }
 
 
@@ -299,7 +335,7 @@ def test_a_file_is_encoded_as_any_frame_of_it_or_one_of_them_is_refused(name, tm
     column, entries, same = TYPED[name]
     path = tmp_path / "t.csv"
     path.write_text("a,y\n" + "".join(f"{entry},{label}\n" for entry, label in zip(entries, "010", strict=True)))
-    schema = dp.Schema({"a": column}, "y", ["0", "1"], absent=["99", "2020-12-31"])
+    schema = dp.Schema({"a": column}, "y", ["0", "1"], absent=["99", "2020-12-31", "99.9"])
 
     def encoded(table):
         try:
@@ -325,6 +361,55 @@ def test_labels_are_compared_by_value(labels, entries, tmp_path):
     schema = dp.Schema({"a": (0, 1)}, "y", labels)
     for source, table in {"path": path, **sources(path)}.items():
         assert schema.encode(table)[1].tolist() == entries.split(), source
+
+
+UNREADABLE = [b"a", [1], (1,), {"a": 1}, 1j, datetime.timedelta(1), np.timedelta64(1, "D"), pd.Timedelta("1D")]
+UNREADABLE += [pd.Period("2020-01-31"), pd.Interval(0, 1), enum.Enum("Colour", "a").a, object(), Decimal("NaN")]
+UNREADABLE += [np.array([1]), np.datetime64("20000-01-01")]
+
+
+@pytest.mark.parametrize("entry", UNREADABLE, ids=repr)
+def test_entries_of_an_unknown_kind_are_refused(entry):
+    for column in (dp.Categorical(["a", "1"], **OTHER), dp.Numeric(0, 9), dp.Date("2020-01-01", "2021-01-01")):
+        schema = dp.Schema({"a": column}, "y", ["0", "1"], absent=["99"])
+        with pytest.raises(dp.DomainError, match=r"row 1, column 'a': .* is of type "):
+            schema.encode(
+                {"a": [None if column.missing else "5" if column.kind == "bounds" else "2020-01-31", entry]},
+                labelled=False,
+            )
+
+
+@pytest.mark.parametrize(
+    ("entry", "place"),
+    [
+        (Decimal("1.50"), 0),
+        (np.float32(1.1), 1),
+        (float(np.float32(1.1)), 1),
+        (np.bool_(True), 2),
+        (np.str_(" a "), 3),
+        (np.datetime64("2020-01-31T00:00"), 4),
+        (pd.Timestamp("2020-01-31"), 4),
+        (datetime.time(10, 30), 5),
+        (2**60 + 1, 6),
+        (pd.NaT, 8),
+        (pd.NA, 8),
+        (np.datetime64("NaT"), 8),
+        (np.float32(99.9), 8),
+        (Decimal("99.9"), 8),
+        (2**60, 7),
+    ],
+)
+def test_entries_of_every_kind_are_read_by_value(entry, place):
+    levels = ["1.5", "1.1", "true", "a", "2020-01-31", "10:30", str(2**60 + 1)]
+    schema = dp.Schema({"a": dp.Categorical(levels, **OTHER)}, "y", ["0", "1"], absent=["99.9"])
+    assert schema.encode({"a": [entry]}, labelled=False)[0].argmax() == place
+
+
+def test_numbers_that_single_precision_may_have_rounded_to_a_mark_are_refused():
+    schema = dp.Schema({"a": dp.Numeric(0, 1e9, missing="indicator")}, "y", ["0", "1"], absent=["99999999"])
+    assert schema.encode({"a": [99999999, 1e8]}, labelled=False)[0][:, 1].tolist() == [1.0, 0.0]
+    with pytest.raises(dp.DomainError, match=r"row 0, column 'a': .*double precision"):
+        schema.encode({"a": np.array([99999999], dtype=np.float32)}, labelled=False)
 
 
 def test_identifiers_that_are_one_number_in_a_frame_are_no_two_people_in_a_file(tmp_path):
