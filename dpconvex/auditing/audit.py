@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 from dpconvex.auditing import parts
 from dpconvex.auditing.drawn import attack_draws
 from dpconvex.auditing.objective import Objective
+from dpconvex.auditing.queries import attack_queries
 from dpconvex.auditing.report import Attack, Audit, written
 from dpconvex.core.arrays import Array
 from dpconvex.core.deprecated import public
@@ -19,7 +20,13 @@ from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
 from dpconvex.learners.mixtures import Plan, verify_mixture
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, OutputCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate import (
+    Certificate,
+    DescentCertificate,
+    OutputCertificate,
+    QueriesCertificate,
+    StatisticsCertificate,
+)
 from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -131,6 +138,9 @@ def audit(
 def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
 ) -> list[Attack]:
+    if isinstance(certificate, QueriesCertificate):
+        form = analyse(template, mechanism).form
+        return [*attack_queries(form, certificate, rng), parts.attack_proof(certificate)]
     times = certificate.privacy.person.weight  # of a person whose rows are all alike, and so are the others'
     if isinstance(certificate, StatisticsCertificate):
         analysis = analyse(template, SufficientStatistics())

@@ -18,7 +18,13 @@ from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.region import slope_of
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, ObjectiveCertificate, StatisticsCertificate
+from dpconvex.mechanisms.certificate import (
+    Certificate,
+    DescentCertificate,
+    ObjectiveCertificate,
+    QueriesCertificate,
+    StatisticsCertificate,
+)
 from dpconvex.release.verify import analyse
 
 # Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
@@ -135,8 +141,10 @@ def falsify(
     >>> dp.falsify(template, certificate, starts=8, steps=20, seed=0)["gradient_bound"].ratio > 0.99
     True
     """
-    if isinstance(certificate, StatisticsCertificate):
-        raise TemplateError("falsify: the constants are those of statistics, not of gradients; dp.audit attacks them.")
+    if isinstance(certificate, StatisticsCertificate | QueriesCertificate):
+        raise TemplateError(
+            "falsify: no constant of this certificate bounds gradients; dp.audit attacks its guarantee."
+        )
     analysis = analyse(template)
     if certificate is not None and not isinstance(certificate, Certificate):
         raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")

@@ -42,17 +42,19 @@ class Queries:
         DPConvexError
             If the levels of all queries so far exceed what was certified; nothing is released.
         """
-        scale = self._deviation(sensitivity, level)
-        return drawn(GAUSSIAN, scale, cut(sums), self.rng)
+        return self.drawn(self._deviation(sensitivity, level), sums)
 
     def noisy_symmetric(self, sums: Indices, sensitivity: float, level: float) -> Indices:
         """Add noise to a symmetric matrix of whole numbers, which neighbours move by as much in the Frobenius norm."""
         scale, upper = self._deviation(sensitivity, level), np.triu_indices(len(sums), 1)
         # Entries off the diagonal count twice in the norm.
         less = math.sqrt(scale**2 / 2 + GRID_VARIANCE) * ROOM
-        found = np.diag(drawn(GAUSSIAN, scale, cut(np.diag(sums)), self.rng))
-        found[upper] = drawn(GAUSSIAN, less, cut(sums[upper]), self.rng)
+        found = np.diag(self.drawn(scale, np.diag(sums)))
+        found[upper] = self.drawn(less, sums[upper])
         return np.asarray(found + np.triu(found, 1).T)
+
+    def drawn(self, scale: float, sums: Indices) -> Indices:
+        return drawn(GAUSSIAN, scale, cut(sums), self.rng)
 
     def _deviation(self, sensitivity: float, level: float) -> float:
         self.spent += level**2

@@ -14,6 +14,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.apps.cli import main
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.evaluation import engine, exact_sums, private_looks
 from dpconvex.mechanisms import (
     clipped_descent,
     gradient_descent,
@@ -21,6 +22,7 @@ from dpconvex.mechanisms import (
     matrix_noise,
     noise_laws,
     noisy_kmeans,
+    noisy_queries,
     private_whitening,
     residual_noise,
 )
@@ -36,6 +38,7 @@ LENGTH = dp.NoisyGradientDescent(clip=0.2, steps=10, length_steps=9)
 OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
 
 logistic = lru_cache(lambda: dp.load("logistic_regression", features=1, regularization=0.01))
+logistic_of = lru_cache(lambda features: dp.load("logistic_regression", features=features))
 softmax = lru_cache(lambda: dp.load("softmax_regression", features=1, classes=3, regularization=0.01))
 mixture = lru_cache(lambda: dp.load("large_margin_gaussian_mixture", features=1, components=2))
 least_squares = lru_cache(lambda: dp.load("linear_regression", features=2))
@@ -255,6 +258,96 @@ def test_too_little_noise_as_drawn_is_found(case, monkeypatch):
         monkeypatch.setattr(case.owner, case.name, staticmethod(planted) if case.name == "draw" else planted)
         broken = audited()
         assert not broken[case.part].holds, str(broken)
+
+
+def unpaid(kind):
+    """Questions of one kind are answered without counting."""
+
+    def plant(monkeypatch):
+        name = "noisy_symmetric" if kind == "second moment" else "noisy"
+        honest = getattr(noisy_queries.Queries, name)
+
+        def answered(self, sums, sensitivity, level):
+            before, free = self.spent, {"curvatures": 1, "counts by size": 98}.get(kind, len(sums)) == len(sums)
+            found = honest(self, sums, sensitivity, level)
+            self.spent = before if free else self.spent
+            return found
+
+        monkeypatch.setattr(noisy_queries.Queries, name, answered)
+
+    return plant
+
+
+def twice(owner, name):
+    def plant(monkeypatch):
+        honest = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: honest(*given) + honest(*given))
+
+    return plant
+
+
+def longer(monkeypatch):
+    honest, summed = exact_sums.clipped_slopes, engine.person_sums
+    monkeypatch.setattr(exact_sums, "clipped_slopes", lambda look, *more: honest(wide(look), *more))
+    monkeypatch.setattr(engine, "person_sums", lambda own, look, *more: summed(own, wide(look), *more))
+
+
+def wide(look):
+    return look._replace(bound=1.4 * look.bound)
+
+
+def quieter(owner, name, place):
+    def plant(monkeypatch):
+        honest = getattr(owner, name)
+        less = lambda *given: honest(*given) * 0.7 if place is None else honest(given[0], given[1] * 0.7, *given[2:])  # noqa: E731
+        monkeypatch.setattr(owner, name, less)
+
+    return plant
+
+
+ONE, MANY = ("add-remove", "replace-one"), {"unit": "patient", "most": 4}
+PLANTED = {
+    "nothing": (lambda monkeypatch: None, ()),
+    "noise": (quieter(noisy_queries, "deviation", None), ("gradients", "noise as drawn")),
+    "noise as drawn": (
+        quieter(noisy_queries.Queries, "drawn", 1),
+        ("noise as drawn", "noise of a second moment as drawn"),
+    ),
+    "clip": (longer, ("gradients",)),
+    "sums twice": (twice(engine, "block_sums"), ("gradients", "counts by size")),
+    "people twice": (twice(engine, "person_sums"), ("gradients", "counts by size")),
+    "moments twice": (twice(private_looks, "moment"), ("second moment",)),
+    "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),
+    "one record of many": (
+        lambda m: m.setattr(private_looks.PrivateLooks, "counted", lambda self, one, apart: one * apart),
+        ("second moment", "counts by size", "curvatures"),
+    ),
+    "records of a person": (
+        lambda m: m.setattr(engine, "person_sums", lambda a, b, c, d, who: engine.block_sums(a, b, c, d, len(who))),
+        ("gradients",),
+    ),
+    **{f"{kind} unpaid": (unpaid(kind), (kind,)) for kind in ("second moment", "counts by size", "curvatures")},
+}
+NOT_FOR = {"sums twice": "people", "people twice": "records", "one side of two": "add-remove"}
+NOT_FOR |= {"one record of many": "records", "records of a person": "records"}
+
+
+@pytest.mark.parametrize("adjacency", ONE)
+@pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch):
+    if NOT_FOR.get(name) in (adjacency, "people" if people else "records"):
+        pytest.skip("it is no error there")
+    plant, found = PLANTED[name]
+    plant(monkeypatch)
+    learner, privacy = logistic_of(3), dp.Privacy(1.0, 1e-5, adjacency, **people)
+    audit = dp.audit(learner, privacy, dp.AdaptiveSteps(), size=500, seed=0)
+    broken = {attack.part for attack in audit.attacks if not attack.holds}
+    assert broken >= {*found}, audit
+    assert audit.holds == (name == "nothing")
+    if name == "nothing":
+        assert audit["gradients"].ratio > 0.99
+        assert audit["counts by size"].ratio > 0.3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""Attacks on adaptive steps: an adversary asks two neighbouring data sets the same, for as long as it is answered."""
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from dpconvex.auditing.drawn import DRAWS, MATRICES, SIDE, compared
+from dpconvex.auditing.parts import gaussian_attack
+from dpconvex.auditing.report import Attack
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.arrays import Array, Indices
+from dpconvex.errors import DPConvexError
+from dpconvex.evaluation.linear_scores import linear_scores
+from dpconvex.evaluation.private_looks import PrivateLooks
+from dpconvex.language.batch import Batch
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import GAUSSIAN
+from dpconvex.mechanisms.noisy_queries import Queries, cut
+from dpconvex.noise.profiles import GRID_VARIANCE
+
+PARTS = ("gradients", "second moment", "counts by size", "curvatures")
+PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
+SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
+SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25)  # Of clips and caps, which nearly all records exceed
+STEEP = 30.0  # Where curvatures are taken: there some losses bend and some do not
+FAR = 1000.0  # How far apart neighbours are for noise that is drawn
+
+
+class Watched(Queries):
+    """Queries that add no noise, and note sums with the scale of their noise."""
+
+    def __init__(self, most: float) -> None:
+        super().__init__(most, None)
+        self.seen: list[tuple[float, Indices]] = []
+
+    def drawn(self, scale: float, sums: Indices) -> Indices:
+        self.seen.append((scale, cut(sums)))
+        return cut(sums)
+
+
+class Adversary:
+    """Asks records, at a place of its choice, for one kind of sums after the other."""
+
+    def __init__(self, form: LossForm, certificate: Certificate, rng: np.random.Generator) -> None:
+        self.certificate, self.scores, self.rng = certificate, linear_scores(form), rng
+        rows, columns = self.scores.shape
+        self.table = rng.normal(size=(rows, columns)) / self.scores.radius
+        self.probe = np.asarray(self.scores.onto_kinds @ rng.normal(size=columns))
+        self.level = certificate.settings["level"] / math.sqrt(PAID) * (1 - 1e-9)
+
+    def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Indices]]:
+        """Return the sums that answers are made of, and the scales of their noise, as often as they are not refused."""
+        queries = Watched(self.certificate.settings["level"])
+        looks = PrivateLooks(self.scores, batch, self.certificate.privacy, queries, people)
+        looks.in_metric(np.eye(self.scores.shape[0]))
+        longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
+        options: dict[str, dict[str, Any]] = {
+            "gradients": {"level": self.level},
+            "counts by size": {"edges": EDGES, "histogram_level": self.level},
+            "curvatures": {"probe": self.probe, "cap": SMALL, "curvature_level": self.level},
+        }
+        with suppress(DPConvexError):
+            for _ in range(times):
+                if part in options:
+                    looks.look(self.table * (STEEP if part == "curvatures" else 1), SMALL, longest, **options[part])
+                else:
+                    looks.second_moment(self.level)
+        return queries.seen
+
+    def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:
+        """Attack one kind of sums by the two people, all of whose records are alike, that are farthest apart in it."""
+        privacy, certificate = self.certificate.privacy, self.certificate
+        alone = [self.asked(part, rows_of(pool, [k]), None, 1) for k in range(pool.size)]
+        points = np.array([np.concatenate([sums / scale for scale, sums in answers]) for answers in alone])
+        ends = points if privacy.adjacency == "replace-one" else np.zeros((1, points.shape[1]))
+        pair = divmod(int(np.argmax(((points[:, None] - ends) ** 2).sum(axis=2))), len(ends))
+        chosen = [[pair[0]], [pair[1]] * (ends is points)]
+        found = []
+        for own in chosen:
+            some = joined(others, rows_of(pool, own * privacy.most))
+            people = None if privacy.unit is None else np.minimum(np.arange(some.size), OTHERS)
+            found.append(self.asked(part, some, people, TRIED))
+        moved = (np.linalg.norm((a - b).astype(float)) / scale for (scale, a), (_, b) in zip(*found, strict=True))
+        shift = math.sqrt(sum(distance**2 for distance in moved))
+        how = f"exact sums of {len(found[0])} answers, under the law of their noise"
+        one, two = (place_of(record, rows_of(pool, own)) if own else None for own in chosen)
+        further: Any = {
+            "record": one,
+            "neighbour": two,
+            "notes": (f"Both data sets have {OTHERS} other records, at random.",),
+        }
+        return gaussian_attack(part, certificate.noise_epsilon, certificate.noise_delta, shift, how, **further)
+
+
+def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Generator) -> Iterator[Attack]:
+    """Attack all kinds of sums that adaptive steps ask for, and the noise that is drawn for them."""
+    record, adversary = form.template.record, Adversary(form, certificate, rng)
+    first, second, others = (record.sample(count, rng) for count in (SIDES, SIDES, OTHERS))
+    name = adversary.scores.name
+    x = np.concatenate([first.fields[name], record.continuous[name].project(-first.fields[name])])
+    every, which = np.repeat(np.arange(len(x)), SIDES), np.tile(np.arange(SIDES), len(x))
+    fields = {key: column[which] for key, column in second.fields.items()} | {name: x[every]}
+    pool = Batch(fields, second.group[which])
+    for part in PARTS:
+        yield adversary.attack(part, pool, others, record)
+    level = certificate.settings["level"]
+    scale, queries = (
+        math.sqrt((FAR / level) ** 2 + GRID_VARIANCE),
+        Queries(level * math.sqrt(MATRICES + 1) * 1.01, None),
+    )
+    entries = queries.noisy(np.zeros(DRAWS, dtype=np.int64), FAR, level).astype(float)
+    yield compared("noise as drawn", GAUSSIAN, 1, scale, [entries], 1.0)
+    zeros, upper = np.zeros((SIDE, SIDE), dtype=np.int64), np.triu_indices(SIDE, 1)
+    matrices = [queries.noisy_symmetric(zeros, FAR, level).astype(float) for _ in range(MATRICES)]
+    groups = [np.ravel([np.diag(one) for one in matrices]), np.ravel([one[upper] for one in matrices]) * math.sqrt(2)]
+    yield compared("noise of a second moment as drawn", "gaussian", 1, scale, groups)
+
+
+def rows_of(batch: Batch, index: list[int]) -> Batch:
+    return Batch({name: column[index] for name, column in batch.fields.items()}, batch.group[index])
+
+
+def joined(one: Batch, two: Batch) -> Batch:
+    fields: dict[str, Array] = {name: np.concatenate([column, two.fields[name]]) for name, column in one.fields.items()}
+    return Batch(fields, np.concatenate([one.group, two.group]))
+
+
+def place_of(record: Any, one: Batch) -> dict[str, Any]:
+    labels = {name: record.values(one, name)[0] for name in record.discrete}
+    return {name: column[0] for name, column in one.fields.items()} | labels
