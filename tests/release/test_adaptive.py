@@ -256,3 +256,40 @@ def test_answers_do_not_depend_on_the_units_of_features():
     one, other = fit(logistic(), DATA), fit(wide, DATA | {"x": 8.0 * X})
     np.testing.assert_allclose(8.0 * other["w"], one["w"], rtol=1e-9)
     np.testing.assert_allclose(other["b"], one["b"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("unit", [2.0**-10, 1.0, 2.0**10])
+def test_answers_follow_the_units_of_targets(unit):
+    learner = scored(lambda score, y: cp.square(score - y), y=dp.Box(-4 * unit, 4 * unit))
+    found = fit(learner, {"x": X, "y": unit * TARGETS})
+    np.testing.assert_allclose(found["w"] / unit, SLOPES, atol=0.1)
+    np.testing.assert_allclose(found["b"] / unit, 0.3, atol=0.05)
+
+
+def test_offsets_and_weights_are_those_of_the_loss():
+    w, b = cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-4, 4), shift=dp.Box(-2, 2), weight=dp.Box(0, 5))
+    template = dp.Template(record, lambda x, y, shift, weight: weight * cp.square(x @ w + b + shift - y))
+    kept = np.arange(SIZE) % 2
+    data = {"x": X, "y": np.where(kept, TARGETS, 4.0), "shift": np.full(SIZE, 0.5), "weight": 1.0 * kept}
+    found = fit(template, data)
+    np.testing.assert_allclose(found["w"], SLOPES, atol=0.15)
+    np.testing.assert_allclose(found["b"], -0.2, atol=0.05)
+
+
+@pytest.mark.parametrize("few", [0, 1, 20])
+@pytest.mark.parametrize(
+    "privacy", [ADD, dp.Privacy(1e-3, 1e-5, "add-remove")], ids=lambda privacy: f"epsilon {privacy.epsilon:g}"
+)
+@pytest.mark.xfail(reason="noise passes for a curvature")
+def test_noise_alone_makes_no_large_answer(few, privacy):
+    for seed in range(5):
+        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 10
+
+
+@pytest.mark.parametrize("epsilon", [10.0, pytest.param(100.0, marks=pytest.mark.xfail(reason="noise of counts"))])
+@pytest.mark.parametrize("kind", ["linear", "counts"])
+def test_large_guarantees_lose_next_to_nothing(kind, epsilon):
+    template, data, least, constant = exact(kind)
+    found = fit(template, data, dp.Privacy(epsilon, 1e-5, "add-remove"))
+    assert (constant - mean_loss(template, data, found)) / (constant - least) >= 0.99
