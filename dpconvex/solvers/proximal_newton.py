@@ -15,9 +15,9 @@ from dpconvex.solvers.hessian_models import Corrected, LinearMap, sampled, secon
 from dpconvex.solvers.problem import Problem
 from dpconvex.solvers.spectral_coordinates import Coordinates, Derivative
 
-# Records that a sample has for each monomial, and second moments at least.  A model is replaced after so many slow steps in a
-# row, which leave more of the distance than SLOW; a sample is read anew after a step that leaves more than ANEW.
-FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 2, 0.3, 0.5
+# Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
+# second moments are left after one less; these leave more of the distance than SLOW.  It is read anew after one that leaves ANEW.
+FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.5
 # Steps that correct a model; steps without progress after which rounding is to blame; and steps in all.
 PAIRS, PATIENCE, MOST = 20, 8, 60
 # What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
@@ -158,7 +158,8 @@ class Models:
         self.slow = self.slow + 1 if gain > SLOW else 0
         if self.sampling and gain > ANEW:
             self.current = None
-        if self.slow >= SLOW_STEPS:
+        larger = not self.sampling or self.records < self.composite.problem.batch.size
+        if larger and self.slow >= SLOW_STEPS - (not self.sampling):
             self.enlarge()
 
     def enlarge(self) -> None:
