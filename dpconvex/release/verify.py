@@ -184,7 +184,7 @@ class Method:
             plain, way = self._chosen(found.template, one, size)
             plain = plain or certified(found.template, one, size, *way, self.cover or ResidualNoise())
             times = found.certificate.expected_noise / plain.certificate.expected_noise
-            if plain.certificate.perturbed == found.certificate.perturbed:
+            if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # whose sums grow differently
                 return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
         return ""
 
@@ -263,6 +263,8 @@ def proved(
     if feasible.obstacle is not None:
         raise NotConverged(f"{feasible.obstacle}.")
     with computable(privacy):
+        if first is not None and isinstance(mechanism, AdaptiveSteps):
+            raise TemplateError("whitening: AdaptiveSteps pays for a second moment of its own; leave whitening= out.")
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         if isinstance(mechanism, AdaptiveSteps):
             linear_scores(analysis.form)

@@ -397,6 +397,10 @@ def test_adaptive_steps_say_that_nothing_of_the_loss_was_proved(adjacency):
     assert f"level mu          {steps.settings['level']:.6g}" in said
     assert "Noise on queries" in repr(steps.compare(dp.verify(LEARNER, steps.privacy, 1000, whitening=False)))
     assert steps.for_group(3).epsilon > 1
+    people = dp.Privacy(1.0, 1e-6, adjacency, unit="patient", most=5)
+    assert "times that for one record" not in str(dp.verify(LEARNER, people, 1000, dp.AdaptiveSteps()))
+    with pytest.raises(dp.TemplateError, match="leave whitening"):
+        dp.verify(LEARNER, steps.privacy, 1000, dp.AdaptiveSteps(), whitening=True)
     assert dp.Certificate.from_dict(steps.to_dict()) == steps
     cheaper = dict(steps.to_dict(), event=Gaussian(steps.settings["level"] / 2).to_dict())
     assert dp.Certificate.from_dict(cheaper).event is None
