@@ -85,6 +85,14 @@ class Block:
         rounded = (ROOM + len(value)) * EXTENDED * float(np.abs(value[0]) + size)
         return np.array([value[0] - size]), np.array([error[0] + wrong * (1 + 1e-9) + rounded])
 
+    def height(self, x: Array) -> tuple[Array, Array]:
+        """Return ``||e||^2 - t`` for a value (t, e) at a point, and what rounding does to that."""
+        value, error = self.at(x), self.rounding(x)
+        square = np.sum(value[1:] ** 2)
+        wrong = error[0] + float((2 * np.abs(value[1:]) + error[1:]) @ error[1:])
+        rounded = (ROOM + len(value)) * EXTENDED * float(np.abs(value[0]) + square)
+        return np.array([square - value[0]]), np.array([wrong * (1 + 1e-9) + rounded])
+
     def dual(self, z: Array) -> Array:
         """Return a vector of the dual cone near some vector, but for rounding in semidefinite matrices (see `half_space`)."""
         z = np.array(z, dtype=np.longdouble)

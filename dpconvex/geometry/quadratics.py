@@ -1,7 +1,9 @@
 """What is linear, and what is quadratic, in public expressions: as matrices in the coordinates of the parameters."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +14,13 @@ from dpconvex.core.arrays import Array
 from dpconvex.core.atoms.arithmetic import add, total
 from dpconvex.core.atoms.arrangement import reshape, vec
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
-from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
+from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN, sum_squares
 from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.expansion import Bases, Expander
-from dpconvex.core.expression import Expression, Variable, constant
+from dpconvex.core.expression import Constraint, Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, stacked as joined
-from dpconvex.numerics import EPSILON
+from dpconvex.numerics import EPSILON, quotient_ends, root_up, sum_ends
 
 Affine = tuple[sp.csr_array, Array]
 # Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
@@ -76,6 +78,37 @@ def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
         for argument, own in reversed(arguments_of(node)):
             waiting.append((argument, sp.csr_array(matrix @ (abs(own) if absolute else own))))
     return found
+
+
+def level_of(space: Space, parts: Parts) -> Polynomial:
+    """Return what bounds the curved parts of sums that are not positive."""
+    count = next(iter(parts.values())).shape[0] if parts else 0
+    affine = (read(part, space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
+    return reduce(operator.add, affine, Polynomial.constant(np.zeros(count)))
+
+
+def turned(space: Space, constraint: Constraint) -> Constraint | None:
+    """Write ``a ||v||^2 / t <= s`` for a number s as ``a ||v||^2 / s <= t``, which implies t >= 0; None for other constraints.
+
+    The quotient is as steep as s / t, and t may be as small as rounding.  Rounded, the set lies in the one that is meant.
+    """
+    if constraint.kind != "inequality" or not constraint.args[0].size == constraint.args[1].size == 1:
+        return None
+    sums = linear_parts(constraint.args[0] - constraint.args[1])
+    curved = [(part, factors.toarray().ravel()) for part, factors in sums.items() if not part.is_affine]
+    matrix, offset, _, missed = matrices(level_of(space, sums), space.dim)
+    if len(curved) != 1 or matrix.nnz or curved[0][0].atom is not QUAD_OVER_LIN:
+        return None
+    (part, factors), least = curved[0], float(sum_ends(offset, -missed)[0][0])
+    inner, divisor = part.args
+    if (
+        len(factors) > 1
+        or not min(factors[0], least) > 0
+        or not (inner.is_affine and divisor.is_affine and divisor.variables)
+    ):
+        return None
+    root = root_up(float(quotient_ends(float(factors[0]), least)[1]))
+    return Constraint("inequality", (sum_squares(inner * root), divisor))
 
 
 def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:

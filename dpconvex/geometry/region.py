@@ -4,9 +4,8 @@ A distance is certified up to the root of how exactly conditions hold with equal
 here, where NumPy has any (80 bits on most machines).
 """
 
-import operator
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -36,12 +35,14 @@ from dpconvex.geometry.quadratics import (
     expanded,
     groups,
     is_euclidean,
+    level_of,
     linear_parts,
     matrices,
     read,
     squares,
     stacked,
     taken,
+    turned,
     weighted,
     weighted_sum,
 )
@@ -62,7 +63,6 @@ class Region:
         for constraint in constraints:
             check(constraint)
         attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
-        self.constraints = with_domains(constraints)
         self.told = [*(told for told, _ in attributes), *map(str, constraints)]
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
         # What they are before they are rounded lies between.
@@ -71,12 +71,22 @@ class Region:
         self.readings: list[Reading] = []  # matrix @ x + offset >= 0, of several coordinates each
         self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
         self.cones: list[Block] = []
+        self.paraboloids: dict[Expression, Block] = {}  # curved functions ||e||^2 - t, and (t, e)
+        for found in (pair for pair in map(partial(turned, space), constraints) if pair is not None):
+            below, above = (read(argument, space) for argument in (found.args[1], found.args[0].args[0]))
+            block = Block(SECOND_ORDER, *matrices(joined([below, above]), self.dim)[:2])
+            self.paraboloids[found.args[0] - found.args[1]] = block
+            self._not_negative(below)
+        self.readings.clear()
+        implied = self.lower.copy(), self.upper.copy()  # by paraboloids
+        self.constraints = with_domains([turned(space, constraint) or constraint for constraint in constraints])
         for constraint in (*(constraint for _, constraint in attributes), *self.constraints):
             self._read(constraint)
         if (self.lower > self.upper).any():
             raise self.contradiction()
         self.fixed = self.lower == self.upper
-        low, high = np.isfinite(self.lower) & ~self.fixed, np.isfinite(self.upper) & ~self.fixed
+        low = np.isfinite(self.lower) & ~self.fixed & (self.lower != implied[0])
+        high = np.isfinite(self.upper) & ~self.fixed & (self.upper != implied[1])
         one = sp.csr_array(sp.eye_array(self.dim))
         rows = [part[:2] for part in self.readings]
         linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), *rows])
@@ -176,7 +186,7 @@ class Region:
             if whole and any(cone is None for cone in found):
                 self.curved.append(difference)
                 return
-            self._not_negative(self._level(taken(parts, np.flatnonzero(~bent))))
+            self._not_negative(level_of(self.space, taken(parts, np.flatnonzero(~bent))))
             for row, cone in zip(np.flatnonzero(bent), found, strict=True):
                 if cone is None:
                     self.curved.append(weighted_sum(taken(parts, [row])))
@@ -185,14 +195,9 @@ class Region:
                 else:
                     self._norm(*cone)
 
-    def _level(self, parts: Parts) -> Polynomial:
-        count = next(iter(parts.values())).shape[0] if parts else 0
-        affine = (read(part, self.space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
-        return reduce(operator.add, affine, Polynomial.constant(np.zeros(count)))
-
     def _cone(self, sums: Parts) -> tuple[str, Affine, Polynomial] | Expression | None:
         """Read one sum that is not positive: as a norm's kind, what bounds it and what it is of; or as a semidefinite matrix."""
-        matrix, offset, _, missed = matrices(self._level(sums), self.dim)
+        matrix, offset, _, missed = matrices(level_of(self.space, sums), self.dim)
         level = matrix, sum_ends(offset, missed)[1]
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
         if any((weights < 0).any() for _, weights in parts):
@@ -266,6 +271,8 @@ class Region:
 
     def curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
         """Values of a curved function's entries, in column order, and what rounding does to them."""
+        if root in self.paraboloids:
+            return self.paraboloids[root].height(x)
         leaves = {leaf: value[..., None] for leaf, value in self.space.leaves(x).items()}
         try:
             found = over_records([root], leaves)

@@ -1,9 +1,11 @@
 """What is paid for ends in a release, whatever the data are: a small run of `benchmarks.soak`."""
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
 import dpconvex as dp
+from benchmarks import soak_sets
 from benchmarks.soak import attempt, case, soak
 from benchmarks.soak_sets import of_parts
 
@@ -54,6 +56,26 @@ def test_sets_and_costs_of_all_scales(name):
         for mechanism in (dp.ObjectivePerturbation(), dp.OutputPerturbation("gaussian")):
             data = {"x": records, "y": rng.choice([-1, 1], n)}
             assert dp.solve(template, data, dp.Privacy(1.0, 1e-6), mechanism).private
+
+
+# Next to the tip of its set a quotient of squares is as steep as 1 / t; seeds are those that failed.
+@pytest.mark.parametrize(
+    ("ridge", "radius", "size", "seeds"),
+    [(1.0, 1.75e4, 2.58e5, (1, 9, 11, 13, 16, 17, 37)), (3.4e4, 8e-6, 1.0, range(4)), (1.7e4, 1e-6, 8e-6, range(4))],
+)
+def test_squares_over_a_coordinate_at_the_tip_of_their_set(ridge, radius, size, seeds):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 5))
+    x *= 0.97 * radius / np.linalg.norm(x, axis=1, keepdims=True)
+    shifted = dict(soak_sets.SETS, shifted=lambda w, s: [3 * cp.quad_over_lin(w[1:] - w[0], w[0]) <= s])
+    for constraint in ("quadratic over linear", "shifted"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(soak_sets, "SETS", shifted)
+            template = of_parts("vector", 5, "huber", "none", constraint, 1.0, ridge, radius, size)
+        for seed in seeds:
+            data = {"x": x, "y": np.ones(100, dtype=int)}
+            found = dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=seed)["w"]
+            assert found[0] >= 0
 
 
 def test_a_few_random_sets_and_costs():
