@@ -73,11 +73,13 @@ class Adversary:
     def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:
         """Attack one kind of sums by the two people, all of whose records are alike, that are farthest apart in it."""
         privacy, certificate = self.certificate.privacy, self.certificate
-        alone = [self.asked(part, rows_of(pool, [k]), None, 1) for k in range(pool.size)]
+        tried = range(0, pool.size, SIDES if part == "second moment" else 1)  # which labels do not move
+        alone = [self.asked(part, rows_of(pool, [k]), None, 1) for k in tried]
         points = np.array([np.concatenate([sums / scale for scale, sums in answers]) for answers in alone])
         ends = points if privacy.adjacency == "replace-one" else np.zeros((1, points.shape[1]))
-        pair = divmod(int(np.argmax(((points[:, None] - ends) ** 2).sum(axis=2))), len(ends))
-        chosen = [[pair[0]], [pair[1]] * (ends is points)]
+        gaps = (points**2).sum(axis=1)[:, None] + (ends**2).sum(axis=1) - 2 * points @ ends.T
+        first, second = divmod(int(np.argmax(gaps)), len(ends))
+        chosen = [[tried[first]], [tried[second]] if ends is points else []]
         found = []
         for own in chosen:
             some = joined(others, rows_of(pool, own * privacy.most))
@@ -87,12 +89,9 @@ class Adversary:
         shift = math.sqrt(sum(distance**2 for distance in moved))
         how = f"exact sums of {len(found[0])} answers, under the law of their noise"
         one, two = (place_of(record, rows_of(pool, own)) if own else None for own in chosen)
-        further: Any = {
-            "record": one,
-            "neighbour": two,
-            "notes": (f"Both data sets have {OTHERS} other records, at random.",),
-        }
-        return gaussian_attack(part, certificate.noise_epsilon, certificate.noise_delta, shift, how, **further)
+        notes = (f"Both data sets have {OTHERS} other records, at random.",)
+        epsilon, delta = certificate.noise_epsilon, certificate.noise_delta
+        return gaussian_attack(part, epsilon, delta, shift, how, record=one, neighbour=two, notes=notes)
 
 
 def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Generator) -> Iterator[Attack]:
@@ -107,10 +106,7 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     for part in PARTS:
         yield adversary.attack(part, pool, others, record)
     level = certificate.settings["level"]
-    scale, queries = (
-        math.sqrt((FAR / level) ** 2 + GRID_VARIANCE),
-        Queries(level * math.sqrt(MATRICES + 1) * 1.01, None),
-    )
+    scale, queries = math.sqrt((FAR / level) ** 2 + GRID_VARIANCE), Queries(level * (MATRICES + 1), None)
     entries = queries.noisy(np.zeros(DRAWS, dtype=np.int64), FAR, level).astype(float)
     yield compared("noise as drawn", GAUSSIAN, 1, scale, [entries], 1.0)
     zeros, upper = np.zeros((SIDE, SIDE), dtype=np.int64), np.triu_indices(SIDE, 1)
