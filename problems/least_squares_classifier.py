@@ -25,7 +25,7 @@ def template(
     Parameters
     ----------
     features : int
-        Number of features; append a constant one for an offset.
+        Number of features.
     classes : int
         Number of classes.
     regularization : float
