@@ -328,6 +328,8 @@ def test_adaptive_steps_of_every_guarantee_are_replayed():
     assert not any("loss" in fact or "answer" in fact for fact in report.trusted)
 
 
+DIVIDED = dict.fromkeys((f"{of}_level" for of in ("moment", "histogram", "curvature", "step")), "0x1p-4")
+DIVIDED |= {"rounds": 10**6, "looks": 1}
 FORGED = {
     "a graph beside it": lambda proof: proof.update(json.loads(whitened()) | {"claim": proof["claim"]}),
     "samples beside it": lambda proof: proof.update(sampled={}),
@@ -336,7 +338,7 @@ FORGED = {
     "a level for a smaller guarantee": lambda proof: proof["claim"]["privacy"].update(epsilon="0x1.f8p-1"),
     "a delta that is not there": lambda proof: proof["claim"]["privacy"].update(delta=0),
     "a delta that integers lose": lambda proof: proof["claim"]["privacy"].update(delta=(1e-60).hex()),
-    "too many looks": lambda proof: proof["claim"]["settings"].update(rounds=10**6),
+    "too many looks": lambda proof: proof["claim"]["settings"].update(DIVIDED),
     "another law": lambda proof: proof["claim"].update(noise="gamma"),
     "steps without a level": lambda proof: proof["claim"].update(settings={"steps": 3, "step_size": 1}),
     "queries as gradients": lambda proof: proof["claim"].update(perturbed="gradients"),

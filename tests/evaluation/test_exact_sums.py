@@ -166,7 +166,7 @@ ODD = [
     {"cap": np.inf},
     {"cap": 1e-320},
     {"clip": np.nan},
-    {"clip": 0.0},
+    {"clip": 1e-300},
     {"clip": -1.0},
 ]
 ODD += [
