@@ -160,6 +160,22 @@ def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, priv
                 assert sum(int(entry) ** 2 for entry in (a - b).flat) <= moved**2 * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("many", [300, 5000])
+def test_people_with_many_records_move_gradients_by_the_bound_and_hardly_less(many):
+    template, rng = softmax(intercept=False), np.random.default_rng(1)
+    data = records(template, many + 50, rng)
+    people = np.concatenate([np.zeros(many, dtype=np.int64), np.arange(1, 51)])
+    data["x"][:many], data["y"][:many] = 0.9 * data["x"][many] + 1e-3 * rng.normal(size=(many, 4)), 1
+    privacy = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=many)
+    rest = {name: column[many:] for name, column in data.items()}
+    both = [
+        asked(looks(template, some, privacy, who), clip=1e-9) for some, who in ((data, people), (rest, people[many:]))
+    ]
+    for number in (3, 6):
+        moved = sum(int(entry) ** 2 for entry in (both[0][1][number] - both[1][1][number]).flat) ** 0.5
+        assert 0.6 * both[0][2][number] < moved <= both[0][2][number]
+
+
 ODD = [
     {"cap": np.nan},
     {"cap": -0.5},
