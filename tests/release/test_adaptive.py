@@ -83,7 +83,9 @@ def same(one, other):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.xfail(reason="a probe that vanishes")) if kind[-1] in "23" else kind
+        pytest.param(kind, marks=pytest.mark.xfail(strict=False, reason="a probe that vanishes"))
+        if kind[-1] in "23"
+        else kind
         for kind in LEARNERS
     ],
 )
@@ -281,13 +283,15 @@ def test_offsets_and_weights_are_those_of_the_loss():
 @pytest.mark.parametrize(
     "privacy", [ADD, dp.Privacy(1e-3, 1e-5, "add-remove")], ids=lambda privacy: f"epsilon {privacy.epsilon:g}"
 )
-@pytest.mark.xfail(reason="noise passes for a curvature")
+@pytest.mark.xfail(strict=False, reason="noise passes for a curvature")
 def test_noise_alone_makes_no_large_answer(few, privacy):
     for seed in range(5):
         assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 10
 
 
-@pytest.mark.parametrize("epsilon", [10.0, pytest.param(100.0, marks=pytest.mark.xfail(reason="noise of counts"))])
+@pytest.mark.parametrize(
+    "epsilon", [10.0, pytest.param(100.0, marks=pytest.mark.xfail(strict=False, reason="noise of counts"))]
+)
 @pytest.mark.parametrize("kind", ["linear", "counts"])
 def test_large_guarantees_lose_next_to_nothing(kind, epsilon):
     template, data, least, constant = exact(kind)
