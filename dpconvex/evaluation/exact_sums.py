@@ -157,6 +157,21 @@ def moment(batch: Batch, rows: Rows) -> Exact:
     return total
 
 
+def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
+    """Return the sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, in units of most / 2^16, in two parts.
+
+    Entries are rounded towards 0, so that no t is longer than 2^16.
+    """
+    column, count = batch.fields[leverage.rows.name], leverage.rows.count
+    total, step = np.zeros((2, count, count), dtype=np.int64), max(min(2**22 // count, 2**18), 1)
+    for start in range(0, batch.size, step):
+        part, long = column[start : start + step], np.asarray(dense(batch.fields[LEVERAGE][start : start + step]))
+        scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(long, 1.0)) * INSIDE
+        turned = np.trunc(leverage.turned(part) * scale[:, None])
+        total += halves(turned.T @ turned)
+    return total
+
+
 def halves(sums: Array) -> Exact:
     """Cut whole numbers below 2^53 into multiples of 2^26 and the rest, shape (2, ...)."""
     high = np.floor(sums / HALF)
@@ -177,24 +192,23 @@ class Look(NamedTuple):
     unit: float  # Slopes are multiples of this
     bound: float  # Of the product of a record's slopes' norm, in units, and its leverage
     longest: float  # Of that norm, below 2^LONGEST_BITS
-    edges: Array  # Of histograms, upper ends of bins
-    counts_slopes: bool  # Whether a histogram of slopes' norms is asked for
+    edges: Array  # Upper ends of the bins for the length of gradients in the metric, as `bound` is; empty for none
     probe: Array  # A direction of the columns along which curvatures are taken; empty for none
-    cap: float  # The largest curvature that counts; 0 for a histogram of curvatures
+    cap: float  # The largest curvature that counts
     leverage: Leverage  # That the bound is in
 
     @property
     def nothing(self) -> "Sums":
         """The sums over no records."""
         gradient = np.zeros((2, self.kinds.shape[0], self.rows.count), dtype=np.int64)
-        sides = np.zeros(2 * len(self.edges) * self.counts_slopes, dtype=np.int64)
-        bends = np.zeros((1 if self.cap else len(self.edges)) * bool(len(self.probe)), dtype=np.int64)
+        bends = np.zeros(int(len(self.probe) > 0), dtype=np.int64)
+        sides = np.zeros(2 * len(self.edges), dtype=np.int64)
         return Sums(gradient, bends, sides)
 
 
 @dataclass
 class Sums:
-    """What a look adds up: gradients, shape (2, columns, rows), curvatures, and counts of slopes, positive sides first."""
+    """What a look adds up: gradients, shape (2, columns, rows), curvatures, and counts by length, positive sides first."""
 
     gradient: Exact
     curvature: Exact
@@ -268,17 +282,16 @@ def measured(
     plan: "Plan",
     count: int,
 ) -> Sums:
-    """Return sums with curvatures and counts of slopes, where a look asks for them."""
+    """Return sums with curvatures and counts by length, where a look asks for them."""
     found = Sums(gradient, *(np.zeros(0, dtype=np.int64) for _ in range(2)))
     if len(look.probe):
         moved = np.broadcast_to(forms, (len(forms), plan.size)) + 1j * STEP * (look.kinds.T @ look.probe)[:, None]
         bent = np.asarray(look.kinds @ (engine._slopes(moved, block, plan, product_apart)[1].imag / STEP))
         along = np.einsum("kn,kn->n", bent, np.broadcast_to(look.probe[:, None], bent.shape))[:count]
-        found.curvature = (
-            capped_sum(along, look.cap) if look.cap else histogram(look.edges, along, np.abs(along) < np.inf)
-        )
-    if look.counts_slopes:
-        lengths = np.sqrt(np.einsum("kn,kn->n", slopes, slopes))[:count]
+        found.curvature = capped_sum(along, look.cap)
+    if len(look.edges):
+        lengths = np.sqrt(np.einsum("kn,kn->n", slopes, slopes))[:count] / look.unit
+        lengths *= np.asarray(dense(block[LEVERAGE]))[:count]
         good, up = np.isfinite(lengths), slopes[0, :count] > 0
         found.histogram = np.concatenate([histogram(look.edges, lengths, good & side) for side in (up, ~up)])
     return found

@@ -4,6 +4,7 @@ A pass over the records is ``monomials @ coefficients(theta) -> forms -> leaves 
 matrix products, whatever the labels (docs/performance.md).
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -142,7 +143,8 @@ def public_part(template: Template, space: Space, part: Expression | None) -> Lo
 
 @once
 def form_of(template: Template, space: Space) -> LeafForm:
-    found = split(exact_losses(template, space), expander_of(template, space))
+    exact = exact_losses(template, space)
+    found = split(exact, [affine_leaves(loss) for loss in exact], expander_of(template, space))
     if found is not None:
         return found
     lift, losses = entries_matrix(space), lowered_losses(template, space)
@@ -151,12 +153,11 @@ def form_of(template: Template, space: Space) -> LeafForm:
     return LeafForm(labels, Design(1, {}, ()), lift)
 
 
-def split(losses: tuple[Expression, ...], expander: Expander) -> LeafForm | None:
-    """Split leaves into polynomials of low degree; None if they are not, or share too little."""
+def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expander: Expander) -> LeafForm | None:
+    """Split the losses' affine parts into polynomials of low degree; None if they are not, or share too little."""
     own = expander.bases.bases[: len(expander.bases.polynomials)]  # those of fields come first
     fields = {base.name: slice(base.start, base.start + base.size) for base in own}
     space, scalars = expander.space, sum(base.size for base in own)
-    leaves = [affine_leaves(loss) for loss in losses]
     try:
         found = [expander.expand(leaf) for group in leaves for leaf in group]
     except (MissingRule, NotPrivate):

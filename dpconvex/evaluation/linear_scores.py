@@ -7,11 +7,14 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.loss_form import LossForm, expander_of
 from dpconvex.core.arrays import Array, Indices
+from dpconvex.core.atoms.arithmetic import ADD
+from dpconvex.core.atoms.arrangement import BROADCAST
+from dpconvex.core.expression import Expression
 from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
-from dpconvex.evaluation.forms import LeafForm, form_of
+from dpconvex.evaluation.forms import LeafForm, exact_losses, split
 
 MOST = 2**15  # Rows and columns of the table: products of whole numbers with so many terms are exact
 REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or write scores as x @ w + b"
@@ -68,10 +71,12 @@ class LinearScores:
 @once
 def linear_scores(form: LossForm) -> LinearScores:
     """Return the losses' scores, or raise `NotPrivate` where they are not linear in one field, each parameter in one place."""
-    found = form_of(form.template, form.space)
-    grid, design = found.grid, found.design
-    if grid is None or design.pairs is not None:
+    parts = [with_scores(loss) for loss in exact_losses(form.template, form.space)]
+    expander = expander_of(form.template, form.space)
+    found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander)
+    if found is None or found.grid is None or found.design.pairs is not None:
         raise refusal(form, "parameters do not enter linear scores each in one place")
+    grid, design = found.grid, found.design
     places, kinds, used, scale = grid
     inside = used[used < design.count - 1]
     fields = {name for name, span in design.columns.items() if ((inside >= span.start) & (inside < span.stop)).any()}
@@ -93,6 +98,48 @@ def linear_scores(form: LossForm) -> LinearScores:
         scale=scale[places],
         kinds=sp.csr_array(kinds),
     )
+
+
+def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
+    """Return a loss, rewritten, and its scores: affine parts that no other field multiplies.
+
+    In ``exp(s) - y * s`` the score is s, which y multiplies; in ``y * exp(-s) + x @ w + b`` the last two terms are one score.
+    """
+    scores: dict[Expression, None] = {}
+    known: dict[Expression, Expression] = {}
+
+    def rewritten(node: Expression) -> Expression:
+        if node not in known:
+            known[node] = made(node)
+        return known[node]
+
+    def made(node: Expression) -> Expression:
+        if not node.variables:
+            return node
+        if is_score(node):
+            scores[node] = None
+            return node
+        if node.atom is not ADD:
+            return node.operation(*map(rewritten, node.args), **dict(node.options))
+        own = [term for term in node.args if term.variables and is_score(term)]
+        others = [rewritten(term) for term in node.args if term not in own]
+        if len(own) > 1 and len({term.shape for term in own}) == 1:
+            own = [ADD(*own)]
+        scores.update(dict.fromkeys(own))
+        return ADD(*own, *others)
+
+    return rewritten(loss), list(scores)
+
+
+def is_score(node: Expression) -> bool:
+    """Say whether an expression is affine, and nothing of it is a product of a field with what reads a field already."""
+    if not node.is_affine or node.atom is BROADCAST:
+        return False
+    varied = [argument for argument in node.args if argument.variables]
+    multiplied = node.atom is not None and node.atom.affine in ("bilinear", "quotient")
+    if multiplied and any(a.fields for a in varied) and any(a.fields for a in node.args if not a.variables):
+        return False
+    return all(map(is_score, varied))
 
 
 def refusal(form: LossForm, why: str) -> NotPrivate:

@@ -16,11 +16,13 @@ from dpconvex.evaluation.exact_sums import (
     CURVATURE_BITS,
     LONGEST_BITS,
     MATRIX_BITS,
+    ROW_BITS,
     SLOPE_BITS,
     Leverage,
     Look,
     Rows,
     Sums,
+    clipped_moment,
     moment,
     on_coefficient_grid,
     on_grid,
@@ -33,6 +35,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.noisy_queries import Queries
 
 ANSWER_BITS = 30  # Of a clipped gradient in the metric, when noise is added
+ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
 LIMB = 16  # Bits of what exact products are cut into
 NO_NUMBERS: Array = np.zeros(0)
 
@@ -41,8 +44,8 @@ class Answer(NamedTuple):
     """What a look tells, as far as it was asked: the gradient in the metric, shape (rows, columns), and the rest."""
 
     gradient: Array
-    curvature: Array  # The sum, shape (1,), or counts by bin
-    histogram: Array  # Counts by bin, of records whose first slope is positive and of the others, shape (2, bins)
+    curvature: Array  # The sum, shape (1,)
+    histogram: Array  # Counts by length, of records whose first slope is positive and of the others, shape (2, bins)
 
 
 @dataclass
@@ -85,8 +88,8 @@ class PrivateLooks:
         count = self.rows.count
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
         # Both are positive semidefinite: two are no more than a root of two apart.
-        moved = self.counted(self.rows.squared_norm(self.scores.radius), math.sqrt(2) * (1 + 1e-15))
-        return np.asarray(self.queries.noisy_symmetric(sums, moved, level) * self.rows.grid**2)
+        moved = self.counted(self.rows.squared_norm(self.scores.radius), ROOT_TWO)
+        return np.asarray(self.queries.noisy_symmetric(sums, moved, level) * self.rows.grid**2, dtype=float)
 
     @property
     def constant(self) -> float:
@@ -100,6 +103,16 @@ class PrivateLooks:
         self._leverage = Leverage(self.rows, levels)
         self.measured = self.batch.mapped(with_leverages, self.batch.share(self._leverage))
         return np.asarray(levels / self.factor)
+
+    def second_moment_in_metric(self, most: float, level: float) -> Array:
+        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows)."""
+        levels = max(most * self.factor / self.rows.grid, 1.0)
+        found = self.measured.added_up(clipped_moment, self.measured.share(self._leverage), levels)
+        count = self.rows.count
+        sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
+        moved = self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO)
+        noisy = self.queries.noisy_symmetric(sums, moved, level)
+        return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def look(
         self,
@@ -122,37 +135,36 @@ class PrivateLooks:
         clip, leverage : float
             A record's gradient in the metric is at most their product long; slopes count in steps of clip / 2^15.
         edges : ndarray
-            Upper ends of the bins of histograms.
+            Upper ends of the bins in which records are counted by the length of their gradient in the metric.
         probe : ndarray, shape (columns,)
             A direction in which curvatures are taken.
         cap : float
-            The largest curvature that counts; 0 for a histogram of curvatures in place of their sum.
+            The largest curvature that counts.
         level, histogram_level, curvature_level : float
-            Of the queries for the gradient, for counts of slopes by their norm, and for curvatures.
+            Of the queries for the gradient, for counts, and for curvatures.
         """
+        scale, unit = self.factor / self.rows.grid, clip / 2.0**SLOPE_BITS
         look = Look(
             rows=self.rows,
             kinds=self.scores.kinds,
             coefficients=self._coefficients(table),
-            unit=clip / 2.0**SLOPE_BITS,
-            bound=2.0**SLOPE_BITS * max(math.floor(leverage * self.factor / self.rows.grid), 1),
+            unit=unit,
+            bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1),
             longest=2.0**LONGEST_BITS,
-            edges=edges,
-            counts_slopes=histogram_level > 0,
+            edges=edges * (scale / unit) if histogram_level > 0 else NO_NUMBERS,
             probe=probe if curvature_level > 0 else NO_NUMBERS,
             cap=cap,
             leverage=self._leverage,
         )
         found = self._sums(look)
-        moved = self.counted(2.0**CURVATURE_BITS if cap else 1.0, 1.0 if cap else math.sqrt(2) * (1 + 1e-15))
-        scale = cap / 2.0**CURVATURE_BITS if cap else 1.0
         curvature: Array = NO_NUMBERS
-        if len(look.probe):
-            curvature = np.asarray(self.queries.noisy(found.curvature, moved, curvature_level) * scale, dtype=float)
         counts: Array = NO_NUMBERS
-        if look.counts_slopes:
-            moved = self.counted(1.0, math.sqrt(2) * (1 + 1e-15))
-            counts = self.queries.noisy(found.histogram, moved, histogram_level).reshape(2, -1).astype(float)
+        if len(look.probe):
+            noisy = self.queries.noisy(found.curvature, self.counted(2.0**CURVATURE_BITS, 1.0), curvature_level)
+            curvature = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
+        if len(look.edges):
+            noisy = self.queries.noisy(found.histogram, self.counted(1.0, ROOT_TWO), histogram_level)
+            counts = np.asarray(noisy, dtype=float).reshape(2, -1)
         gradient = self._gradient(found, look, level) if level else NO_NUMBERS
         return Answer(gradient, curvature, counts)
 

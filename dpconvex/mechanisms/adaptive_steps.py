@@ -4,7 +4,6 @@ A noisy second moment of the rows is the preconditioner, a noisy histogram of sl
 Gaussian query.  The guarantee rests on clipped sums, on fixed levels and on the noise.  No constant of the loss enters it.
 """
 
-import math
 from dataclasses import dataclass
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
@@ -20,11 +19,6 @@ from dpconvex.mechanisms.noisy_queries import ROOM
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
 
 SOURCE = "docs/theory.md, theorem 8.9"
-# Parts of the squared level: of the second moment, of histograms, and of curvatures; the steps have the rest.
-MOMENT, HISTOGRAMS, CURVATURES = 0.2, 0.042, 0.018
-ROUNDS, FEWEST, EVERY = 15, 3, 4  # Steps, fewest of them, and how many there are to a histogram
-ENOUGH = 30.0  # With fewer records than this for each parameter and unit of the level, there are fewer steps
-MOST_ROWS = 4096
 DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."
 CLIPPED = "One record's part of a sum depends on that record and on released numbers alone, and is as long as the clip at most."
 NOTHING = "Nothing about the loss was proved, and none is needed: the guarantee does not rest on how the loss is read."
@@ -50,8 +44,8 @@ class AdaptiveSteps(ForUnits):
     >>> import dpconvex as dp
     >>> template = dp.load("logistic_regression", features=3)
     >>> certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, dp.AdaptiveSteps())
-    >>> certificate.settings["rounds"]
-    15.0
+    >>> round(certificate.settings["level"], 4)
+    0.2338
     """
 
     rounds: int | None = None
@@ -64,26 +58,8 @@ class AdaptiveSteps(ForUnits):
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Divide the level of the Gaussian mechanism for (epsilon, delta) among the queries; no data are touched."""
         check_delta(privacy, "Gaussian noise on steps", "use ObjectivePerturbation")
-        form = analysis.form
-        rows = form.space.dim
-        if rows > 10**7:
-            raise NotPrivate(
-                f"adaptive steps have at most 10,000,000 parameters, not {rows:,}", None, "use fewer features"
-            )
-        level = whole_level(privacy)
-        enough = size * level / (ENOUGH * max(form.noise_dimension, 1))
-        rounds = self.rounds or math.ceil(min(max(ROUNDS * min(1.0, enough), FEWEST), ROUNDS))
-        looks = -(-rounds // EVERY)
-        steps = 1 - MOMENT - HISTOGRAMS - CURVATURES
-        settings = {
-            "rounds": float(rounds),
-            "looks": float(looks),
-            "level": level,
-            "moment_level": level * math.sqrt(MOMENT),
-            "histogram_level": level * math.sqrt(HISTOGRAMS / looks),
-            "curvature_level": level * math.sqrt(CURVATURES / (looks + 1)),
-            "step_level": level * math.sqrt(steps / rounds),
-        }
+        count, level = analysis.form.space.dim, whole_level(privacy)
+        settings = {"level": level} | ({} if self.rounds is None else {"rounds": float(self.rounds)})
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -91,9 +67,9 @@ class AdaptiveSteps(ForUnits):
             gradient_bound=1.0,
             sensitivity=1.0,
             noise_epsilon=privacy.epsilon,
-            noise_dimension=rows,
-            noise_scale=1 / settings["step_level"],
-            derivation=derivation(privacy, settings),
+            noise_dimension=count,
+            noise_scale=1 / level,
+            derivation=derivation(privacy, level),
             assumptions=(DRAWN, CLIPPED, NOTHING, UNSEEN),
             perturbed="queries",
             noise="gaussian",
@@ -119,15 +95,14 @@ def whole_level(privacy: Privacy) -> float:
     return level
 
 
-def derivation(privacy: Privacy, settings: dict[str, float]) -> Derivation:
+def derivation(privacy: Privacy, level: float) -> Derivation:
     apart = {
         "add-remove": "one record's part of a sum is at most the clip",
         "replace-one": "two parts are 2 clips apart",
     }
-    levels = {key: value for key, value in settings.items() if key.endswith("level")}
     why = "each query has a sensitivity that is known before it is asked, and a fixed level; squares of levels add up"
     steps = (
         Derivation("clipped sums", "", {}, apart[privacy.adjacency]),
-        Derivation("adaptive composition", "", levels, why),
+        Derivation("adaptive composition", "", {"mu": level}, why),
     )
     return Derivation("adaptive preconditioned steps", "", privacy.claims, SOURCE, steps)

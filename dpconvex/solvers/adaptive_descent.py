@@ -17,29 +17,36 @@ from dpconvex.evaluation.private_looks import PrivateLooks
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.solvers.noisy_quadratic import least_point
 
-EDGE = 0.7  # The ridge, next to the edge of the second moment's noise
-LEVERAGE = 0.7  # The largest leverage, next to the root mean square of all
-RATE, MOMENTUM = 0.7, 0.5
-EDGES = 2.0 ** np.arange(-24, 25)  # Upper ends of the bins of histograms
-# By how many deviations counts stand out of all bins, and in bins next to one that does.
-SOLID, STANDS_OUT, NEAR = 4.5, 3.0, 1
-BOTH_SIDES = 0.1  # What slopes beyond the clip on both sides count, next to those of one side alone
-SMALLEST_KEPT = 1e-3
+# Parts of the squared level: of both second moments, of histograms, and of curvatures; the steps have the rest.
+FIRST, SECOND, HISTOGRAMS, CURVATURES = 0.1, 0.2, 0.05, 0.02
+FIRST_EDGE, SECOND_EDGE = 0.2, 0.35  # Ridges, next to the edge of a moment's noise
+LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
+# Steps, fewest of them, and how many there are to a look at lengths and curvature; there are fewer steps where there are fewer
+# records than so many for each direction and unit of the level.
+ROUNDS, FEWEST, EVERY, ENOUGH = 30, 6, 4, 20.0
+DECAY = 0.25  # The part of the steps, the last ones, that become shorter
+# Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
+BINS, LARGEST, USUAL = 16, 0.27, 0.27
+# By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
+STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
+BOTH_SIDES = 0.1  # What gradients beyond the clip on both sides count, next to those of one side alone
+SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
+SMALLEST_KEPT, LEAST_SHARE = 1e-3, 0.1
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
+    """A noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
 
     kept: Array  # shape (rows,): the part of each direction that is not noise
     root: Array  # shape (rows,): of the second moment with the ridge, by direction
     vectors: Array
 
     @classmethod
-    def of(cls, moment: Array, deviation: float) -> "Metric":
+    def of(cls, moment: Array, ridge: float) -> "Metric":
         values, vectors = np.linalg.eigh(moment)
-        kept, edge = np.maximum(values, 0.0), EDGE * deviation * math.sqrt(2 * len(values))
-        return cls(kept / (kept + edge), np.sqrt(kept + edge), vectors)
+        kept = np.maximum(values, 0.0)
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors)
 
     @property
     def matrix(self) -> Array:
@@ -51,128 +58,127 @@ class Metric:
         return max(float(self.kept.sum()), 1.0)
 
 
-@dataclass
-class Steps:
-    """Parameters and velocity in the directions of the metric, and the variance of the noise in them, known by recursion."""
+@dataclass(frozen=True)
+class Public:
+    """What is known of a loss without data, from records of the declared domain: its largest slope and curvature at 0."""
 
-    point: Array
-    velocity: Array
-    uu: Array
-    uv: Array
-    vv: Array
-
-    @classmethod
-    def zero(cls, rows: int, columns: int) -> "Steps":
-        return cls(*(np.zeros((rows, columns)) for _ in range(2)), *(np.zeros(rows) for _ in range(3)))
-
-    def move(self, gradient: Array, rate: float, kept: Array, deviation: float) -> None:
-        """Take a step; `kept` stands for the Hessian in units of the rate, and the gradient's noise has this deviation."""
-        self.velocity = MOMENTUM * self.velocity - rate * gradient
-        self.point = self.point + self.velocity
-        bent, uu, uv, vv = RATE * kept, self.uu, self.uv, self.vv
-        self.vv = MOMENTUM**2 * vv - 2 * MOMENTUM * bent * uv + bent**2 * uu + (rate * deviation) ** 2
-        crossed = MOMENTUM * uv - bent * uu
-        self.uu, self.uv = uu + 2 * crossed + self.vv, crossed + self.vv
+    slope: float
+    curvature: float
 
 
-def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float) -> Array:
+def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
-    scores, rounds = looks.scores, int(settings["rounds"])
-    every = -(-rounds // int(settings["looks"]))
-    one, deviations = looks.rows.squared_norm(scores.radius) * looks.rows.grid**2, 1 / settings["step_level"]
-    moment = looks.second_moment(settings["moment_level"])
-    metric = Metric.of(moment, looks.counted(one, math.sqrt(2)) / settings["moment_level"])
-    matrix = looks.in_metric(metric.matrix)
-    number = max(float(moment[-1, -1]) / looks.constant**2, 1.0) if looks.constant else size
-    leverage = LEVERAGE * math.sqrt(metric.directions / number)
-    # Of all steps together, in units of the clip: what its choice weighs against bias.
-    loud = deviations / math.sqrt(rounds) * (2 if looks.replaced else 1)
-    share = scores.onto_kinds
-    columns = float(np.trace(share))
-    histogram_level, curvature_level = settings["histogram_level"], settings["curvature_level"]
-    state = Steps.zero(*scores.shape)
-    probe = probe_of(scores, 0)
-    known: Any = {"edges": EDGES, "histogram_level": histogram_level, "curvature_level": curvature_level}
-    first = looks.look(matrix.T @ state.point, probe=probe, **known)
-    clip = chosen_clip(first.histogram, settings, looks, loud, metric.directions * columns)
-    bend = typical(first.curvature, settings, looks, columns)
+    scores, level, share = looks.scores, settings["level"], looks.scores.onto_kinds
+    columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
+    metric, matrix, number = metric_of(looks, level, size)
+    unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
+    steps = level * math.sqrt(1 - FIRST - SECOND - HISTOGRAMS - CURVATURES)
+    enough = number * level / (sides * ENOUGH * metric.directions * columns)
+    rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
+    count = -(-rounds // EVERY)
+    step_level = steps / math.sqrt(rounds)
+    asking: Any = {
+        "edges": LARGEST * public.slope * unit * 2.0 ** np.arange(1 - BINS, 1),
+        "histogram_level": level * math.sqrt(HISTOGRAMS / (count + 1)),
+        "curvature_level": level * math.sqrt(CURVATURES / count),
+    }
+    lengths = Lengths(asking["edges"] / unit, looks.counted(1.0, math.sqrt(2)) / asking["histogram_level"], number)
+    loud = (sides / steps) ** 2 * metric.directions * columns
+    first = looks.look(np.zeros(scores.shape), edges=asking["edges"], histogram_level=asking["histogram_level"])
+    clip = lengths.clip(first.histogram, loud, USUAL * public.slope, 0.0)
+    bend, point, variance = public.curvature, np.zeros(scores.shape), np.zeros(len(metric.kept))
     for t in range(rounds):
-        asked = t % every == 0
-        more = known | {"probe": probe_of(scores, t), "cap": 4 * bend * columns} if asked else {}
-        if not t:
-            more["histogram_level"] = 0.0
-        answer = looks.look(matrix.T @ state.point, clip, leverage, settings["step_level"], **more)
-        if asked:
-            bend = max(float(answer.curvature[0]) / number / columns, bend / 2)
-        deviation = clip * leverage * deviations * (2 if looks.replaced else 1)
-        state.move(answer.gradient @ share, RATE / bend, metric.kept, deviation)
-        if asked and t:
-            clip = chosen_clip(answer.histogram, settings, looks, loud, metric.directions * columns)
-    point = shrunk(state, metric)
-    table = matrix.T @ point
-    return regularized(table, metric, bend, form, scores, looks.constant, size)
+        more = asking | {"probe": probe_of(scores, t), "cap": 4 * bend} if t % EVERY == 0 else {}
+        answer = looks.look(matrix.T @ point, clip, unit, step_level, **more)
+        if more:
+            bend = max(float(answer.curvature[0]) / number, bend / 2)
+        rate = min(1.0, (rounds - t) / (DECAY * rounds + 1))
+        point = point - rate / bend * (answer.gradient @ share)
+        deviation = sides * clip * unit / step_level / bend
+        variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
+        if more:
+            clip = lengths.clip(answer.histogram, loud, clip, clip)
+    constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
+    table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
+    inverse = np.linalg.inv(matrix)
+    return regularized(table, bend * inverse @ inverse.T, form, scores, looks.constant, size)
+
+
+def metric_of(looks: PrivateLooks, level: float, size: float) -> tuple[Metric, Array, float]:
+    """Return the metric, the matrix that rows are turned by, and about the number of records.
+
+    A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
+    """
+    one, first = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2, level * math.sqrt(FIRST)
+    edge = math.sqrt(2 * looks.rows.count)
+    deviation = looks.counted(one, math.sqrt(2)) / first
+    moment = looks.second_moment(first)
+    rough = Metric.of(moment, FIRST_EDGE * edge * deviation)
+    turn, number = looks.in_metric(rough.matrix), size
+    if (
+        looks.constant
+    ):  # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right
+        counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
+        number = counted if abs(counted - size) > wide and counted > wide else size
+    second, most = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
+    fine = looks.second_moment_in_metric(most, second)
+    metric = Metric.of(fine, SECOND_EDGE * edge * looks.counted(most**2, math.sqrt(2)) / second)
+    return metric, looks.in_metric(metric.matrix @ turn), number
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Histograms of gradients' lengths in the metric, next to the usual leverage, and the clips that they ask for."""
+
+    edges: Array
+    deviation: float  # Of a count
+    number: float  # Of records
+
+    def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
+        """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
+        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
+        up, down = np.where(counts > stands_out, counts, 0.0)
+        seen = float((up + down).sum())
+        if not seen >= SEEN * self.number:
+            return usual
+        middle = self.edges / math.sqrt(2)
+        excess = np.maximum(middle - self.edges[:, None], 0.0)
+        cost = (excess @ (up - down)) ** 2 + (BOTH_SIDES * excess @ (up + down)) ** 2 + self.edges**2 * loud
+        least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
+        return float(self.edges[max(int(np.argmin(cost)), least)])
 
 
 def probe_of(scores: LinearScores, number: int) -> Array:
-    """Return signs for the columns, in the space that scores depend on."""
-    columns = scores.shape[1]
-    signs = np.random.default_rng(number).choice([-1.0, 1.0], columns) if columns > 1 else np.ones(1)
-    return np.asarray(scores.onto_kinds @ signs)
+    """Return a direction of length 1 of the columns, in the space that scores depend on."""
+    found = scores.onto_kinds @ np.random.default_rng(number).normal(size=scores.shape[1])
+    return np.asarray(found / np.linalg.norm(found))
 
 
-def standing_out(counts: Array, level: float, moved: float) -> Array:
-    """Return counts, shape (..., bins), without those that noise alone explains; at least one is left."""
-    deviation = moved / level
-    every = counts.reshape(-1, counts.shape[-1]).max(axis=0)
-    solid = np.flatnonzero(every > SOLID * deviation)
-    least, most = (solid[0], solid[-1]) if len(solid) else (int(np.argmax(every)),) * 2
-    place = np.arange(counts.shape[-1])
-    near = (place >= least - NEAR) & (place <= most + NEAR) & (counts > STANDS_OUT * deviation)
-    return np.where(near | (place == most), np.maximum(counts, 0.0), 0.0)
-
-
-def chosen_clip(
-    histogram: Array, settings: dict[str, float], looks: PrivateLooks, loud: float, directions: float
-) -> float:
-    """Return the clip at which bias and noise together are least: bias is the sum of what slopes exceed it by."""
-    moved = looks.counted(1.0, math.sqrt(2))
-    up, down = standing_out(histogram, settings["histogram_level"], moved)
-    excess = np.maximum(EDGES / math.sqrt(2) - EDGES[:, None], 0.0)
-    net, both = excess @ (up - down), excess @ (up + down)
-    largest = np.flatnonzero(up + down).max(initial=0)
-    cost = net**2 + (BOTH_SIDES * both) ** 2 + (EDGES * loud) ** 2 * directions
-    return float(EDGES[int(np.argmin(cost[: largest + 1]))])
-
-
-def typical(counts: Array, settings: dict[str, float], looks: PrivateLooks, columns: float) -> float:
-    """Return about the mean curvature of a column, from counts by size."""
-    known = standing_out(counts, settings["curvature_level"], looks.counted(1.0, math.sqrt(2)))
-    total = float(known.sum())
-    return float(known @ EDGES) / math.sqrt(2) / total / columns if total else 1.0
-
-
-def shrunk(state: Steps, metric: Metric) -> Array:
-    """Shorten the answer by what noise made it longer: one positive-part James-Stein factor for each column."""
-    weights = np.maximum(metric.kept, SMALLEST_KEPT)
-    signal = float((weights[:, None] * state.point**2).sum())
-    noise = float((weights * np.maximum(state.uu, 0.0)).sum()) * state.point.shape[1]
-    return np.asarray(state.point * max(0.0, 1 - noise / max(signal, 1e-300)))
+def shortened(point: Array, variance: Array, weights: Array, constant: Array | None) -> Array:
+    """Shorten the answer by what noise made it longer: one James-Stein factor for all directions but that of the constant."""
+    fixed = np.zeros_like(point)
+    if constant is not None:
+        along = weights * constant
+        fixed = np.outer(constant, along @ point / (along @ constant))
+    moving = point - fixed
+    signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
+    return np.asarray(fixed + max(LEAST_SHARE, 1 - noise / max(signal, 1e-300)) * moving)
 
 
 def regularized(
-    table: Array, metric: Metric, bend: float, form: LossForm, scores: LinearScores, constant: float, size: float
+    table: Array, hessian: Array, form: LossForm, scores: LinearScores, constant: float, size: float
 ) -> Array:
-    """Minimise the model of the loss about the end of the steps, with the regularizer, on K; shape (dim,)."""
+    """Minimise a quadratic model of the loss about the end of the steps, with the regularizer, on K; shape (dim,)."""
     units = np.ones(len(table))
     if constant:
         units[-1] = constant
     theta, public = scores.coordinates(table * units[:, None]), quadratic(form.template.regularizer, form.space)
-    if form.feasible.is_space and public is not None and not public.hessian.nnz and not public.slope.any():
+    free = form.feasible.is_space and public is not None and not public.slope.any()
+    if free and public is not None and not public.hessian.nnz:
         return theta
-    turned = metric.vectors * metric.root * math.sqrt(bend)
-    turned *= scores.scale[:, :1] / units[:, None]
-    block = turned @ turned.T
-    if form.feasible.is_space and public is not None and not public.slope.any() and is_diagonal(public.hessian):
+    inside = scores.scale[:, 0] / units
+    block = hessian * np.outer(inside, inside)
+    if free and public is not None and is_diagonal(public.hessian):
         kinds, owner = np.unique(size * public.hessian.diagonal()[scores.places], axis=1, return_inverse=True)
         pulled = block @ theta[scores.places]
         for k, more in enumerate(kinds.T):
@@ -181,8 +187,8 @@ def regularized(
         return theta
     places = scores.places.T.ravel()
     back = np.argsort(places)
-    hessian = sp.csr_array(sp.block_diag([block] * scores.shape[1], format="csr")[back][:, back])
-    return least_point(form, hessian, hessian @ theta, size)
+    whole = sp.csr_array(sp.block_diag([block] * scores.shape[1], format="csr")[back][:, back])
+    return least_point(form, whole, whole @ theta, size)
 
 
 def is_diagonal(matrix: sp.csr_array) -> bool:
