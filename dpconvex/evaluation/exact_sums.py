@@ -245,11 +245,12 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     forms = engine.design.forward(block, look.coefficients)
     slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
     leverages = np.asarray(dense(block[LEVERAGE]))
-    units = clipped_slopes(look, slopes, leverages, count)[:, :count]
+    units, raw = clipped_slopes(look, slopes, leverages, count)[:, :count], in_units(look, slopes, count)[:, :count]
     first = np.flatnonzero(np.diff(people, prepend=-1))
-    turned, square = look.leverage.turned(block[look.rows.name])[:count], np.zeros(len(first))
-    for own in units:
-        square += (np.add.reduceat(own[:, None] * turned, first) ** 2).sum(axis=1)
+    turned = look.leverage.turned(block[look.rows.name])[:count]
+    square, long = (
+        sum((np.add.reduceat(own[:, None] * turned, first) ** 2).sum(axis=1) for own in each) for each in (units, raw)
+    )
     counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
     room = (
         np.add.reduceat(leverages[:count], first) * math.sqrt(len(units))
@@ -259,8 +260,8 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     every = np.repeat(share, counts)
     kept = np.where(every < 1, np.trunc(units * every), units)
     some = {look.rows.name: block[look.rows.name][:count]}
-    found = halves(gradient_sum(look, some, kept))
-    return measured(engine, look, found, forms, slopes, block, plan, count)
+    found = measured(engine, look, halves(gradient_sum(look, some, kept)), forms, block, plan, count)
+    return counted(look, found, np.sqrt(long), np.add.reduceat(raw[0], first) > 0)
 
 
 def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", count: int) -> Sums:
@@ -268,8 +269,11 @@ def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", cou
     forms = engine.design.forward(block, look.coefficients)
     slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
     leverages = np.asarray(dense(block[LEVERAGE]))
-    found = halves(gradient_sum(look, block, clipped_slopes(look, slopes, leverages, count)))
-    return measured(engine, look, found, forms, slopes, block, plan, count)
+    gradient = look.nothing.gradient
+    if look.bound:
+        gradient = halves(gradient_sum(look, block, clipped_slopes(look, slopes, leverages, count)))
+    found, raw = measured(engine, look, gradient, forms, block, plan, count), in_units(look, slopes, count)[:, :count]
+    return counted(look, found, np.sqrt(np.einsum("kn,kn->n", raw, raw)) * leverages[:count], raw[0] > 0)
 
 
 def measured(
@@ -277,31 +281,37 @@ def measured(
     look: Look,
     gradient: Exact,
     forms: Array,
-    slopes: Array,
     block: "Records",
     plan: "Plan",
     count: int,
 ) -> Sums:
-    """Return sums with curvatures and counts by length, where a look asks for them."""
+    """Return sums with curvatures, where a look asks for them."""
     found = Sums(gradient, *(np.zeros(0, dtype=np.int64) for _ in range(2)))
     if len(look.probe):
         moved = np.broadcast_to(forms, (len(forms), plan.size)) + 1j * STEP * (look.kinds.T @ look.probe)[:, None]
         bent = np.asarray(look.kinds @ (engine._slopes(moved, block, plan, product_apart)[1].imag / STEP))
         along = np.einsum("kn,kn->n", bent, np.broadcast_to(look.probe[:, None], bent.shape))[:count]
         found.curvature = capped_sum(along, look.cap)
-    if len(look.edges):
-        lengths = np.sqrt(np.einsum("kn,kn->n", slopes, slopes))[:count] / look.unit
-        lengths *= np.asarray(dense(block[LEVERAGE]))[:count]
-        good, up = np.isfinite(lengths), slopes[0, :count] > 0
-        found.histogram = np.concatenate([histogram(look.edges, lengths, good & side) for side in (up, ~up)])
     return found
+
+
+def counted(look: Look, found: Sums, lengths: Array, up: NDArray[np.bool_]) -> Sums:
+    """Return sums with counts by length, where a look asks for them: of records, or of people."""
+    if len(look.edges):
+        found.histogram = np.concatenate([histogram(look.edges, lengths, side) for side in (up, ~up)])
+    return found
+
+
+def in_units(look: Look, slopes: Array, count: int) -> Array:
+    """Return slopes in units, shape (columns, records); those of a record with one that is no number are 0."""
+    units = slopes / look.unit
+    good = np.isfinite(units).all(axis=0) & (np.arange(units.shape[1]) < count)
+    return np.clip(np.where(good, units, 0.0), -LARGEST, LARGEST)
 
 
 def clipped_slopes(look: Look, slopes: Array, leverages: Array, count: int) -> Array:
     """Return slopes in whole units, shape (columns, records), with norm times leverage at most the bound; others are 0."""
-    units = slopes / look.unit
-    good = np.isfinite(units).all(axis=0) & (np.arange(units.shape[1]) < count)
-    units = np.clip(np.where(good, units, 0.0), -LARGEST, LARGEST)
+    units = in_units(look, slopes, count)
     lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
     most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * INSIDE
     return np.trunc(units * np.minimum(1.0, most / np.maximum(lengths, 1.0)))

@@ -35,6 +35,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.noisy_queries import Queries
 
 ANSWER_BITS = 30  # Of a clipped gradient in the metric, when noise is added
+COUNT_BITS = 8  # Counts are in 2^-8, so that the grid is finer than their noise
 ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
 LIMB = 16  # Bits of what exact products are cut into
 NO_NUMBERS: Array = np.zeros(0)
@@ -81,6 +82,13 @@ class PrivateLooks:
     def counted(self, one: float, apart: float) -> float:
         """Bound how far neighbours move a sum of parts at most `one` long, of which two are at most `apart` times that apart."""
         return self.privacy.most * one * (apart if self.replaced else 1.0)
+
+    def counted_people(self, apart: float) -> float:
+        """Bound how far neighbours move counts of people, each of whom is in one bin."""
+        return apart if self.replaced else 1.0
+
+    def deviation_of_counts(self, level: float) -> float:
+        return self.counted_people(ROOT_TWO) / level
 
     def second_moment(self, level: float) -> Array:
         """Return the noisy sum of ``row row'``, shape (rows, rows), rows being (x, constant) in the units of x."""
@@ -149,7 +157,7 @@ class PrivateLooks:
             kinds=self.scores.kinds,
             coefficients=self._coefficients(table),
             unit=unit,
-            bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1),
+            bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0,
             longest=2.0**LONGEST_BITS,
             edges=edges * (scale / unit) if histogram_level > 0 else NO_NUMBERS,
             probe=probe if curvature_level > 0 else NO_NUMBERS,
@@ -163,8 +171,9 @@ class PrivateLooks:
             noisy = self.queries.noisy(found.curvature, self.counted(2.0**CURVATURE_BITS, 1.0), curvature_level)
             curvature = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
         if len(look.edges):
-            noisy = self.queries.noisy(found.histogram, self.counted(1.0, ROOT_TWO), histogram_level)
-            counts = np.asarray(noisy, dtype=float).reshape(2, -1)
+            moved = 2.0**COUNT_BITS * self.counted_people(ROOT_TWO)
+            noisy = self.queries.noisy(found.histogram * 2**COUNT_BITS, moved, histogram_level)
+            counts = np.asarray(noisy, dtype=float).reshape(2, -1) / 2.0**COUNT_BITS
         gradient = self._gradient(found, look, level) if level else NO_NUMBERS
         return Answer(gradient, curvature, counts)
 

@@ -10,7 +10,7 @@ from dpconvex.core.evaluate import STEP
 from dpconvex.core.runtime import once
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.engine import Engine
-from dpconvex.evaluation.linear_scores import linear_scores
+from dpconvex.evaluation.linear_scores import LinearScores, linear_scores
 from dpconvex.evaluation.private_looks import PrivateLooks
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
@@ -38,24 +38,32 @@ def release_steps(
 
 @once
 def known_of(form: LossForm) -> Public:
-    """Return the largest slope, and the mean curvature, of records drawn from the declared domain; no data are read."""
-    template, scores = form.template, linear_scores(form)
-    batch = drawn(template)
-    engine = Engine(scores.form, batch)
-    slopes, bends = np.zeros(0), np.zeros(0)
-    probe = scores.kinds.T @ probe_of(scores, 0)
+    """Return what records of the declared domain say of slopes and curvatures; no data are read."""
+    scores, batch = linear_scores(form), drawn(form.template)
+    engine, probe = Engine(scores.form, batch), scores.kinds.T @ probe_of(scores, 0)
+    largest, bends = 0.0, []
     with np.errstate(all="ignore"):
-        for number, plan in enumerate(engine.plans):
-            part = slice(number * engine._step, number * engine._step + plan.size)
-            block = {name: column[part] for name, column in batch.fields.items()}
-            forms = np.zeros((scores.form.forms, plan.size))
-            found = scores.kinds @ engine._slopes(forms, block, plan)[1]
-            bent = engine._slopes(forms + 1j * STEP * probe[:, None], block, plan)[1].imag / STEP
-            slopes = np.append(slopes, np.linalg.norm(found, axis=0))
-            bends = np.append(bends, probe @ bent)
-    good, steep = bends[np.isfinite(bends) & (bends > 0)], slopes[np.isfinite(slopes)]
-    largest = float(steep.max(initial=0.0))
-    return Public(largest if 0 < largest < 1e100 else 1.0, float(good.mean()) if len(good) else 1.0)
+        for place in (0.0, -1.0, 1.0):
+            slopes = at(engine, batch, place * probe[:, None], scores)
+            bent = at(engine, batch, (place + 1j * STEP) * probe[:, None], scores)
+            steep = np.linalg.norm(slopes.real, axis=0)
+            largest = max(largest, float(steep[steep < 1e100].max(initial=0.0)))
+            along = probe_of(scores, 0) @ bent.imag / STEP
+            bends.append(float(along[np.isfinite(along)].mean()) if np.isfinite(along).any() else 0.0)
+    usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
+    is_bent = max(bends) - min(bends) > 1e-6 * usual
+    return Public(largest if largest > 0 else 1.0, usual, is_bent)
+
+
+def at(engine: Engine, batch: Batch, forms: Any, scores: LinearScores) -> Any:
+    """Return slopes by the columns at the same scores for all records, shape (columns, records)."""
+    found, start = [], 0
+    for plan in engine.plans:
+        part = slice(start, start + plan.size)
+        block = {name: column[part] for name, column in batch.fields.items()}
+        found.append(scores.kinds @ engine._slopes(np.repeat(forms, plan.size, axis=1), block, plan)[1])
+        start += plan.size
+    return np.concatenate(found, axis=1)
 
 
 def drawn(template: Template) -> Batch:

@@ -1,4 +1,4 @@
-"""The steps of `AdaptiveSteps`: which questions are asked, and what is made of noisy answers (docs/theory.md, section 20).
+"""The steps of `AdaptiveSteps`: which questions are asked, and what is made of noisy answers (docs/theory.md, theorem 8.9).
 
 Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
 """
@@ -17,21 +17,28 @@ from dpconvex.evaluation.private_looks import PrivateLooks
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.solvers.noisy_quadratic import least_point
 
-# Parts of the squared level: of both second moments, of histograms, and of curvatures; the steps have the rest.
-FIRST, SECOND, HISTOGRAMS, CURVATURES = 0.1, 0.2, 0.05, 0.02
-FIRST_EDGE, SECOND_EDGE = 0.2, 0.35  # Ridges, next to the edge of a moment's noise
+# Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level;
+# of histograms, and of curvatures.  The steps have the rest.
+FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
+HISTOGRAMS, CURVATURES = 0.06, 0.02
+# Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
+FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
-# Steps, fewest of them, and how many there are to a look at lengths and curvature; there are fewer steps where there are fewer
-# records than so many for each direction and unit of the level.
-ROUNDS, FEWEST, EVERY, ENOUGH = 30, 6, 4, 20.0
-DECAY = 0.25  # The part of the steps, the last ones, that become shorter
+# Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
+ROUNDS, FEWEST, ENOUGH = 24, 5, 30.0
+LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
+RATE, DECAY = 1.2, 0.4  # Of a Newton step, and the part of the steps, the last ones, that become shorter
+OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
+TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
+FALLING, RISING = 2**0.25, 4.0  # By how much the curvature falls or rises in one step at most
 # Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
-BINS, LARGEST, USUAL = 16, 0.27, 0.27
+BINS, LARGEST, USUAL = 18, 2.0, 0.27
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
 BOTH_SIDES = 0.1  # What gradients beyond the clip on both sides count, next to those of one side alone
+LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
-SMALLEST_KEPT, LEAST_SHARE = 1e-3, 0.1
+SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 1.5, 0.1
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,12 @@ class Metric:
     vectors: Array
 
     @classmethod
-    def of(cls, moment: Array, ridge: float) -> "Metric":
+    def of(cls, moment: Array, ridge: float, most: float) -> "Metric":
+        """Read a moment, with at most so many effective directions, and at least one."""
         values, vectors = np.linalg.eigh(moment)
         kept = np.maximum(values, 0.0)
+        while (kept / (kept + ridge)).sum() > max(most, 1.0):
+            ridge *= 1.25
         return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors)
 
     @property
@@ -60,70 +70,79 @@ class Metric:
 
 @dataclass(frozen=True)
 class Public:
-    """What is known of a loss without data, from records of the declared domain: its largest slope and curvature at 0."""
+    """What is known of a loss without data, from records of the declared domain and scores near 0."""
 
-    slope: float
-    curvature: float
+    slope: float  # The largest
+    curvature: float  # The mean, at 0
+    is_bent: bool  # Whether curvature depends on scores
 
 
 def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_kinds
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
-    metric, matrix, number = metric_of(looks, level, size)
+    metric, matrix, number, left = metric_of(looks, level, size, columns)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
-    steps = level * math.sqrt(1 - FIRST - SECOND - HISTOGRAMS - CURVATURES)
     enough = number * level / (sides * ENOUGH * metric.directions * columns)
     rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
-    count = -(-rounds // EVERY)
-    step_level = steps / math.sqrt(rounds)
-    asking: Any = {
-        "edges": LARGEST * public.slope * unit * 2.0 ** np.arange(1 - BINS, 1),
-        "histogram_level": level * math.sqrt(HISTOGRAMS / (count + 1)),
-        "curvature_level": level * math.sqrt(CURVATURES / count),
-    }
-    lengths = Lengths(asking["edges"] / unit, looks.counted(1.0, math.sqrt(2)) / asking["histogram_level"], number)
-    loud = (sides / steps) ** 2 * metric.directions * columns
-    first = looks.look(np.zeros(scores.shape), edges=asking["edges"], histogram_level=asking["histogram_level"])
-    clip = lengths.clip(first.histogram, loud, USUAL * public.slope, 0.0)
-    bend, point, variance = public.curvature, np.zeros(scores.shape), np.zeros(len(metric.kept))
+    step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / rounds)
+    edges: Array = LARGEST * public.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float)
+    histogram_level = level * math.sqrt(HISTOGRAMS / sum(t < rounds for t in LOOKS))
+    people = number / (1 if looks.people is None else looks.privacy.most)
+    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people, len(share) == 1)
+    loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
+    clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
+    point, before, variance = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(len(metric.kept))
     for t in range(rounds):
-        more = asking | {"probe": probe_of(scores, t), "cap": 4 * bend} if t % EVERY == 0 else {}
-        answer = looks.look(matrix.T @ point, clip, unit, step_level, **more)
-        if more:
-            bend = max(float(answer.curvature[0]) / number, bend / 2)
-        rate = min(1.0, (rounds - t) / (DECAY * rounds + 1))
-        point = point - rate / bend * (answer.gradient @ share)
+        if t in LOOKS:
+            counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
+            clip = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
+        probe: Any = {"probe": probe_of(scores, t), "cap": RISING * bend, "curvature_level": curvature_level}
+        answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
+        bend = max(float(answer.curvature[0]) / number, bend / FALLING)
+        gradient = answer.gradient @ share
+        slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
+        rate, before = RATE / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1)), gradient
+        if public.is_bent:
+            change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
+            rate *= min(1.0, TRUSTED / max(change, 1e-300))
+        point = point - rate / bend * gradient
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
-        if more:
-            clip = lengths.clip(answer.histogram, loud, clip, clip)
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
     inverse = np.linalg.inv(matrix)
     return regularized(table, bend * inverse @ inverse.T, form, scores, looks.constant, size)
 
 
-def metric_of(looks: PrivateLooks, level: float, size: float) -> tuple[Metric, Array, float]:
-    """Return the metric, the matrix that rows are turned by, and about the number of records.
+def cosine(one: Array, other: Array) -> float:
+    return float((one * other).sum()) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-300)
+
+
+def metric_of(looks: PrivateLooks, level: float, size: float, columns: float) -> tuple[Metric, Array, float, float]:
+    """Return the metric, the matrix that rows are turned by, about the number of records, and what is left of the level.
 
     A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
+    What is left is a part of the squared level.
     """
-    one, first = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2, level * math.sqrt(FIRST)
-    edge = math.sqrt(2 * looks.rows.count)
-    deviation = looks.counted(one, math.sqrt(2)) / first
-    moment = looks.second_moment(first)
-    rough = Metric.of(moment, FIRST_EDGE * edge * deviation)
-    turn, number = looks.in_metric(rough.matrix), size
+    one, edge = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2, math.sqrt(2 * looks.rows.count)
+    alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
+    share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    deviation = looks.counted(one, math.sqrt(2)) / (level * math.sqrt(share))
+    moment = looks.second_moment(level * math.sqrt(share))
+    rough = Metric.of(moment, ridge * edge * deviation, most)
+    turn, number, left = looks.in_metric(rough.matrix), size, 1 - share - HISTOGRAMS - CURVATURES
     if (
         looks.constant
     ):  # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
-    second, most = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
-    fine = looks.second_moment_in_metric(most, second)
-    metric = Metric.of(fine, SECOND_EDGE * edge * looks.counted(most**2, math.sqrt(2)) / second)
-    return metric, looks.in_metric(metric.matrix @ turn), number
+    if alone:
+        return rough, turn, number, left
+    second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
+    fine = looks.second_moment_in_metric(longest, second)
+    metric = Metric.of(fine, SECOND_EDGE * edge * looks.counted(longest**2, math.sqrt(2)) / second, most)
+    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND
 
 
 @dataclass(frozen=True)
@@ -132,7 +151,8 @@ class Lengths:
 
     edges: Array
     deviation: float  # Of a count
-    number: float  # Of records
+    number: float  # Of records, or of people at least
+    signed: bool  # Whether sides are those of one slope, which cancel
 
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
@@ -143,7 +163,9 @@ class Lengths:
             return usual
         middle = self.edges / math.sqrt(2)
         excess = np.maximum(middle - self.edges[:, None], 0.0)
-        cost = (excess @ (up - down)) ** 2 + (BOTH_SIDES * excess @ (up + down)) ** 2 + self.edges**2 * loud
+        both = excess @ (up + down)
+        net = excess @ (up - down) if self.signed else both / 2
+        cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
         least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
         return float(self.edges[max(int(np.argmin(cost)), least)])
 
@@ -162,7 +184,7 @@ def shortened(point: Array, variance: Array, weights: Array, constant: Array | N
         fixed = np.outer(constant, along @ point / (along @ constant))
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
-    return np.asarray(fixed + max(LEAST_SHARE, 1 - noise / max(signal, 1e-300)) * moving)
+    return np.asarray(fixed + max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300)) * moving)
 
 
 def regularized(
