@@ -23,6 +23,7 @@ FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
 HISTOGRAMS, CURVATURES = 0.06, 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
+MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
 # Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
 ROUNDS, FEWEST, ENOUGH = 24, 5, 30.0
@@ -81,7 +82,7 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_kinds
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
-    metric, matrix, number, left = metric_of(looks, level, size, columns)
+    metric, matrix, number, left, cut = metric_of(looks, level, size, columns)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     enough = number * level / (sides * ENOUGH * metric.directions * columns)
     rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
@@ -112,18 +113,20 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
     inverse = np.linalg.inv(matrix)
-    return regularized(table, bend * inverse @ inverse.T, form, scores, looks.constant, size)
+    return regularized(table, bend * cut * inverse @ inverse.T, form, scores, looks.constant, size)
 
 
 def cosine(one: Array, other: Array) -> float:
     return float((one * other).sum()) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-300)
 
 
-def metric_of(looks: PrivateLooks, level: float, size: float, columns: float) -> tuple[Metric, Array, float, float]:
-    """Return the metric, the matrix that rows are turned by, about the number of records, and what is left of the level.
+def metric_of(
+    looks: PrivateLooks, level: float, size: float, columns: float
+) -> tuple[Metric, Array, float, float, float]:
+    """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
     A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
-    What is left is a part of the squared level.
+    What is left is a part of the squared level.  The last number is how much longer rows are, squared, than cut ones.
     """
     one, edge = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2, math.sqrt(2 * looks.rows.count)
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
@@ -138,11 +141,12 @@ def metric_of(looks: PrivateLooks, level: float, size: float, columns: float) ->
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
     if alone:
-        return rough, turn, number, left
+        return rough, turn, number, left, 1.0
     second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
     fine = looks.second_moment_in_metric(longest, second)
     metric = Metric.of(fine, SECOND_EDGE * edge * looks.counted(longest**2, math.sqrt(2)) / second, most)
-    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND
+    cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
+    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT)
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,7 @@ PLANTED = {
     "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),
     "one record of many": (
         lambda m: m.setattr(private_looks.PrivateLooks, "counted", lambda self, one, apart: one * apart),
-        ("second moment", "counts by size", "curvatures"),
+        ("second moment", "curvatures"),
     ),
     "records of a person": (
         lambda m: m.setattr(engine, "person_sums", lambda a, b, c, d, who: engine.block_sums(a, b, c, d, len(who))),
