@@ -280,7 +280,7 @@ def test_offsets_and_weights_are_those_of_the_loss():
 )
 def test_noise_alone_makes_no_large_answer(few, privacy):
     for seed in range(5):
-        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 20
+        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 100
 
 
 @pytest.mark.parametrize("epsilon", [10.0, 100.0])
