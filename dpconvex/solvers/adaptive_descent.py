@@ -100,7 +100,13 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
             clip = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
         probe: Any = {"probe": probe_of(scores, t), "cap": RISING * bend, "curvature_level": curvature_level}
         answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
-        bend = max(float(answer.curvature[0]) / number, bend / FALLING)
+        # What is known of the curvature stays as long as the noise of the answer explains the difference.
+        told, doubt = (
+            float(answer.curvature[0]) / number,
+            looks.counted(RISING * bend, 1.0) / (curvature_level * number),
+        )
+        least = bend / FALLING if public.is_bent else max(bend / FALLING, public.curvature / RISING)
+        bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
         slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
         rate, before = RATE / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1)), gradient
