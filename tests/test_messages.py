@@ -163,7 +163,7 @@ WARNINGS = {
     ),
     "few records": (
         lambda: dp.LogisticRegression().fit(np.full((30, 16), 0.1), [0, 1] * 15),
-        "30 records for 17 parameters: at epsilon = 1 the answer is mostly noise.",
+        "30 records for 16 parameters: at epsilon = 1 the answer is mostly noise.",
     ),
     "a second fit": (
         lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),

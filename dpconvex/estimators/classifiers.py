@@ -90,9 +90,12 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
 
 
 class LinearClassifier(PrivateClassifier):
-    """Classifiers whose scores are linear in the features, with an intercept by default."""
+    """Classifiers whose scores are linear in the features.
 
-    fit_intercept: bool = True
+    With a delta, classifiers without an intercept learn more: their records can be whitened.
+    """
+
+    fit_intercept: bool = False
 
 
 class LogisticRegression(LinearClassifier, problem="logistic_regression", weights="w", models_probabilities=True):

@@ -200,7 +200,12 @@ def test_scores_are_linear_and_intercepts_free_whatever_the_mechanism(kind, prom
     x = np.random.default_rng(0).uniform(-0.7, 0.7, size=(5000, 2))
     y = (np.arange(5000) % 10 == 0).astype(int)  # what features say nothing of: most records have the label 0
     penalty = {} if kind is dp.LinearRegression else {"regularization": 1.0}
-    given = {"epsilon": 5.0, "adjacency": "add-remove", "size": 5000, "seed": 0} | promise | LINEAR[kind] | penalty
+    given = (
+        {"epsilon": 5.0, "adjacency": "add-remove", "size": 5000, "seed": 0, "fit_intercept": True}
+        | promise
+        | LINEAR[kind]
+        | penalty
+    )
     model = kind(**given).fit(x, y)
     scores = x @ model.coef_.T + model.intercept_
     classifies = hasattr(model, "classes_")
