@@ -21,7 +21,7 @@ from dpconvex.mechanisms.grid import GAUSSIAN
 from dpconvex.mechanisms.noisy_queries import Queries, cut
 from dpconvex.noise.profiles import GRID_VARIANCE
 
-PARTS = ("gradients", "second moment", "counts by size", "curvatures")
+PARTS = ("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures")
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
 SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
 SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25)  # Of clips and caps, which nearly all records exceed
@@ -59,22 +59,25 @@ class Adversary:
         longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
         options: dict[str, dict[str, Any]] = {
             "gradients": {"level": self.level},
-            "counts by size": {"edges": EDGES, "histogram_level": self.level},
+            "counts by length": {"edges": EDGES, "histogram_level": self.level},
             "curvatures": {"probe": self.probe, "cap": SMALL, "curvature_level": self.level},
         }
         with suppress(DPConvexError):
             for _ in range(times):
                 if part in options:
                     looks.look(self.table * (STEEP if part == "curvatures" else 1), SMALL, longest, **options[part])
-                else:
+                elif part == "second moment":
                     looks.second_moment(self.level)
+                else:
+                    looks.second_moment_in_metric(longest / 4, self.level)
         return queries.seen
 
     def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:
         """Attack one kind of sums by the two people, all of whose records are alike, that are farthest apart in it."""
         privacy, certificate = self.certificate.privacy, self.certificate
-        tried = range(0, pool.size, SIDES if part == "second moment" else 1)  # which labels do not move
-        alone = [self.asked(part, rows_of(pool, [k]), None, 1) for k in tried]
+        tried = range(0, pool.size, SIDES if "moment" in part else 1)  # which labels do not move
+        one = None if privacy.unit is None else np.zeros(1, dtype=np.int64)
+        alone = [self.asked(part, rows_of(pool, [k]), one, 1) for k in tried]
         points = np.array([np.concatenate([sums / scale for scale, sums in answers]) for answers in alone])
         ends = points if privacy.adjacency == "replace-one" else np.zeros((1, points.shape[1]))
         gaps = (points**2).sum(axis=1)[:, None] + (ends**2).sum(axis=1) - 2 * points @ ends.T
@@ -88,10 +91,10 @@ class Adversary:
         moved = (np.linalg.norm((a - b).astype(float)) / scale for (scale, a), (_, b) in zip(*found, strict=True))
         shift = math.sqrt(sum(distance**2 for distance in moved))
         how = f"exact sums of {len(found[0])} answers, under the law of their noise"
-        one, two = (place_of(record, rows_of(pool, own)) if own else None for own in chosen)
+        places = [place_of(record, rows_of(pool, own)) if own else None for own in chosen]
         notes = (f"Both data sets have {OTHERS} other records, at random.",)
         epsilon, delta = certificate.noise_epsilon, certificate.noise_delta
-        return gaussian_attack(part, epsilon, delta, shift, how, record=one, neighbour=two, notes=notes)
+        return gaussian_attack(part, epsilon, delta, shift, how, record=places[0], neighbour=places[1], notes=notes)
 
 
 def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Generator) -> Iterator[Attack]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.arrays import Array, Indices
+from dpconvex.errors import DPConvexError
 from dpconvex.evaluation.batch_loss import kept, part_of
 from dpconvex.evaluation.exact_sums import (
     CURVATURE_BITS,
@@ -72,6 +73,8 @@ class PrivateLooks:
     people: Indices | None = None
 
     def __post_init__(self) -> None:
+        if self.people is None and self.privacy.most > 1:
+            raise DPConvexError("adaptive steps: it is not said whose the records are; nothing is released.")
         self.rows = Rows.of(self.scores)
         self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
 
@@ -114,7 +117,7 @@ class PrivateLooks:
 
     def second_moment_in_metric(self, most: float, level: float) -> Array:
         """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows)."""
-        levels = max(most * self.factor / self.rows.grid, 1.0)
+        levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
         found = self.measured.added_up(clipped_moment, self.measured.share(self._leverage), levels)
         count = self.rows.count
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)

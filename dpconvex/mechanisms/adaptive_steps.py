@@ -1,7 +1,7 @@
 """Adaptive preconditioned steps: linear scores, any differentiable loss, no bound on the loss (docs/theory.md, theorem 8.9).
 
 A noisy second moment of the rows is the preconditioner, a noisy histogram of slopes chooses the clip, and every step is one
-Gaussian query.  The guarantee rests on clipped sums, on fixed levels and on the noise.  No constant of the loss enters it.
+Gaussian query.  The guarantee rests on clipped sums, on levels and on the noise.  No constant of the loss enters it.
 """
 
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ def derivation(privacy: Privacy, level: float) -> Derivation:
         "add-remove": "one record's part of a sum is at most the clip",
         "replace-one": "two parts are 2 clips apart",
     }
-    why = "each query has a sensitivity that is known before it is asked, and a fixed level; squares of levels add up"
+    why = "each query has a sensitivity that is known before it is asked, and a level; squares of levels add up"
     steps = (
         Derivation("clipped sums", "", {}, apart[privacy.adjacency]),
         Derivation("adaptive composition", "", {"mu": level}, why),

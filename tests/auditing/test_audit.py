@@ -268,7 +268,7 @@ def unpaid(kind):
         honest = getattr(noisy_queries.Queries, name)
 
         def answered(self, sums, sensitivity, level):
-            before, free = self.spent, {"curvatures": 1, "counts by size": 98}.get(kind, len(sums)) == len(sums)
+            before, free = self.spent, {"curvatures": 1, "counts by length": 98}.get(kind, len(sums)) == len(sums)
             found = honest(self, sums, sensitivity, level)
             self.spent = before if free else self.spent
             return found
@@ -314,19 +314,20 @@ PLANTED = {
         ("noise as drawn", "noise of a second moment as drawn"),
     ),
     "clip": (longer, ("gradients",)),
-    "sums twice": (twice(engine, "block_sums"), ("gradients", "counts by size")),
-    "people twice": (twice(engine, "person_sums"), ("gradients", "counts by size")),
+    "sums twice": (twice(engine, "block_sums"), ("gradients", "counts by length")),
+    "people twice": (twice(engine, "person_sums"), ("gradients", "counts by length")),
     "moments twice": (twice(private_looks, "moment"), ("second moment",)),
+    "cut moments twice": (twice(private_looks, "clipped_moment"), ("second moment in the metric",)),
     "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),
     "one record of many": (
         lambda m: m.setattr(private_looks.PrivateLooks, "counted", lambda self, one, apart: one * apart),
-        ("second moment", "curvatures"),
+        ("second moment", "second moment in the metric", "curvatures"),
     ),
     "records of a person": (
         lambda m: m.setattr(engine, "person_sums", lambda a, b, c, d, who: engine.block_sums(a, b, c, d, len(who))),
         ("gradients",),
     ),
-    **{f"{kind} unpaid": (unpaid(kind), (kind,)) for kind in ("second moment", "counts by size", "curvatures")},
+    **{f"{kind} unpaid": (unpaid(kind), (kind,)) for kind in ("second moment", "counts by length", "curvatures")},
 }
 NOT_FOR = {"sums twice": "people", "people twice": "records", "one side of two": "add-remove"}
 NOT_FOR |= {"one record of many": "records", "records of a person": "records"}
@@ -347,7 +348,7 @@ def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch
     assert audit.holds == (name == "nothing")
     if name == "nothing":
         assert audit["gradients"].ratio > 0.99
-        assert audit["counts by size"].ratio > 0.3
+        assert audit["counts by length"].ratio > 0.3
 
 
 @pytest.mark.parametrize(

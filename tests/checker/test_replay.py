@@ -66,7 +66,6 @@ MUTATIONS = {
     "statistics": ALWAYS | RECORD | {"claim noise_dimension": -1},
     "queries": {"claim noise_scale": 0.99, "claim privacy epsilon": 0.99, "claim privacy delta": 0.9}
     | {f"claim {key}": 1.01 for key in ("settings level", "noise_epsilon", "sensitivity", "gradient_bound")}
-    | {f"claim settings {key}_level": 1.01 for key in ("moment", "histogram", "curvature", "step")}
     | {"claim settings level": 0.99},
 }
 

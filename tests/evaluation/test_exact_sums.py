@@ -209,6 +209,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
         given["probe"] = np.full(3, odd.get("probe", 1.0))
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
+            found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
             found.look(
                 np.full((5, 3), table), level=1.0, edges=edges, histogram_level=1.0, curvature_level=1.0, **given
             )
