@@ -16,12 +16,14 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.rank_one_gradients import rank_one_structures
 from dpconvex.core.arrays import Array
+from dpconvex.core.expression import postorder
 from dpconvex.core.record_domains import Ball
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.clipped_descent import curvature
@@ -89,11 +91,15 @@ def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
 ) -> list[Way]:
     """Return what learns most from so many records for a guarantee with delta, before what is usual."""
-    first = PrivateWhitening()
+    first, steps = PrivateWhitening(), list[Way]()
     try:
+        if learns_in_steps(form()):
+            steps = [(AdaptiveSteps(), None)]
         if few_statistics(form(), privacy):
             statistics = SufficientStatistics.usual(privacy)
-            return [(statistics, first if stands_out(form(), privacy, size) else None), (statistics, None)]
+            return [*steps, (statistics, first if stands_out(form(), privacy, size) else None), (statistics, None)]
+        if steps:
+            return steps
         analysis = analysed()
         whitens = worth_whitening(analysis, privacy, size)
         clips = whitens or worth_clipping(analysis, privacy, size)
@@ -101,6 +107,17 @@ def best_for_size(
         return [(clipped_steps(analysis, privacy, records), first if whitens else None)] if clips else []
     except (DPConvexError, OverflowError):
         return []
+
+
+def learns_in_steps(form: LossForm) -> bool:
+    """Say whether adaptive steps are usual: records have numbers alone, not classes, and the loss has a derivative.
+
+    Whether scores are linear in one field is found out when a fit is certified.
+    """
+    kinked = any(
+        node.atom is not None and node.atom.smooth is not None and node.variables for node in postorder(form.losses)
+    )
+    return not form.template.record.discrete and not kinked
 
 
 def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
@@ -116,6 +133,11 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
     if isinstance(mechanism, SufficientStatistics):
         first = "" if whitening is None else ", of whitened records (`SufficientStatistics()` by name leaves that out)"
         return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
+    if isinstance(mechanism, AdaptiveSteps):
+        return (
+            "Chosen because scores are linear in one field, and records have no classes: clipped steps that adapt learn more "
+            "than exact minimisers under the noise of the worst record; `whitening=False` asks for a minimiser."
+        )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
     bound, first = (ENOUGH, "on preconditioned features, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
