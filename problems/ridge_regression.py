@@ -11,7 +11,7 @@ def template(
     regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,
-    bound: float = 1.0,
+    bound: float | None = 1.0,
     constant: float = 0.0,
     capped: bool = False,
 ) -> dp.Template:
@@ -30,8 +30,8 @@ def template(
         Public bound on the Euclidean norm of a record's features.
     target : float
         Public bound on the absolute value of a record's target.
-    bound : float
-        Public bound on ``||w||``, part of the model.
+    bound : float or None
+        Public bound on ``||w||``, part of the model.  Clipped steps and statistics need none.
     constant : float
         Factor of a parameter b: the intercept is ``constant * b``.  By default there is none.
     capped : bool
@@ -40,7 +40,10 @@ def template(
     """
     w = cp.Variable(features, name="w")
     b = cp.Variable(name="b") if constant else 0.0
-    largest, free = (target + bound * radius) / (constant or 1.0), min(regularization, 1e-6)
+    free, within = min(regularization, 1e-6), []
+    if bound is not None:
+        largest = (target + bound * radius) / (constant or 1.0)
+        within = [cp.norm(w) <= bound, *([cp.abs(b) <= largest] if constant else [])]
 
     def loss(x, y):
         residual = x @ w + constant * b - y
@@ -53,6 +56,6 @@ def template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-target, target)),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
-        constraints=[cp.norm(w) <= bound, *([cp.abs(b) <= largest] if constant else [])],
+        constraints=within,
         predict=predict,
     )

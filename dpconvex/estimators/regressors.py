@@ -17,6 +17,7 @@ from dpconvex.features.bases import RegressorMixin
 from dpconvex.language.record import counted
 from dpconvex.language.schema_columns import Categorical, interval
 from dpconvex.language.validation import check_column
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
@@ -93,18 +94,19 @@ class PrivateRegressor(
 
 
 class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
-    """Least squares in a ball: `problems/ridge_regression.py`.
+    """Least squares with a ridge: `problems/ridge_regression.py`.
 
-    The ball holds the coefficients; an intercept is free.  With one, where no statistics are released, squares of residuals
+    A ball may hold the coefficients; an intercept is free.  With one, where no statistics are released, squares of residuals
     that are longer than the target's range go on as lines: no prediction within the bounds has such a residual.
 
     Parameters
     ----------
-    bound : float
-        Bound on the norm of the coefficients, for a target between -1 and 1.
+    bound : float or None
+        Bound on the norm of the coefficients, for a target between -1 and 1.  None is no bound where adaptive steps are taken,
+        the usual mechanism with a delta, and else 1.
     """
 
-    bound: float = 1.0
+    bound: float | None = None
 
     def _releases_statistics(self, features: int) -> bool:
         usual = self.mechanism is None and bool(self.delta) and features**2 < 2 * MOST_STATISTICS
@@ -116,7 +118,11 @@ class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
 
     def _declared(self, features: int) -> dict[str, Any]:
         capped = bool(self.fit_intercept) and not self._releases_statistics(features)
-        return super()._declared(features) | {"capped": capped}
+        steps = bool(self.delta) and self.mechanism is None and self.whitening is None
+        bound = (
+            1.0 if self.bound is None and not steps and not isinstance(self.mechanism, AdaptiveSteps) else self.bound
+        )
+        return super()._declared(features) | {"capped": capped, "bound": bound}
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
