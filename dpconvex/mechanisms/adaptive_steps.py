@@ -45,7 +45,7 @@ class AdaptiveSteps(ForUnits):
     >>> template = dp.load("logistic_regression", features=3)
     >>> certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, dp.AdaptiveSteps())
     >>> round(certificate.settings["level"], 4)
-    0.2338
+    0.2367
     """
 
     rounds: int | None = None
