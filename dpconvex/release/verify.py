@@ -268,6 +268,10 @@ def proved(
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         if isinstance(mechanism, AdaptiveSteps):
             linear_scores(analysis.form)
+            if cover != ResidualNoise():
+                raise TemplateError(
+                    "AdaptiveSteps: leave residual_noise out: all sums are exact, and nothing is left to hide."
+                )
             certificate = mechanism.certify(analysis, privacy, size)
         else:
             certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)

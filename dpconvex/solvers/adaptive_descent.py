@@ -28,7 +28,8 @@ LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mea
 # Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
 ROUNDS, FEWEST, ENOUGH = 24, 5, 30.0
 LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
-RATE, DECAY = 1.2, 0.4  # Of a Newton step, and the part of the steps, the last ones, that become shorter
+# Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
+RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
 OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
 TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
 FALLING, RISING = 2**0.25, 4.0  # By how much the curvature falls or rises in one step at most
@@ -109,7 +110,10 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
         bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
         slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
-        rate, before = RATE / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1)), gradient
+        rate, before = (
+            (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1)),
+            gradient,
+        )
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
             rate *= min(1.0, TRUSTED / max(change, 1e-300))

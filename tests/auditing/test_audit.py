@@ -103,7 +103,9 @@ CASES = {
         logistic, BOTH, LENGTH, smaller(gradient_descent, "gaussian_sigma"), "noisy gradients", tight=0.9
     ),
     "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
-    "Gaussian statistics": Case(least_squares, BOTH, None, smaller(samplers.Gaussian, "calibrate"), "exact statistics"),
+    "Gaussian statistics": Case(
+        least_squares, BOTH, dp.SufficientStatistics(), smaller(samplers.Gaussian, "calibrate"), "exact statistics"
+    ),
     "pure clustering": Case(mixture, PURE, GAMMA, smaller(noisy_kmeans, "sensitivity"), "clustering", share=0.2),
     "Gaussian clustering": Case(
         mixture, dp.Privacy(3.0, 1e-4), GAMMA, smaller(samplers, "gaussian_sigma"), "clustering", share=0.5
@@ -238,7 +240,7 @@ SAMPLERS = [
     Draws(grid, "drawn", "residual noise as drawn", logistic, PURE, GAMMA, {}),
     Draws(samplers.Gamma, "draw", "noise as drawn", logistic, ADDED, GAMMA, {}),
     Draws(samplers.Gaussian, "draw", "noise as drawn", logistic, TWO, GAUSSIAN, {}),
-    Draws(samplers.Gaussian, "draw", "noise as drawn", least_squares, TWO, None, {}),
+    Draws(samplers.Gaussian, "draw", "noise as drawn", least_squares, TWO, dp.SufficientStatistics(), {}),
     Draws(matrix_noise, "matrix_noise", "noise as drawn", softmax, PURE, dp.ObjectivePerturbation("matrix"), {}),
 ]
 

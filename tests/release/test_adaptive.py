@@ -292,3 +292,10 @@ def test_large_guarantees_lose_next_to_nothing(kind, epsilon):
     template, data, least, constant = exact(kind)
     found = fit(template, data, dp.Privacy(epsilon, 1e-5, "add-remove"))
     assert (constant - mean_loss(template, data, found)) / (constant - least) >= 0.99
+
+
+def test_residual_noise_is_refused_by_name_and_asks_for_another_mechanism_by_default():
+    cover = dp.ResidualNoise(tolerance=1e-3)
+    with pytest.raises(dp.TemplateError, match="residual_noise"):
+        dp.verify(linear(), ADD, 1000, dp.AdaptiveSteps(), cover)
+    assert dp.verify(dp.load("huber_regression", features=3), ADD, 1000, residual_noise=cover).perturbed != "queries"
