@@ -283,7 +283,7 @@ FAR = pytest.mark.xfail(strict=False, reason="without records, noise makes answe
 )
 def test_noise_alone_makes_no_large_answer(few, privacy):
     for seed in range(5):
-        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 100
+        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 1000
 
 
 @pytest.mark.parametrize("epsilon", [10.0, 100.0])
