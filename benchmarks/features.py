@@ -260,7 +260,7 @@ def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterat
     most = len(split.y) // split.x.shape[1]
     yield "AdaSSP", tried(competitors.adassp, {})
     yield "BoostedAdaSSP, tuned", tried(regressors.boosted_adassp, {"rounds": (1, 3, 10, 30, 100), "clip": (0.3, 1.0)})
-    yield "TukeyEM, tuned", tried(regressors.tukey, {"models": (most, most // 2, most // 4)})
+    yield "TukeyEM, tuned", tried(regressors.tukey, {"models": tuple(max(most // part, 1) for part in (1, 2, 4))})
     yield "clipped descent, tuned", tried(competitors.clipped_descent, CLIPPED | {"steps": (30,)})
 
 
