@@ -16,8 +16,9 @@ from dpconvex.core.rewriting import terms
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import TAIL, Certificate, ObjectiveCertificate, OutputCertificate
+from dpconvex.mechanisms.certificate import Certificate, ObjectiveCertificate, OutputCertificate
 from dpconvex.mechanisms.certificate_text import RUNS, number
+from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.mechanisms.objective_perturbation import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import answer_radius

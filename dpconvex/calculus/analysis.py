@@ -13,12 +13,11 @@ from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
-from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness
+from dpconvex.calculus.loss_form import LossForm, check_magnitudes, check_steepness, nonsmooth_nodes
 from dpconvex.calculus.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.expression import postorder
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.language.privacy import ONE_ROW, Person
@@ -58,7 +57,7 @@ class Analysis:
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
-        blurred = any(node.atom is not None and node.atom.smooth is not None for node in postorder(form.losses))
+        blurred = bool(nonsmooth_nodes(form.losses))
         reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
         rounding = np.concatenate([form.expander.rounding(leaf, reach)[0] for leaf in everything])
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred, rounding)

@@ -124,6 +124,11 @@ def affine_leaves(expression: Expression) -> list[Expression]:
     return list(found)
 
 
+def nonsmooth_nodes(losses: Sequence[Expression]) -> list[Expression]:
+    """Return the subexpressions whose atoms have nonsmooth points."""
+    return [node for node in postorder(losses) if node.atom is not None and node.atom.smooth is not None]
+
+
 def check_public(template: Template) -> None:
     """Refuse a regularizer or a constraint that mentions a field of the record, or is not known to be convex."""
     regularizer = template.regularizer

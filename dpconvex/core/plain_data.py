@@ -36,6 +36,13 @@ def check_whole(owner: str, least: int = 1, optional: bool = False, /, **values:
             raise TemplateError(f"{owner}: {name} must be {wanted}, not {value!r}.")
 
 
+def finite(value: Any) -> Any:
+    """Return plain data without what is infinite or missing."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items() if item is not None and item != math.inf}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
     """Return what a type hint asks for, or raise `TemplateError`; `readers` read types that have a form of their own."""
     if kind is Any or (type(value) is kind and kind in (bool, int, str)):

@@ -74,12 +74,12 @@ def numbers_in(batch: Batch) -> int:
     return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
 
 
-def by_person(people: Indices) -> Iterator[Indices]:
-    """Yield records of whole people, one person after the other, no more at a time than a block has."""
+def by_person(people: Indices, step: int) -> Iterator[Indices]:
+    """Yield records of whole people, one person after the other, about so many at a time at most."""
     order = np.argsort(people, kind="stable")
     ends, start = np.flatnonzero(np.diff(people[order], append=-1)) + 1, 0
     while start < len(order):
-        stop = int(ends[max(np.searchsorted(ends, start + FEWEST, "right") - 1, np.searchsorted(ends, start + 1))])
+        stop = int(ends[max(np.searchsorted(ends, start + step, "right") - 1, np.searchsorted(ends, start + 1))])
         yield order[start:stop]
         start = stop
 
@@ -232,20 +232,14 @@ class Engine:
     def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
         """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
         coefficients, total = self._coefficients(theta), Pairwise(np.zeros(len(theta)))
-        order = np.argsort(people, kind="stable")
-        ends = np.flatnonzero(np.diff(people[order], append=-1)) + 1
-        step = max(WRITTEN // coefficients.size // LANES, 1) * LANES
-        start = number = 0
-        while start < len(order):  # whole people, and so few records that their gradients can be written down
-            stop = int(ends[max(np.searchsorted(ends, start + step, "right") - 1, np.searchsorted(ends, start + 1))])
-            some = order[start:stop]
+        step = max(WRITTEN // coefficients.size // LANES, 1) * LANES  # so few that their gradients can be written down
+        for number, some in enumerate(by_person(people, step)):
             block, plan, _ = self._kept("people", number, partial(self._rows, filled(some)))
             with np.errstate(all="ignore"):
                 forms = self.design.forward(block, coefficients, product_apart)
                 slopes = self._slopes(forms, block, plan, product_apart)[1]
                 table = self.design.table(block, plan.size)
                 total.add(sum_by_person(self.form, slopes, table, clip, people[some]))
-            start, number = stop, number + 1
         return np.asarray(total.value)
 
     def look(self, look: Look, people: Indices | None = None) -> Sums:
@@ -254,16 +248,17 @@ class Engine:
         def one(number: int, block: Records, plan: Plan) -> Sums:
             if plan.size % LANES:
                 every = filled(np.arange(plan.size))
-                group = self.batch.group[number * self._step :][every]
+                whole = {name: column[every] for name, column in block.items()}
                 return block_sums(
-                    self, look, {n: column[every] for n, column in block.items()}, self._plan(group), plan.size
+                    self, look, whole, self._plan(self.batch.group[number * self._step :][every]), plan.size
                 )
             return block_sums(self, look, block, plan, plan.size)
 
         with np.errstate(all="ignore"):
             if people is None:
                 return sum(self._each(one), start=look.nothing)
-            parts = (person_sums(self, look, *self._rows(filled(some))[:2], people[some]) for some in by_person(people))
+            blocks = by_person(people, FEWEST)
+            parts = (person_sums(self, look, *self._rows(filled(some))[:2], people[some]) for some in blocks)
             return sum(parts, start=look.nothing)
 
     def each_gradient(self, theta: Array) -> Array:

@@ -7,6 +7,7 @@ workers, and what one record adds depends on that record and on released numbers
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,9 +34,7 @@ ROW_BITS, SLOPE_BITS, LONGEST_BITS, CURVATURE_BITS, MATRIX_BITS = 16, 15, 21, 20
 assert BLOCK == 2**16
 LEVERAGE = " leverage"  # The field of a batch that holds how long each record's row is in the metric
 HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
-INSIDE = (
-    1 - 2.0**-36
-)  # What covers the rounding of norms of 2^16 numbers and of products, before slopes are made integers
+INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before slopes are made integers
 LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
 
 
@@ -79,16 +78,6 @@ def rounded(column: Any, grid: float) -> Any:
 
 
 @dataclass(frozen=True)
-class OnGrid:
-    """`rounded` as a function of a column."""
-
-    grid: float
-
-    def __call__(self, column: Any) -> Any:
-        return rounded(column, self.grid)
-
-
-@dataclass(frozen=True)
 class Leverage:
     """How long rows are in a metric: at least the norm of ``matrix @ row``, in multiples, rounded up; public.
 
@@ -113,18 +102,17 @@ class Leverage:
         return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
 
     def __call__(self, column: Any) -> Array:
-        found = []
+        found, shift = [], self.shift
         step = max(2**22 // max(len(self.matrix), 1), 1)
         for start in range(0, column.shape[0], step):
-            short = np.ceil(np.abs(self.turned(column[start : start + step])) / self.shift)
-            found.append(np.sqrt((short**2).sum(axis=1)) * self.shift * (1 + 2.0**-50))
+            short = np.ceil(np.abs(self.turned(column[start : start + step])) / shift)
+            found.append(np.sqrt((short**2).sum(axis=1)) * shift * (1 + 2.0**-50))
         return np.concatenate([np.zeros(0), *found])
 
 
 def on_grid(batch: Batch, rows: Rows) -> Batch:
     """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
-    column = batch.fields[rows.name]
-    make = OnGrid(rows.grid)
+    column, make = batch.fields[rows.name], partial(rounded, grid=rows.grid)
     in_memory = type(getattr(column, "column", column)) is np.ndarray or sp.issparse(column)
     made = make(column[:] if not sp.issparse(column) else column) if in_memory else Stored(column, make, column.shape)
     return Batch({**batch.fields, rows.name: made}, batch.group)
@@ -191,11 +179,10 @@ class Look(NamedTuple):
     coefficients: Array  # Of the forms, multiples of a power of two: see `on_coefficient_grid`
     unit: float  # Slopes are multiples of this
     bound: float  # Of the product of a record's slopes' norm, in units, and its leverage
-    longest: float  # Of that norm, below 2^LONGEST_BITS
     edges: Array  # Upper ends of the bins for the length of gradients in the metric, as `bound` is; empty for none
     probe: Array  # A direction of the columns along which curvatures are taken; empty for none
     cap: float  # The largest curvature that counts
-    leverage: Leverage  # That the bound is in
+    leverage: Leverage | None  # That the bound is in, for sums of people
 
     @property
     def nothing(self) -> "Sums":
@@ -214,13 +201,9 @@ class Sums:
     curvature: Exact
     histogram: Exact
 
-    def __add__(self, other: Any) -> "Sums":
-        if not isinstance(other, Sums):  # the 0 that sums begin with
-            return self
+    def __add__(self, other: "Sums") -> "Sums":
         parts = (self.gradient + other.gradient, self.curvature + other.curvature, self.histogram + other.histogram)
         return Sums(*parts)
-
-    __radd__ = __add__
 
 
 def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array:
@@ -235,6 +218,13 @@ def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array
     return found
 
 
+def at_records(engine: "Engine", look: Look, block: "Records", plan: "Plan") -> tuple[Array, Array, Array]:
+    """Return the forms of a block's records, their slopes by the columns, and their leverages."""
+    forms = engine.design.forward(block, look.coefficients)
+    slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
+    return forms, slopes, np.asarray(dense(block[LEVERAGE]))
+
+
 def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
     """Sum over whole people, whose records stand together; the sum of a person's products has at most the bound's length.
 
@@ -242,11 +232,10 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     leverages in each column; that is set aside, and so is the rounding of the sum that is measured.
     """
     count = len(people)
-    forms = engine.design.forward(block, look.coefficients)
-    slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
-    leverages = np.asarray(dense(block[LEVERAGE]))
+    forms, slopes, leverages = at_records(engine, look, block, plan)
     units, raw = clipped_slopes(look, slopes, leverages, count)[:, :count], in_units(look, slopes, count)[:, :count]
     first = np.flatnonzero(np.diff(people, prepend=-1))
+    assert look.leverage is not None
     turned = look.leverage.turned(block[look.rows.name])[:count]
     square, long = (
         sum((np.add.reduceat(own[:, None] * turned, first) ** 2).sum(axis=1) for own in each) for each in (units, raw)
@@ -266,9 +255,7 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
 
 def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", count: int) -> Sums:
     """Sum over the first `count` records of a block that is filled up to a multiple of `LANES`."""
-    forms = engine.design.forward(block, look.coefficients)
-    slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
-    leverages = np.asarray(dense(block[LEVERAGE]))
+    forms, slopes, leverages = at_records(engine, look, block, plan)
     gradient = look.nothing.gradient
     if look.bound:
         gradient = halves(gradient_sum(look, block, clipped_slopes(look, slopes, leverages, count)))
@@ -313,7 +300,7 @@ def clipped_slopes(look: Look, slopes: Array, leverages: Array, count: int) -> A
     """Return slopes in whole units, shape (columns, records), with norm times leverage at most the bound; others are 0."""
     units = in_units(look, slopes, count)
     lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
-    most = np.minimum(look.longest, look.bound / np.maximum(leverages, 1.0)) * INSIDE
+    most = np.minimum(2.0**LONGEST_BITS, look.bound / np.maximum(leverages, 1.0)) * INSIDE
     return np.trunc(units * np.minimum(1.0, most / np.maximum(lengths, 1.0)))
 
 

@@ -45,10 +45,6 @@ class LinearScores:
         rows, columns = self.places.shape
         return rows, columns
 
-    def table(self, theta: Array) -> Array:
-        """Return the table of parameters, shape (rows, columns), from coordinates."""
-        return np.asarray(self.scale * theta[self.places])
-
     def coordinates(self, table: Array) -> Array:
         """Return coordinates, shape (dim,), from the table of parameters."""
         theta = np.zeros(self.places.size)

@@ -15,7 +15,6 @@ from dpconvex.errors import DPConvexError
 from dpconvex.evaluation.batch_loss import kept, part_of
 from dpconvex.evaluation.exact_sums import (
     CURVATURE_BITS,
-    LONGEST_BITS,
     MATRIX_BITS,
     ROW_BITS,
     SLOPE_BITS,
@@ -161,11 +160,10 @@ class PrivateLooks:
             coefficients=self._coefficients(table),
             unit=unit,
             bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0,
-            longest=2.0**LONGEST_BITS,
             edges=edges * (scale / unit) if histogram_level > 0 else NO_NUMBERS,
             probe=probe if curvature_level > 0 else NO_NUMBERS,
             cap=cap,
-            leverage=self._leverage,
+            leverage=None if self.people is None else self._leverage,
         )
         found = self._sums(look)
         curvature: Array = NO_NUMBERS

@@ -16,12 +16,12 @@ from dpconvex.accounting.totals import best_total, profile_of
 from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import built, check_whole
+from dpconvex.core.plain_data import built, check_whole, finite
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
-from dpconvex.mechanisms.loaded_event import TAIL, believed
+from dpconvex.mechanisms.loaded_event import believed, tail_of
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 MOST_PEOPLE = 10**6  # of a group
@@ -403,14 +403,3 @@ class StatisticsCertificate(Certificate, perturbed="statistics"):
     @property
     def error(self) -> str:
         return f"noise of length {self.expected_noise:.3g} on {self.noise_dimension} sums over all records"
-
-
-def finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items() if item is not None and item != math.inf}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def tail_of(epsilon: float) -> float:
-    """Return the part of delta that a truncation failure takes: a probability of 2^-100 under either of two neighbours."""
-    return (1 + math.exp(min(epsilon, 700.0))) * TAIL

@@ -74,3 +74,8 @@ def is_complete(hull: Hull, curvature: float, length: float) -> bool:
         bent = 2 * flattest <= max(up, down) and (ratio == 0 or ratio >= NEAR * 4 * math.expm1(hull.curvature))
     whole = longest >= NEAR * hull.length and min(hull.counts or (1.0,)) >= 1 and hull.dimension > 0
     return bent and whole and hull.curvature >= curvature and hull.length >= length
+
+
+def tail_of(epsilon: float) -> float:
+    """Return the part of delta that a truncation failure takes: a probability of 2^-100 under either of two neighbours."""
+    return (1 + math.exp(min(epsilon, 700.0))) * TAIL

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.bilinear_forms import is_diagonal
+from dpconvex.calculus.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.calculus.rank_one_gradients import rank_one_structures
 from dpconvex.core.arrays import Array
-from dpconvex.core.expression import postorder
 from dpconvex.core.record_domains import Ball
 from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
@@ -114,9 +113,7 @@ def learns_in_steps(form: LossForm) -> bool:
 
     Whether scores are linear in one field is found out when a fit is certified.
     """
-    kinked = any(
-        node.atom is not None and node.atom.smooth is not None and node.variables for node in postorder(form.losses)
-    )
+    kinked = any(node.variables for node in nonsmooth_nodes(form.losses))
     return not form.template.record.discrete and not kinked
 
 
@@ -196,7 +193,7 @@ def turns_freely(form: LossForm) -> bool:
     if not form.feasible.is_space or found is None or found.slope.any():
         return False
     diagonal = found.hessian.diagonal()
-    return bool((diagonal == diagonal[0]).all()) and not (found.hessian - sp.diags_array(diagonal)).count_nonzero()
+    return bool((diagonal == diagonal[0]).all()) and is_diagonal(found.hessian)
 
 
 def predicts_alike(template: Template, dim: int) -> bool:

@@ -18,9 +18,9 @@ from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateErro
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, OutputCertificate, StatisticsCertificate, tail_of
+from dpconvex.mechanisms.certificate import Certificate, OutputCertificate, StatisticsCertificate
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
-from dpconvex.mechanisms.loaded_event import TAIL
+from dpconvex.mechanisms.loaded_event import TAIL, tail_of
 from dpconvex.mechanisms.rounding import (
     answer_radius,
     bend_of,

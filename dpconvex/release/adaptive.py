@@ -40,7 +40,8 @@ def release_steps(
 def known_of(form: LossForm) -> Public:
     """Return what records of the declared domain say of slopes and curvatures; no data are read."""
     scores, batch = linear_scores(form), drawn(form.template)
-    engine, probe = Engine(scores.form, batch), scores.kinds.T @ probe_of(scores, 0)
+    engine, along = Engine(scores.form, batch), probe_of(scores, 0)
+    probe = scores.kinds.T @ along
     largest, bends = 0.0, []
     with np.errstate(all="ignore"):
         for place in (0.0, -1.0, 1.0):
@@ -48,8 +49,8 @@ def known_of(form: LossForm) -> Public:
             bent = at(engine, batch, (place + 1j * STEP) * probe[:, None], scores)
             steep = np.linalg.norm(slopes.real, axis=0)
             largest = max(largest, float(steep[steep < 1e100].max(initial=0.0)))
-            along = probe_of(scores, 0) @ bent.imag / STEP
-            bends.append(float(along[np.isfinite(along)].mean()) if np.isfinite(along).any() else 0.0)
+            known = along @ bent.imag / STEP
+            bends.append(float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else 0.0)
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     is_bent = max(bends) - min(bends) > 1e-6 * usual
     return Public(largest if largest > 0 else 1.0, usual, is_bent)

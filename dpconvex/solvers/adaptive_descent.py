@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.calculus.bilinear_forms import is_diagonal
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arrays import Array
 from dpconvex.evaluation.linear_scores import LinearScores
@@ -102,18 +103,14 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
         probe: Any = {"probe": probe_of(scores, t), "cap": RISING * bend, "curvature_level": curvature_level}
         answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
         # What is known of the curvature stays as long as the noise of the answer explains the difference.
-        told, doubt = (
-            float(answer.curvature[0]) / number,
-            looks.counted(RISING * bend, 1.0) / (curvature_level * number),
-        )
+        told = float(answer.curvature[0]) / number
+        doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
         least = bend / FALLING if public.is_bent else max(bend / FALLING, public.curvature / RISING)
         bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
         slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
-        rate, before = (
-            (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1)),
-            gradient,
-        )
+        before = gradient
+        rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
             rate *= min(1.0, TRUSTED / max(change, 1e-300))
@@ -145,9 +142,8 @@ def metric_of(
     moment = looks.second_moment(level * math.sqrt(share))
     rough = Metric.of(moment, ridge * edge * deviation, most)
     turn, number, left = looks.in_metric(rough.matrix), size, 1 - share - HISTOGRAMS - CURVATURES
-    if (
-        looks.constant
-    ):  # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right
+    if looks.constant:
+        # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
     if alone:
@@ -225,7 +221,3 @@ def regularized(
     back = np.argsort(places)
     whole = sp.csr_array(sp.block_diag([block] * scores.shape[1], format="csr")[back][:, back])
     return least_point(form, whole, whole @ theta, size)
-
-
-def is_diagonal(matrix: sp.csr_array) -> bool:
-    return not (matrix - sp.diags_array(matrix.diagonal())).count_nonzero()

@@ -14,8 +14,8 @@ from scipy.optimize import brentq
 
 import dpconvex as dp
 from dpconvex.mechanisms import residual_noise as residual
-from dpconvex.mechanisms.certificate import TAIL
 from dpconvex.mechanisms.grid import IntegerNoise, perturb
+from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, for_count, margin, noise_cap, room_above
 from dpconvex.mechanisms.rounding import answer_radius, largest_floor
 from dpconvex.noise.profiles import gaussian_delta, grid_loss, integer_level

@@ -274,16 +274,13 @@ def test_offsets_and_weights_are_those_of_the_loss():
     np.testing.assert_allclose(found["b"], -0.2, atol=0.05)
 
 
-FAR = pytest.mark.xfail(strict=False, reason="without records, noise makes answers up to 150 long for a size of 4,000")
-
-
-@pytest.mark.parametrize("few", [pytest.param(0, marks=FAR), pytest.param(1, marks=FAR), 20])
+@pytest.mark.parametrize("few", [0, 1, 20])
 @pytest.mark.parametrize(
     "privacy", [ADD, dp.Privacy(1e-3, 1e-5, "add-remove")], ids=lambda privacy: f"epsilon {privacy.epsilon:g}"
 )
 def test_noise_alone_makes_no_large_answer(few, privacy):
     for seed in range(5):
-        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 1000
+        assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 200
 
 
 @pytest.mark.parametrize("epsilon", [10.0, 100.0])
