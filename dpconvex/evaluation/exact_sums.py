@@ -259,8 +259,9 @@ def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", cou
     gradient = look.nothing.gradient
     if look.bound:
         gradient = halves(gradient_sum(look, block, clipped_slopes(look, slopes, leverages, count)))
-    found, raw = measured(engine, look, gradient, forms, block, plan, count), in_units(look, slopes, count)[:, :count]
-    return counted(look, found, np.sqrt(np.einsum("kn,kn->n", raw, raw)) * leverages[:count], raw[0] > 0)
+    found, raw = measured(engine, look, gradient, forms, block, plan, count), in_units(look, slopes, count)
+    lengths = np.sqrt(np.einsum("kn,kn->n", raw, raw)) * leverages
+    return counted(look, found, lengths[:count], raw[0, :count] > 0)
 
 
 def measured(

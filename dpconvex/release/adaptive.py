@@ -23,6 +23,7 @@ from dpconvex.solvers.adaptive_descent import Public, descend, probe_of
 SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
 
 
+@np.errstate(all="ignore")  # warnings of numbers tell about the data
 def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:

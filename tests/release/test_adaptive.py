@@ -296,3 +296,25 @@ def test_residual_noise_is_refused_by_name_and_asks_for_another_mechanism_by_def
     with pytest.raises(dp.TemplateError, match="residual_noise"):
         dp.verify(linear(), ADD, 1000, dp.AdaptiveSteps(), cover)
     assert dp.verify(dp.load("huber_regression", features=3), ADD, 1000, residual_noise=cover).perturbed != "queries"
+
+
+STEEP_FACTORS = (1e70, 1e70, 1e70, 1e40)
+
+
+@pytest.mark.parametrize("atom", [cp.sigma_max, cp.normNuc, cp.lambda_max], ids=lambda atom: atom.__name__)
+@pytest.mark.parametrize("mechanism", [dp.AdaptiveSteps(rounds=2), dp.NoisyGradientDescent(clip=1.0, steps=2)])
+def test_no_record_makes_a_fit_fail(atom, mechanism):
+    """Factors whose product is 1 overflow for one record alone, whose matrix is then none of numbers."""
+    w, mix = cp.Variable(2, name="w"), np.eye(2) if atom is cp.lambda_max else np.array([[1.0, 0.0], [0.5, 1.0]])
+
+    def loss(x, z):
+        score = cp.exp(cp.sum(z)) * (x @ w)
+        for factor in (*STEEP_FACTORS, *(1 / factor for factor in STEEP_FACTORS)):
+            score = factor * score
+        return atom(mix * score) + cp.square(x @ w - 1)
+
+    template = dp.Template(dp.Record(x=dp.Ball(2), z=dp.Box(-5 * np.ones(30), 5 * np.ones(30))), loss)
+    data = {"x": X[:300, :2] / 2, "z": np.zeros((300, 30))}
+    data["z"][7] = 5.0
+    found = dp.solve(template, data, REPLACE, mechanism, seed=0)
+    assert np.isfinite(found["w"]).all()

@@ -1,6 +1,7 @@
 """Functions of matrices: eigenvalues, singular values, determinants."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,39 @@ def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any]
     return lambda xp, expression, a: function(xp, xp.moveaxis(a, -1, 0))
 
 
+def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
+    """Apply a decomposition to a stack of matrices, each by itself; all results of one that is not finite are NaN.
+
+    LAPACK raises for the whole stack, or does not end, where one matrix has a number that is infinite or none.
+    """
+    if xp is not np:
+        return function(stack)
+    good = np.isfinite(stack).all(axis=(-2, -1))
+    found = function(np.where(good[..., None, None], stack, 0.0))
+    if good.all():
+        return found
+    parts = found if isinstance(found, tuple) else (found,)
+    kept = [np.where(good.reshape(*good.shape, *(1,) * (part.ndim - good.ndim)), part, np.nan) for part in parts]
+    return kept if isinstance(found, tuple) else kept[0]
+
+
+def eigenvalues(xp: Any, a: Any) -> Any:
+    """Eigenvalues of the symmetric parts of a stack of matrices, in rising order."""
+    return apart(xp.linalg.eigvalsh, xp, symmetric(xp, xp.real(a)))
+
+
+def singular_values(xp: Any, a: Any) -> Any:
+    """Singular values of a stack of matrices, in falling order."""
+    return apart(partial(xp.linalg.svd, compute_uv=False), xp, xp.real(a))
+
+
 def symmetric(xp: Any, a: Any) -> Any:
     return (a + xp.swapaxes(a, -1, -2)) / 2
 
 
 def logarithm_of_determinant(xp: Any, a: Any) -> Any:
     """Minus infinity where a matrix is not positive definite."""
-    values = xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))
+    values = eigenvalues(xp, a)
     safe = xp.where(values > 0, values, 1.0)
     result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(safe), axis=-1), -np.inf)
     if xp is not np or np.isrealobj(a):
@@ -90,7 +117,7 @@ def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
 
 def eigenpairs(a: Any) -> Any:
     """Return eigenvalues and eigenvectors, records first.  They are held fixed where derivatives are carried along."""
-    return np.linalg.eigh(symmetric(np, np.moveaxis(a.real, -1, 0)))
+    return apart(np.linalg.eigh, np, symmetric(np, np.moveaxis(a.real, -1, 0)))
 
 
 def outer(vectors: Any, others: Any) -> Any:
@@ -105,7 +132,7 @@ def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) 
 
 def singular_pairs(a: Any, largest: bool = False) -> Any:
     """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest."""
-    left, values, right = np.linalg.svd(np.moveaxis(a.real, -1, 0), full_matrices=False)
+    left, values, right = apart(partial(np.linalg.svd, full_matrices=False), np, np.moveaxis(a.real, -1, 0))
     kept = values > 1e-12 * values[..., :1]
     kept[..., 1 if largest else kept.shape[-1] :] = False
     return outer(left * kept[:, None, :], np.swapaxes(right, -1, -2))
@@ -146,7 +173,7 @@ def spectral(
 
 LAMBDA_MAX = spectral(
     "lambda_max",
-    lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, xp.real(a)))[..., -1],
+    lambda xp, a: eigenvalues(xp, a)[..., -1],
     ends=eigenvalue_range,
     shape=of_square,
     pull=largest_eigenvector,
@@ -156,14 +183,14 @@ LAMBDA_MAX = spectral(
 
 SIGMA_MAX = spectral(
     "sigma_max",
-    lambda xp, a: xp.linalg.svd(xp.real(a), compute_uv=False)[..., 0],
+    lambda xp, a: singular_values(xp, a)[..., 0],
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads="sigma_max.sigma_max",
 )
 
 NORM_NUC = spectral(
     "norm_nuc",
-    lambda xp, a: xp.sum(xp.linalg.svd(xp.real(a), compute_uv=False), axis=-1),
+    lambda xp, a: xp.sum(singular_values(xp, a), axis=-1),
     "the nuclear norm is not differentiable where a singular value is 0",
     lambda shape: float(np.sqrt(min(shape))),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
