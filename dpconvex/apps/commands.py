@@ -201,11 +201,12 @@ def predict(chosen: argparse.Namespace) -> None:
 
 
 def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | None) -> dict[str, Sequence[float]]:
-    """Return scores as columns, one for each label if there is one for each."""
+    """Name columns of scores by their labels: one for each label, or one for the second of two."""
     array, title = np.asarray(values, dtype=float), f"{what} of {schema.label}"
-    if array.ndim == 1 or labels is None:
+    if labels is None or (array.ndim == 1 and len(labels) != 2):
         return {title: array.tolist()}
-    return {f"{title} {label}": array[:, place].tolist() for place, label in enumerate(labels)}
+    named = zip(labels, array.T, strict=True) if array.ndim > 1 else [(labels[1], array)]
+    return {f"{title} {label}": column.tolist() for label, column in named}
 
 
 def evaluate(chosen: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 Identifiers are looked at before anything is paid: under replace-one, the number of records that are kept is public.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set, Sized
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -47,7 +47,8 @@ class People:
         unit = privacy.unit
         if given is None:
             raise TemplateError(f"unit: pass an identifier of the {unit} for each record, as unit=.")
-        if isinstance(given, str | bytes | Mapping) or len(np.shape(given)) != 1 or len(given) != records:
+        wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
+        if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
         entries: list[Any] = label_entries("unit", given)
         if any(map(is_missing, entries)):
@@ -66,8 +67,9 @@ class People:
         known: dict[Any, int] = {}
         of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
         if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
-            why = "some identifiers differ as texts, and are one number or time, as '7' and '07' are"
-            raise DomainError(f"unit: {why}; nothing was spent. Spell each {unit} in one way.")
+            why = "some identifiers differ as texts, and are one number, time or word, as '7' and '07' are"
+            remedy = f"Spell each {unit} in one way (accents, too, have two spellings in Unicode)"
+            raise DomainError(f"unit: {why}; nothing was spent. {remedy}.")
         keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
         order = np.lexsort((keys, of))
         counts = np.bincount(of, minlength=len(known))

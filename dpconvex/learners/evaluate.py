@@ -107,9 +107,9 @@ def evaluate(
             raise TemplateError(f"evaluate: expected a {kind.__name__}, not a {type(given).__name__}{its}.")
     check_unit(release.schema, privacy.unit)
     promise = release.spent or (privacy if release.certificate is None else release.certificate.privacy)
-    if promise.unit is not None and privacy.unit is None:
-        why = f"the release protects a {promise.unit}, who may have several records, and this guarantee a single record"
-        raise TemplateError(f"evaluate: {why}; ask for unit= and most=, and pass unit= as to the fit.")
+    if promise.unit not in (None, privacy.unit):
+        why = f"the release protects a {promise.unit}, and this guarantee a {privacy.unit or 'single record'}"
+        raise TemplateError(f"evaluate: {why}; ask for unit={promise.unit!r} and most=, and pass unit= as to the fit.")
     protected, data = privacy.adjacency == "add-remove", settled(data)
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT}
     fields = for_promise(template, privacy).record.fields

@@ -248,7 +248,7 @@ def test_categories_missing_values_and_truth_values_are_fitted(run):
     assert release.schema == dp.Schema.load("shop.toml")
     predicted = run("predict model.npz shop.csv --id customer --scores --probabilities")
     names, *lines = csv.reader(predicted.out.splitlines())
-    ends = ("score of bought", "probability of bought no", "probability of bought yes")
+    ends = ("score of bought yes", "probability of bought no", "probability of bought yes")
     assert names == ["customer", "bought", *ends]
     assert np.mean([row[1] for row in lines] == SHOP["bought"]) > 0.9
     for _, label, score, no, yes in lines:

@@ -34,3 +34,37 @@ def test_one_time_in_two_zones_is_one_person():
     data, privacy = {"x": np.zeros((2, 2)), "y": np.ones(2, int)}, dp.Privacy(1.0, unit="patient", most=1)
     with pytest.raises(DomainError, match="more records than"):
         dp.solve(dp.load("logistic_regression", features=2), data, privacy, unit=[now, now.astimezone(UTC)])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [[1, 2], [3], [4]],
+        [[1], [2], [3]],
+        np.array(["a", "b", "c"])[:, None],
+        {"a", "b", "c"},
+        {"a": 0, "b": 1, "c": 2}.keys(),
+        {"a": 0, "b": 1, "c": 2},
+        iter("abc"),
+        "abc",
+        np.array(3),
+        ["a", "b"],
+        7,
+    ],
+    ids=["ragged", "nested", "column", "set", "keys", "mapping", "iterator", "text", "scalar", "short", "number"],
+)
+def test_identifiers_are_one_for_each_record_in_their_order(ids):
+    data, budget = {"x": np.zeros((3, 2)), "y": np.ones(3, int)}, dp.Budget(dp.Privacy(1.0, unit="patient", most=1))
+    with pytest.raises(DomainError, match=r"unit.*(one identifier|one value per record)"):
+        dp.solve(dp.load("logistic_regression", features=2), data, budget.privacy, unit=ids, budget=budget)
+    assert not budget.entries
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [(("7", "07", "8"), "one number"), (("caf\u00e9", "cafe\u0301", "bar"), "word.*two spellings in Unicode")],
+)
+def test_a_person_who_is_spelled_in_two_ways_is_refused_in_words_that_say_so(ids, said):
+    data, privacy = {"x": np.zeros((3, 2)), "y": np.ones(3, int)}, dp.Privacy(1.0, unit="patient", most=1)
+    with pytest.raises(DomainError, match=said):
+        dp.solve(dp.load("logistic_regression", features=2), data, privacy, unit=list(ids))

@@ -142,8 +142,10 @@ def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
     data, whose = {"x": X, "y": Y}, np.arange(200) // 2
     release = dp.solve(LOGISTIC, data, patient(), unit=whose, seed=0)
     budget = dp.Budget(dp.Privacy(9.0))
-    with pytest.raises(dp.TemplateError, match="ask for unit="):
-        dp.evaluate(LOGISTIC, release, data, dp.Privacy(1.0), budget=budget)
+    visit = dp.Privacy(1.0, unit="visit", most=2)  # of one patient there may be many
+    for other, identified in ((dp.Privacy(1.0), None), (visit, np.arange(200))):
+        with pytest.raises(dp.TemplateError, match="ask for unit='patient'"):
+            dp.evaluate(LOGISTIC, release, data, other, unit=identified, budget=budget)
     with pytest.raises(dp.TemplateError, match="identifier"):
         dp.evaluate(LOGISTIC, release, data, patient(), budget=budget)
     with pytest.raises(dp.DomainError, match="more records than"):
