@@ -361,6 +361,8 @@ class Engine:
         def along(some: Array) -> Array:
             """Return the change of slopes of those that bend along some directions, (forms, directions, records)."""
             chosen, here = np.tile(bending, len(some)), bending if apart else slice(None)
+            if not len(chosen):  # programs are for one record at least
+                return np.zeros((len(axes), len(some), 0))
             moved = np.asarray(forms[:, None, here] + 1j * STEP * some.T[:, :, None]).reshape(len(axes), -1)
             wide = {name: block[name][chosen] for name in read}
             bent = np.imag(self._slopes(moved, wide, self._plan(group[chosen]))[1]) / STEP

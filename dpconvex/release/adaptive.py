@@ -8,7 +8,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.core.evaluate import STEP
 from dpconvex.core.runtime import once
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.evaluation.engine import Engine
 from dpconvex.evaluation.linear_scores import LinearScores, linear_scores
 from dpconvex.evaluation.private_looks import PrivateLooks
@@ -30,7 +30,12 @@ def release_steps(
     """Take the steps that were certified and paid for, and release where they end."""
     queries, scores = Queries(certificate.settings["level"], source.seeded), linear_scores(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
-    theta = descend(looks, form, certificate.settings, certificate.size, known_of(form))
+    try:
+        theta = descend(looks, form, certificate.settings, certificate.size, known_of(form))
+    except (ArithmeticError, ValueError) as error:  # of noisy answers alone: no record makes a sum of theirs raise
+        if isinstance(error, DPConvexError):
+            raise
+        theta = np.full(1, np.nan)
     if not np.isfinite(theta).all():
         raise DomainError("the steps overflow; nothing is released. Use other units.")
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}

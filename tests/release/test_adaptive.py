@@ -318,3 +318,23 @@ def test_no_record_makes_a_fit_fail(atom, mechanism):
     data["z"][7] = 5.0
     found = dp.solve(template, data, REPLACE, mechanism, seed=0)
     assert np.isfinite(found["w"]).all()
+
+
+def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monkeypatch):
+    """Answers of any size, which noise can have, though it hardly ever does: matrices made of them may be singular."""
+    answers, failed = np.random.default_rng(0), 0
+
+    def drawn(law, scale, sums, rng):
+        size = np.minimum(2.0 ** answers.uniform(0, 62, len(sums)), 2.0**61)
+        return (size * answers.choice([-1, 1], len(sums))).astype(np.int64)
+
+    monkeypatch.setattr("dpconvex.mechanisms.noisy_queries.drawn", drawn)
+    data = {name: column[:20] for name, column in DATA.items()}
+    for _ in range(30):
+        try:
+            found = dp.solve(logistic(), data, ADD, STEPS, size=10**6, seed=0)
+        except dp.DomainError:
+            failed += 1
+        else:
+            assert all(np.isfinite(value).all() for value in found.values())
+    assert 0 < failed < 30

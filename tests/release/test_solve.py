@@ -292,3 +292,11 @@ def test_data_of_a_refused_fit_were_not_fitted():
     assert [warned(call) for call in (fitted, fitted, solved)] == [0, 1, 0]
     x = x.copy()
     assert [warned(call) for call in [*refused, solved, solved, fitted]][-3:] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_fit_of_records_that_all_lie_where_losses_are_straight_does_not_fail(count):
+    """It was paid for, and failed for these data alone."""
+    data = {"x": np.zeros((count, 2)), "y": np.ones(count)}
+    release = dp.solve(dp.load("quantile_fan", features=2), data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=0)
+    assert np.isfinite(release["W"]).all()
