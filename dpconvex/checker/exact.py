@@ -11,6 +11,7 @@ ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
 PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
 BITS, WIDE = 160, 256  # that are kept where numbers grow long, and where they are whole multiples of a unit
+FRACTION = 60  # terms of a continued fraction
 LONGEST = 12_000  # bits of a number before the point
 
 
@@ -81,14 +82,21 @@ def log(x: Fraction) -> Fraction:
 
 
 def normal_tail(t: Fraction) -> Range:
-    """Bound the probability that a normal variate is above t: by a series about 0, and far out by its density."""
+    """Bound the probability that a normal variate is above t: by a series about 0, far out by a continued fraction.
+
+    Let i be the integral of ``(u - t)^n/n!`` times the density from t on, and K(n) that of n - 1 over that of n: K(0) is the
+    density over the probability.  By parts, ``K(n) = t + (n + 1)/K(n + 1)``, and all are above t.
+    """
     if t < 0:
         low, high = normal_tail(-t)
         return 1 - high, 1 - low
     exponential, circle = exp(-t * t / 2), PI
     density = outward(exponential[0] / root(2 * circle[1])[1], exponential[1] / root(2 * circle[0])[0])
-    if t > 12:
-        return down(density[0] * t / (t * t + 1)), up(density[1] / t)
+    if t > 8:
+        low, high = t, t + Fraction(FRACTION) / t
+        for k in range(FRACTION - 1, 0, -1):
+            low, high = outward(t + k / high, t + k / low)
+        return down(density[0] / high), up(density[1] / low)
     square, term = (-(-u.numerator << WIDE) // u.denominator for u in (t * t, t))
     total, k = 0, 1
     while term > 1 or k < 2 * t * t:  # in multiples of 2^-WIDE; terms fall by half from there on

@@ -33,6 +33,19 @@ def test_functions_lie_between_their_bounds(x, y, t):
     encloses(PI, math.pi)
 
 
+@given(st.floats(5, 37))
+def test_far_tails_are_known_to_eighty_bits(t):
+    """Those of large guarantees are differences of two: true proofs were rejected from epsilon = 60 on."""
+    Steps.left = 10**6
+    low, high = normal_tail(Fraction(t))
+    assert low <= high <= low * (1 + Fraction(1, 2**80))
+    assert float(low) == pytest.approx(ndtr(-t), rel=1e-12)
+    # They differ by what lies between, whose density falls: at a finer scale than floating point has.
+    further = normal_tail(Fraction(t) + Fraction(1, 2**30))
+    density = exp(-(Fraction(t) ** 2) / 2)[1] / root(2 * PI[0])[0]
+    assert 0 < low - further[1] <= high - further[0] <= density / 2**30
+
+
 @given(st.lists(st.lists(st.integers(-4, 4), min_size=3, max_size=3), min_size=1, max_size=3), st.integers(0, 2))
 def test_squares_are_semidefinite_and_less_than_they_are_is_not(rows, k):
     Steps.left = 1000

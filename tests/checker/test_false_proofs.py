@@ -247,6 +247,18 @@ def of_steps(privacy=dp.Privacy(1.0, 1e-5, "add-remove")):  # noqa: B008
     return dp.verify(dp.load("logistic_regression", features=2), privacy, 1000, dp.AdaptiveSteps()).proof
 
 
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 60.0, 100.0, 110.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.5])
+def test_steps_replay_at_every_guarantee_and_none_with_more_of_a_level(epsilon, delta):
+    proof = json.loads(of_steps(dp.Privacy(epsilon, delta)))
+    assert not check(json.dumps(proof).encode()).unreplayed
+    claim = proof["claim"]
+    level, scale = (float.fromhex(text) for text in (claim["settings"]["level"], claim["noise_scale"]))
+    claim["settings"]["level"], claim["noise_scale"] = (level * (1 + 1e-9)).hex(), (scale / (1 + 1e-9)).hex()
+    with pytest.raises(Rejected, match="too small"):
+        check(json.dumps(proof).encode())
+
+
 def of_people(keep):
     privacy, mechanism = dp.Privacy(1.0, unit="patient", most=3, keep=keep), dp.OutputPerturbation()
     return dp.verify(dp.load("large_margin_gaussian", features=2, classes=3), privacy, 1000, mechanism).proof
