@@ -3,7 +3,6 @@
 It is found part by part: two coordinates belong together if a coefficient vector touches both.
 """
 
-import itertools
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -91,13 +90,15 @@ def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
 def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
     """Drop repeated columns (the same direction with the same entries)."""
     matrix.sort_indices()
-    seen: dict[tuple[bytes, bytes], int] = {}
-    for k, (first, last) in enumerate(itertools.pairwise(matrix.indptr.tolist())):
-        data = matrix.data[first:last]
-        if last > first:
-            seen.setdefault((matrix.indices[first:last].tobytes(), (data / data[0]).tobytes()), k)
-    kept = sp.csc_array(matrix[:, list(seen.values())])
-    kept.resize((dim, len(seen)))
+    lengths, first = np.diff(matrix.indptr), [np.zeros(0, dtype=np.int64)]
+    for length in np.unique(lengths[lengths > 0]):
+        columns = np.flatnonzero(lengths == length)
+        places = matrix.indptr[columns][:, None] + np.arange(length)
+        data = matrix.data[places] / matrix.data[places[:, :1]]
+        number = numbered_rows(np.concatenate([matrix.indices[places], data.view(np.int64)], axis=1))[1]
+        first.append(columns[np.unique(number, return_index=True)[1]])
+    kept = sp.csc_array(matrix[:, np.sort(np.concatenate(first))])
+    kept.resize((dim, kept.shape[1]))
     return kept
 
 

@@ -5,10 +5,11 @@ is affine in the variables is a `Polynomial`: exactly, whatever way it is writte
 the atom says (`expand` and `rule`).  Functions of the record that are no polynomials (a norm, an exponential) become bases too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate
 from dpconvex.numerics import APART, EPSILON, interval_product, interval_sums, intervals, norm_up
 
+T = TypeVar("T")
 ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 
 
@@ -150,7 +152,7 @@ class Bases:
             paired[:, k : k + 2] |= ((monomial[:, k] == monomial[:, k + 1]) & ~paired[:, k])[:, None]
         for index, square in zip(monomial.T, paired.T, strict=True):
             ends = np.where(square, nearest[index], lower[index]), np.where(square, farthest[index], upper[index])
-            low, high = interval_product((low, high), ends)
+            low, high = ends if (low == 1).all() and (high == 1).all() else interval_product((low, high), ends)
         return low, high
 
 
@@ -165,6 +167,22 @@ def placed(expression: Expression) -> Iterator[None]:
         raise
 
 
+def for_alike(method: Callable[..., T]) -> Callable[..., T]:
+    """Compute what is asked of an expression, and of bounds on theta, once for all that differ in their variables alone."""
+
+    @wraps(method)
+    def known(self: "Expander", expression: Expression, extent: Array | None = None) -> T:
+        pattern, variables = self.pattern(expression)
+        blocks = () if extent is None else tuple(extent[self.space.blocks[v.name].slice].tobytes() for v in variables)
+        key = method, pattern, blocks
+        if key not in self._alike:
+            self._alike[key] = method(self, expression, extent)
+        found: T = self._alike[key]
+        return found
+
+    return known
+
+
 class Expander:
     """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met."""
 
@@ -172,6 +190,8 @@ class Expander:
         self.space = space
         self.bases = bases
         self.functions_of_record: list[Expression] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._alike: dict[Hashable, Any] = {}
 
     def expand(self, expression: Expression) -> Polynomial:
         found = self.polynomial(expression)
@@ -193,8 +213,32 @@ class Expander:
                 why = f"the parameter {expression.name!r} is not a field of the record"
                 raise NotPrivate(why, expression, "declare it as a field, or make it a constant")
             return field
-        expand = expression.operation.expand
-        return None if expand is None else expand(self, expression)
+        expand, (pattern, variables) = expression.operation.expand, self.pattern(expression)
+        if expand is None or not variables:
+            return None if expand is None else expand(self, expression)
+        starts = [self.space.blocks[variable.name].start for variable in variables]
+        if pattern not in self._alike:
+            found = expand(self, expression)
+            self._alike[pattern] = found, starts
+            return found
+        known, others = self._alike[pattern]
+        moves = np.zeros(self.space.dim + 1, dtype=np.int64)
+        for variable, start, other in zip(variables, starts, others, strict=True):
+            moves[other : other + self.space.blocks[variable.name].dim] = start - other
+        return replace(known, coordinate=known.coordinate + moves[known.coordinate])
+
+    @once
+    def pattern(self, expression: Expression) -> tuple[Hashable, tuple[Variable, ...]]:
+        """Return what expressions share that differ in their variables alone, and these, in the order of their places."""
+        if isinstance(expression, Variable):
+            return ("variable", expression.shape, self.space.blocks[expression.name].symmetric), (expression,)
+        if not expression.variables:
+            return expression, ()
+        parts = [self.pattern(argument) for argument in expression.args]
+        place = {variable: k for k, variable in enumerate(dict.fromkeys(v for _, own in parts for v in own))}
+        inner = tuple((number, tuple(place[variable] for variable in own)) for number, own in parts)
+        key = expression.operation.name, expression.options, expression.shape, inner
+        return self._numbers.setdefault(key, len(self._numbers)), tuple(place)
 
     def bounds(self, expression: Expression) -> tuple[Array, Array]:
         """Bound the entries, in column order, of an expression of the record alone."""
@@ -222,6 +266,7 @@ class Expander:
 
         return [Scalar(value, together=(length, k)) for k, value in enumerate(intervals(low, high))]
 
+    @for_alike
     def rounding(self, expression: Expression, extent: Array | None = None) -> tuple[Array, Array]:
         """Bound what rounding does to values of an affine expression, as written: of terms that cancel, and of sums of three."""
         extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1e150)
@@ -234,6 +279,7 @@ class Expander:
         error = np.where(left > 0, EPSILON * (16 + count) * written, 0.0)  # nothing that is left is exact in what runs
         return np.where(written > left * (1 + APART), error, 0.0), np.where(count > 2, error, 0.0)
 
+    @for_alike
     def check_rounding(self, expression: Expression, extent: Array | None = None) -> tuple[float, float]:
         """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.
 

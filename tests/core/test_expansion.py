@@ -112,6 +112,42 @@ def test_equal_functions_of_the_record_cancel():
     assert len(Expander(SPACE, Bases(RECORD.continuous)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
 
 
+def test_labels_that_differ_in_their_variables_share_an_expansion(monkeypatch):
+    """The same terms as alone, whatever repeats, changes places, or is symmetric in one of them."""
+    plain, even = (
+        [cp.Variable((3, 3), name=f"{n}{k}", **how) for k in range(3)] for n, how in (("F", {}), ("E", {"PSD": True}))
+    )
+    reader = Reader(RECORD.parameters.values())
+    forms = [
+        x @ (a - b) @ x + s * cp.trace(c)
+        for own in (plain, even)
+        for a, b, c in [own, own[::-1], (own[0], own[0], own[1]), (own[1], own[2], own[2]), (own[2], own[0], own[1])]
+    ]
+    forms += [x @ (plain[0] - even[0]) @ x, x @ (plain[1] - even[2]) @ x, x @ (even[1] - plain[2]) @ x]
+    reader.declare(forms)
+    space = Space(list(reader.variables.values()))
+    together, counts, product = Expander(space, Bases(RECORD.continuous)), [], Polynomial.product
+    monkeypatch.setattr(Polynomial, "product", lambda *arguments: counts.append(1) or product(*arguments))
+    pairs = []
+    for form in (read(form, reader) for form in forms):
+        for of in (lambda expander: expander, lambda expander: expander.sizes):
+            pairs.append((of(together).expand(form), of(Expander(space, Bases(RECORD.continuous))).expand(form)))
+    tables = [
+        [np.column_stack([p.entry, p.coordinate, p.monomial, p.coefficient, p.error]) for p in pair] for pair in pairs
+    ]
+    for one, other in tables:
+        assert np.array_equal(one[np.lexsort(one.T[::-1])], other[np.lexsort(other.T[::-1])])
+    counts.clear()
+    for form in forms:
+        together.sizes.expand(read(form, reader))
+        together.expand(read(form, reader))
+    assert not counts
+    other = Expander(space, Bases(RECORD.continuous))
+    for form in forms[:2]:
+        other.expand(read(form, reader))
+    assert len(counts) == 3  # two products with x and one with s, for both
+
+
 REFUSED = [
     (lambda: w / (s - 1), dp.NotPrivate, "power needs an argument that is positive"),
     (lambda: v * cp.sqrt(x[0]), dp.NotPrivate, "power needs an argument that is not negative"),
