@@ -3,12 +3,15 @@
 Compiled functions are kept by program: all labels of a template and all its fits share them.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -126,6 +129,8 @@ def on_devices(batch: Batch) -> bool:
     dense = all(isinstance(column, np.ndarray | Stored) for column in batch.fields.values())
     if current().asked or not dense or numbers_in(batch) < LARGE:
         return dense and current().asked
+    if "jax" not in sys.modules and not find_spec("jax_plugins") and not entry_points(group="jax_plugins"):
+        return False  # JAX would find processors alone, after a second
     try:
         import jax
     except ImportError:

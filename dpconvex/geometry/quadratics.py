@@ -20,6 +20,7 @@ from dpconvex.core.expansion import Bases, Expander
 from dpconvex.core.expression import Constraint, Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, stacked as joined
+from dpconvex.core.runtime import once
 from dpconvex.numerics import EPSILON, quotient_ends, root_up, sum_ends
 
 Affine = tuple[sp.csr_array, Array]
@@ -59,6 +60,7 @@ def matrices(found: Polynomial, dim: int) -> Reading:
     return Reading(matrix, offset.astype(float), wrong, missed.astype(float))
 
 
+@once
 def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
     """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
 
@@ -227,6 +229,7 @@ class Bend:
     reason: str = ""  # Why there is no bound
 
 
+@once
 def quadratic(expression: Expression, space: Space) -> Quadratic | None:
     """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms."""
     return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
@@ -234,23 +237,19 @@ def quadratic(expression: Expression, space: Space) -> Quadratic | None:
 
 def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     """Read a sum of weighted entries of expressions, as `linear_parts` returns it for a scalar."""
-    hessian, slope, constant = sp.csr_array((space.dim, space.dim)), np.zeros(space.dim), 0.0
+    nothing: tuple[Affine, Array] = (sp.csr_array((0, space.dim)), np.zeros(0)), np.zeros(0)
+    found = {True: [nothing], False: [nothing]}  # affine expressions and squared ones, with their weights
     for part, row in parts.items():
         weights = row.toarray()[0]
-        if part.is_affine:
-            matrix, offset = affine_map(part, space)
-            slope += matrix.T @ weights
-            constant += float(weights @ offset)
-            continue
-        squared = squares(part, weights)
-        if squared is None:
+        one = (part, weights) if part.is_affine else squares(part, weights)
+        if one is None:
             return None
-        matrix, offset = affine_map(squared[0], space)
-        scaled = matrix.T * squared[1][None, :]
-        hessian = hessian + 2 * (scaled @ matrix)
-        slope += 2 * (scaled @ offset)
-        constant += float(squared[1] @ offset**2)
-    return Quadratic(sp.csr_array(hessian), slope, constant)
+        found[part.is_affine].append((affine_map(one[0], space), one[1]))
+    (lines, heights), (inner, offsets) = (stacked([one for one, _ in found[kind]]) for kind in (True, False))
+    slopes, weights = (np.concatenate([own for _, own in found[kind]]) for kind in (True, False))
+    scaled = sp.csr_array(inner.T * weights)
+    slope = lines.T @ slopes + 2 * (scaled @ offsets)
+    return Quadratic(sp.csr_array(2 * (scaled @ inner)), slope, float(slopes @ heights) + float(weights @ offsets**2))
 
 
 def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:

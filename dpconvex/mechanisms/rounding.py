@@ -21,7 +21,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.geometry.certificates import longest_row, relative_rounding
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
-from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic_of, squares, weighted_sum
+from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic, quadratic_of, squares, weighted_sum
 from dpconvex.geometry.region import Region, slope_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
@@ -173,6 +173,8 @@ def bends(form: LossForm) -> bool:
 def parts(form: LossForm) -> tuple[float, float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of squares, the curvature of determinants over K, and other terms."""
     smooth, _ = split_kinks(form.feasible, form.template.regularizer)
+    if known_part := quadratic(smooth, form.space):
+        return largest_row_sum(known_part.hessian), 0.0, None
     bent: dict[Expression, sp.csr_array] = {}
     rest: dict[Expression, sp.csr_array] = {}
     determinants = 0.0
