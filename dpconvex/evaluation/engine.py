@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import chain
+from threading import local
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -106,6 +107,7 @@ class Engine:
         fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
         self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
         self._made: dict[tuple[str, int], Any] = {}
+        self._own = local()
         self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
 
     @cached_property
@@ -143,6 +145,15 @@ class Engine:
             self._made[what, number] = found
         return found
 
+    def _room(self) -> Array | None:
+        """Return memory for a block's monomials, the same for all that a thread works on, unless they are kept."""
+        if self._keeps:
+            return None
+        if not hasattr(self._own, "room"):
+            self._own.room = np.empty((self.design.count - 1, min(self._step, self.batch.size)))
+        room: Array = self._own.room
+        return room
+
     def _each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
         """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
         columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
@@ -150,7 +161,7 @@ class Engine:
         def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
             block = {name: read() for name, read in reads.items()}
             if self.design.pairs is not None:
-                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block))
+                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block, self._room()))
             return function(number, block, self.plans[number])
 
         count = len(self.plans)

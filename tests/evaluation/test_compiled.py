@@ -13,6 +13,7 @@ import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.design import Design
 from dpconvex.evaluation.forms import form_of
 
 
@@ -222,3 +223,27 @@ def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     rows = form.map.toarray()
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
     assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_monomials_of_degree_two_are_products_whatever_pairs_are_missing(given):
+    rng = np.random.default_rng(0)
+    block = {"x": rng.normal(size=(7, 4)), "s": rng.normal(size=7)}
+    first, second = np.array([(-1, 0), (-1, 1), (-1, 4), (0, 0), (0, 2), (0, 3), (0, 4), (1, 1), (3, 4), (4, 4)]).T
+    design = Design(len(first) + 1, {}, ("x", "s"), (first, second))
+    table = design.with_table(block, np.full((len(first), 9), np.nan) if given else None)
+    scalars = np.column_stack([block["x"], block["s"], np.ones(7)])
+    assert np.array_equal(table, scalars[:, first] * scalars[:, second])
+
+
+def test_large_records_do_not_wait_for_jax_where_it_has_no_gpu(monkeypatch):
+    from dpconvex.evaluation import devices
+
+    monkeypatch.delitem(devices.sys.modules, "jax", raising=False)
+    monkeypatch.setattr(devices, "entry_points", lambda group: [])
+    devices.has_plugins.cache_clear()
+    x = np.zeros((2000, 70))
+    batch = dp.load("logistic_regression", features=70).record.validate({"x": x, "y": np.ones(2000, dtype=int)})
+    assert not devices.on_devices(batch)
+    assert "jax" not in devices.sys.modules
+    devices.has_plugins.cache_clear()
