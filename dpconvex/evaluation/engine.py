@@ -257,13 +257,10 @@ class Engine:
         """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
 
         def one(number: int, block: Records, plan: Plan) -> Sums:
-            if plan.size % LANES:
-                every = filled(np.arange(plan.size))
-                whole = {name: column[every] for name, column in block.items()}
-                return block_sums(
-                    self, look, whole, self._plan(self.batch.group[number * self._step :][every]), plan.size
-                )
-            return block_sums(self, look, block, plan, plan.size)
+            count, own = plan.size, self.batch.group[number * self._step :]
+            if count % LANES:
+                block, plan, _ = self._kept("whole", number, lambda: self._part(block, plan, np.arange(count), own))
+            return block_sums(self, look, block, plan, count)
 
         with np.errstate(all="ignore"):
             if people is None:

@@ -35,6 +35,7 @@ assert BLOCK == 2**16
 LEVERAGE = " leverage"  # The field of a batch that holds how long each record's row is in the metric
 HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
 INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before slopes are made integers
+CACHED = 2**18  # Numbers that are made of rows at a time
 LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
 
 
@@ -62,11 +63,11 @@ class Rows:
         return (radius / self.grid) ** 2 * (1 + 2.0**-28) + self.constant**2
 
     def read(self, column: Any) -> Any:
-        """Return rows without the constant, dense or sparse, in multiples of the grid, which stay such as floats."""
+        """Return rows without the constant, dense or sparse: whole multiples of the grid, so products with them are exact."""
         flat = flattened(column)
         if len(self.inside) < flat.shape[1]:
             flat = flat[:, self.inside]
-        return flat / self.grid if sp.issparse(flat) else np.asarray(flat, dtype=float) / self.grid
+        return flat if sp.issparse(flat) else np.asarray(flat, dtype=float)
 
 
 def rounded(column: Any, grid: float) -> Any:
@@ -97,16 +98,19 @@ class Leverage:
 
     def turned(self, column: Any) -> Array:
         """Return ``matrix @ row`` of records, whole numbers, shape (n, rows)."""
-        levels, x = self.rows.read(column), len(self.rows.inside)
-        found = np.asarray(levels @ self.matrix[:, :x].T)
+        x = len(self.rows.inside)
+        found = np.asarray(self.rows.read(column) @ self.matrix[:, :x].T)
+        found /= self.rows.grid
         return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
 
     def __call__(self, column: Any) -> Array:
         found, shift = [], self.shift
-        step = max(2**22 // max(len(self.matrix), 1), 1)
+        step = max(CACHED // max(len(self.matrix), 1), 1)
         for start in range(0, column.shape[0], step):
-            short = np.ceil(np.abs(self.turned(column[start : start + step])) / shift)
-            found.append(np.sqrt((short**2).sum(axis=1)) * shift * (1 + 2.0**-50))
+            short = np.abs(self.turned(column[start : start + step]))
+            short /= shift
+            np.ceil(short, out=short)
+            found.append(np.sqrt(np.einsum("nk,nk->n", short, short)) * shift * (1 + 2.0**-50))
         return np.concatenate([np.zeros(0), *found])
 
 
@@ -133,7 +137,7 @@ def moment(batch: Batch, rows: Rows) -> Exact:
     column, count = batch.fields[rows.name], rows.count
     total, step = np.zeros((2, count, count), dtype=np.int64), max(min(2**22 // count, 2**18), 1)
     for start in range(0, batch.size, step):
-        levels = rows.read(column[start : start + step])
+        levels = rows.read(column[start : start + step]) / rows.grid
         part = levels.T @ levels
         own = np.empty((count, count))
         x = len(rows.inside)
@@ -151,11 +155,13 @@ def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
     Entries are rounded towards 0, so that no t is longer than 2^16.
     """
     column, count = batch.fields[leverage.rows.name], leverage.rows.count
-    total, step = np.zeros((2, count, count), dtype=np.int64), max(min(2**22 // count, 2**18), 1)
+    total, step = np.zeros((2, count, count), dtype=np.int64), max(CACHED // count, 1)
     for start in range(0, batch.size, step):
         part, long = column[start : start + step], np.asarray(dense(batch.fields[LEVERAGE][start : start + step]))
         scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(long, 1.0)) * INSIDE
-        turned = np.trunc(leverage.turned(part) * scale[:, None])
+        turned = leverage.turned(part)
+        turned *= scale[:, None]
+        np.trunc(turned, out=turned)
         total += halves(turned.T @ turned)
     return total
 
@@ -307,8 +313,8 @@ def clipped_slopes(look: Look, slopes: Array, leverages: Array, count: int) -> A
 
 def gradient_sum(look: Look, block: "Records", units: Array) -> Array:
     """Return the sum of products of slopes and rows, whole numbers, shape (columns, rows)."""
-    levels = look.rows.read(block[look.rows.name])
-    found = np.asarray((levels.T @ units.T).T if sp.issparse(levels) else units @ levels)
+    rows = look.rows.read(block[look.rows.name])
+    found = np.asarray((rows.T @ units.T).T if sp.issparse(rows) else units @ rows) / look.rows.grid
     if not look.rows.constant:
         return found
     return np.concatenate([found, look.rows.constant * units.sum(axis=1, keepdims=True)], axis=1)
