@@ -216,16 +216,13 @@ class Expander:
         expand, (pattern, variables) = expression.operation.expand, self.pattern(expression)
         if expand is None or not variables:
             return None if expand is None else expand(self, expression)
-        starts = [self.space.blocks[variable.name].start for variable in variables]
+        own = np.concatenate([np.arange(self.space.dim)[self.space.blocks[v.name].slice] for v in variables])
         if pattern not in self._alike:
-            found = expand(self, expression)
-            self._alike[pattern] = found, starts
-            return found
-        known, others = self._alike[pattern]
-        moves = np.zeros(self.space.dim + 1, dtype=np.int64)
-        for variable, start, other in zip(variables, starts, others, strict=True):
-            moves[other : other + self.space.blocks[variable.name].dim] = start - other
-        return replace(known, coordinate=known.coordinate + moves[known.coordinate])
+            self._alike[pattern] = expand(self, expression), own
+        known, first = self._alike[pattern]
+        places = np.full(self.space.dim + 1, -1)
+        places[first] = own
+        return None if known is None else replace(known, coordinate=places[known.coordinate])
 
     @once
     def pattern(self, expression: Expression) -> tuple[Hashable, tuple[Variable, ...]]:

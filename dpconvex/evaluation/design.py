@@ -68,14 +68,21 @@ class Design:
     fields: tuple[str, ...]
     pairs: tuple[Indices, Indices] | None = None  # of scalars whose products are the monomials; -1 stands for 1
 
-    def with_table(self, block: Block, room: Array | None = None) -> Array:
-        """Return the monomials of degree two, but for the constant one, shape (records, monomials), in `room` if it is given."""
+    def with_table(self, block: Block, own: Any = None) -> Array:
+        """Return the monomials of degree two, but for the constant one, shape (records, monomials).
+
+        They lie where the last ones that were made for `own` did.
+        """
         assert self.pairs is not None
         rows = [dense(flattened(block[name])) for name in self.fields]
         # Without an order that is asked for, the records of a scalar would not lie side by side.
         scalars = np.ascontiguousarray(np.concatenate([*(part.T for part in rows), np.ones((1, len(rows[0])))]))
         first, second = self.pairs
-        table = np.empty((len(first), len(rows[0]))) if room is None else room[:, : len(rows[0])]
+        table, shape = getattr(own, "table", None), (len(first), len(rows[0]))
+        if table is None or table.shape != shape:
+            table = np.empty(shape)
+            if own is not None:
+                own.table = table
         # Pairs are sorted: those with one first scalar lie together, and their second ones often do.
         ends = np.flatnonzero((np.diff(first, append=-2) != 0) | (np.diff(second, append=-2) != 1)) + 1
         for start, end in zip((0, *ends), ends, strict=False):

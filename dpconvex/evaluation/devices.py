@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.metadata import entry_points
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -122,12 +121,6 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
         _CURRENT.reset(token)
 
 
-@cache
-def has_plugins() -> bool:
-    """Whether JAX has anything to run on besides processors."""
-    return bool(find_spec("jax_plugins") or entry_points(group="jax_plugins"))
-
-
 def on_devices(batch: Batch) -> bool:
     """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
     if isinstance(batch, PartitionedBatch) or not batch.size:
@@ -135,7 +128,7 @@ def on_devices(batch: Batch) -> bool:
     dense = all(isinstance(column, np.ndarray | Stored) for column in batch.fields.values())
     if current().asked or not dense or numbers_in(batch) < LARGE:
         return dense and current().asked
-    if "jax" not in sys.modules and not has_plugins():  # JAX would find processors alone, after a second
+    if "jax" not in sys.modules and not find_spec("jax_plugins"):  # JAX would find processors alone, after a second
         return False
     try:
         import jax

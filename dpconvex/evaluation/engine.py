@@ -107,7 +107,7 @@ class Engine:
         fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
         self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
         self._made: dict[tuple[str, int], Any] = {}
-        self._own = local()
+        self._own = None if self._keeps else local()  # Memory for monomials that are not kept, a thread's own
         self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
 
     @cached_property
@@ -145,15 +145,6 @@ class Engine:
             self._made[what, number] = found
         return found
 
-    def _room(self) -> Array | None:
-        """Return memory for a block's monomials, the same for all that a thread works on, unless they are kept."""
-        if self._keeps:
-            return None
-        if not hasattr(self._own, "room"):
-            self._own.room = np.empty((self.design.count - 1, min(self._step, self.batch.size)))
-        room: Array = self._own.room
-        return room
-
     def _each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
         """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
         columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
@@ -161,7 +152,7 @@ class Engine:
         def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
             block = {name: read() for name, read in reads.items()}
             if self.design.pairs is not None:
-                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block, self._room()))
+                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block, self._own))
             return function(number, block, self.plans[number])
 
         count = len(self.plans)
