@@ -5,8 +5,7 @@ is affine in the variables is a `Polynomial`: exactly, whatever way it is writte
 the atom says (`expand` and `rule`).  Functions of the record that are no polynomials (a norm, an exponential) become bases too.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -154,17 +153,6 @@ class Bases:
             ends = np.where(square, nearest[index], lower[index]), np.where(square, farthest[index], upper[index])
             low, high = ends if (low == 1).all() and (high == 1).all() else interval_product((low, high), ends)
         return low, high
-
-
-@contextmanager
-def placed(expression: Expression) -> Iterator[None]:
-    """Say where a rule refused, if it did not."""
-    try:
-        yield
-    except NotPrivate as error:
-        if error.expression is None:
-            raise type(error)(error.reason, expression, error.remedy) from error
-        raise
 
 
 def for_alike(method: Callable[..., T]) -> Callable[..., T]:
@@ -328,8 +316,13 @@ class Expander:
             if kind not in (None, "symmetric") and (least < 0 or (least == 0 and kind == "positive")):
                 why = f"{atom.name} needs an argument that is {kind}, and it goes down to {least:.4g}"
                 raise NotPrivate(why, expression, f"shift the argument, or {NARROWER}")
-        with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
-            return list(atom.rule(expression, inside))
+        try:
+            with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
+                return list(atom.rule(expression, inside))
+        except NotPrivate as error:
+            if error.expression is not None:
+                raise
+            raise type(error)(error.reason, expression, error.remedy) from error  # say where a rule refused
 
     @once
     def _function(self, expression: Expression) -> Polynomial:

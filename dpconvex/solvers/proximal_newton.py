@@ -167,11 +167,6 @@ class Models:
         self.sampling, self.slow, self.current = True, 0, None
 
 
-def first_shift(proved: float, largest: float) -> float:
-    """Return the first shift: where losses are flat, their model says nothing of how they bend farther on."""
-    return STEEPEST * proved / largest if largest < STEEPEST * proved else SHIFT
-
-
 def between(composite: Composite, now: Iterate, found: Iterate) -> Iterate:
     """Return the point where, by the slopes at both ends, f is least between two points of K; the second end if none tells."""
     move = found.theta - now.theta
@@ -192,7 +187,9 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
         model = models.at(now.theta)
         if model is None:
             break
-        shift = shift or first_shift(composite.curvature, largest_eigenvalue(model.plain, composite.dim)[0])
+        if not shift:  # where losses are flat, their model says nothing of how they bend farther on
+            largest, least = largest_eigenvalue(model.plain, composite.dim)[0], STEEPEST * composite.curvature
+            shift = least / largest if largest < least else SHIFT
         theta = problem.feasible.project(model.minimised(now, shift))
         found = at_point(composite, theta, *composite.smooth(theta))
         predicted = model.decrease(now, theta)

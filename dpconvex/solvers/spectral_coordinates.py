@@ -25,10 +25,6 @@ class Spectra:
     upper: Array
     root: Array | None = None
 
-    @property
-    def is_cone(self) -> bool:
-        return not (self.shift.any() or self.lower.any() or np.isfinite(self.upper).any())
-
     def moved(self, vector: Array, root: Array) -> Array:
         return svec(root @ smat(vector[..., self.place]) @ root.T)
 
@@ -73,7 +69,7 @@ class Coordinates:
         """Return congruences from the curvature along the identity, the signs of neighbouring matrices opposed."""
         spectra = []
         for one in self.spectra:
-            if one.is_cone:
+            if not (one.shift.any() or one.lower.any() or np.isfinite(one.upper).any()):  # cones
                 count, side = one.shift.shape[:2]
                 sign, direction = np.resize([1.0, -1.0], count)[:, None], np.zeros(dim)
                 direction[one.place] = sign * svec(np.eye(side))
