@@ -117,17 +117,21 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
         return root * derivative.turned(model(derivative.turned(vector, back=True))) / largest
 
     target = bent(rest) - np.where(free, turned / np.where(free, root, 1.0), 0.0)
-    found, left = np.zeros(len(target)), target
-    along, square = left, float(left @ left)
-    enough = 0.01 * square
+    # Where the projection lets coordinates move, the system is about as large as the model is on average: it is scaled by that.
+    probe = np.random.default_rng(0).normal(size=len(target))
+    average = float(probe @ model(probe)) / (largest * float(probe @ probe))
+    scale = weights * max(average, EXACT) + (1 - weights)
+    found, left, along = np.zeros(len(target)), target, target / scale
+    square, enough = float(left @ along), 0.001 * float(left @ left)
     for _ in range(PRODUCTS):  # conjugate gradients
         image = bent(root * along) + (1 - weights) * along
         curvature = float(along @ image)
-        if square <= enough or not curvature > 0:
+        if float(left @ left) <= enough or not curvature > 0:
             break
         found, left = found + square / curvature * along, left - square / curvature * image
-        square, last = float(left @ left), square
-        along = left + square / last * along
+        scaled = left / scale
+        square, last = float(left @ scaled), square
+        along = scaled + square / last * along
     return derivative.turned(root * found - rest, back=True)
 
 

@@ -63,7 +63,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         norm = float(np.linalg.norm(now.gradient))
         passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # that a model costs
         slow = since >= max(FIRST, passes) and norm > before * FASTER**since
-        if modelled and (slow or stalled):
+        if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
             records = max((4 if stalled else 1) * records, FEWEST, FOR_EACH * problem.loss.monomials)
             model = composite.read(inverse, now.theta, records)
