@@ -104,12 +104,12 @@ def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
 
 def inverse(problem: Problem, theta: Array, records: int) -> LinearMap | None:
     """Return the inverse of a model from about so many records; None if there is none."""
-    if not problem.loss.has_hessian:
-        model = second_moments(problem, theta, records)
-        return None if model is None else model.inverse()
     try:
+        if not problem.loss.has_hessian:
+            model = second_moments(problem, theta, records)
+            return None if model is None else model.inverse()
         factor = scipy.linalg.cho_factor(problem.hessian(theta, records))
-    except (np.linalg.LinAlgError, ValueError):
+    except ValueError:  # also of LAPACK, which may not find eigenvalues of finite matrices
         return None
     return lambda vector: np.asarray(scipy.linalg.cho_solve(factor, vector, check_finite=False))
 

@@ -320,6 +320,31 @@ def test_no_record_makes_a_fit_fail(atom, mechanism):
     assert np.isfinite(found["w"]).all()
 
 
+# A finite matrix, all other entries 0, whose eigenvectors LAPACK does not find: it raises, for the whole stack.
+UNSOLVED = {(1, 0): "0x1.66228f2e3adafp+53", (2, 1): "0x1.546969fcd858dp-504", (3, 2): "-0x1.0298ed570f0e0p-511"}
+
+
+@pytest.mark.parametrize("mechanism", [dp.AdaptiveSteps(rounds=2), dp.NoisyGradientDescent(clip=1.0, steps=2)])
+@pytest.mark.parametrize("atom", [cp.lambda_max, lambda m: -cp.log_det(m)], ids=["lambda_max", "log_det"])
+def test_no_record_whose_matrix_has_no_decomposition_makes_a_fit_fail(atom, mechanism):
+    matrix, apart = np.zeros((4, 4)), np.zeros((10, 4, 4))
+    for (i, j), number in UNSOLVED.items():
+        matrix[i, j] = matrix[j, i] = float.fromhex(number)
+    i, j = np.tril_indices(4)
+    apart[range(10), i, j] = apart[range(10), j, i] = 1
+    w, bound = cp.Variable((FEATURES, 10), name="w"), 2e16 * np.ones((4, 4))
+
+    def loss(x, y):
+        return atom(cp.reshape((x @ w) @ apart.reshape(10, 16), (4, 4), order="F") + (y + y.T) / 2)
+
+    template = dp.Template(dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-bound, bound)), loss)
+    data = {"x": X[:200], "y": np.eye(4) + np.zeros((200, 1, 1))}
+    data["x"][7], data["y"][7] = 0.0, matrix
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.eigh(data["y"])
+    assert np.isfinite(dp.solve(template, data, REPLACE, mechanism, seed=0)["w"]).all()
+
+
 def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monkeypatch):
     """Answers of any size, which noise can have, though it hardly ever does: matrices made of them may be singular."""
     answers, failed = np.random.default_rng(0), 0

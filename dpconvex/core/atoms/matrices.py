@@ -30,19 +30,29 @@ def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any]
 
 
 def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
-    """Apply a decomposition to a stack of matrices, each by itself; all results of one that is not finite are NaN.
+    """Apply a decomposition to a stack of matrices, each by itself; all results are NaN for one that has none.
 
-    LAPACK raises for the whole stack, or does not end, where one matrix has a number that is infinite or none.
+    LAPACK raises for the whole stack, or does not end, if one number is infinite or NaN, and raises for some finite matrices.
     """
     if xp is not np:
         return function(stack)
     good = np.isfinite(stack).all(axis=(-2, -1))
-    found = function(np.where(good[..., None, None], stack, 0.0))
-    if good.all():
-        return found
-    parts = found if isinstance(found, tuple) else (found,)
-    kept = [np.where(good.reshape(*good.shape, *(1,) * (part.ndim - good.ndim)), part, np.nan) for part in parts]
-    return kept if isinstance(found, tuple) else kept[0]
+    parts = decomposed(function, np.where(good[..., None, None], stack, 0.0))
+    if not good.all():
+        parts = [np.where(good.reshape(*good.shape, *(1,) * (part.ndim - 1)), part, np.nan) for part in parts]
+    return parts if len(parts) > 1 else parts[0]
+
+
+def decomposed(function: Callable[[Any], Any], stack: Any) -> list[Any]:
+    """Return the parts of a decomposition; if LAPACK raises, those of each matrix by itself, or NaN for one alone."""
+    try:
+        found = function(stack)
+    except np.linalg.LinAlgError:
+        if len(stack) == 1:
+            return [np.full_like(part, np.nan) for part in decomposed(function, np.zeros_like(stack))]
+        each = [decomposed(function, matrix[None]) for matrix in stack]
+        return [np.concatenate(part) for part in zip(*each, strict=True)]
+    return list(found) if isinstance(found, tuple) else [found]
 
 
 def eigenvalues(xp: Any, a: Any) -> Any:
