@@ -21,7 +21,7 @@ from dpconvex.mechanisms.grid import GAUSSIAN
 from dpconvex.mechanisms.noisy_queries import Queries, cut
 from dpconvex.noise.profiles import GRID_VARIANCE
 
-PARTS = ("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures")
+PARTS = ("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures", "slopes along")
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
 SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
 SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25)  # Of clips and caps, which nearly all records exceed
@@ -61,6 +61,7 @@ class Adversary:
             "gradients": {"level": self.level},
             "counts by length": {"edges": EDGES, "histogram_level": self.level},
             "curvatures": {"probe": self.probe, "cap": SMALL, "curvature_level": self.level},
+            "slopes along": {"reach": SMALL, "along_level": self.level},
         }
         with suppress(DPConvexError):
             for _ in range(times):

@@ -6,7 +6,7 @@ workers, and what one record adds depends on that record and on released numbers
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,6 +188,7 @@ class Look(NamedTuple):
     edges: Array  # Upper ends of the bins for the length of gradients in the metric, as `bound` is; empty for none
     probe: Array  # A direction of the columns along which curvatures are taken; empty for none
     cap: float  # The largest curvature that counts
+    reach: float  # The largest slope along the parameters that counts; 0 for none
     leverage: Leverage | None  # That the bound is in, for sums of people
 
     @property
@@ -196,20 +197,20 @@ class Look(NamedTuple):
         gradient = np.zeros((2, self.kinds.shape[0], self.rows.count), dtype=np.int64)
         bends = np.zeros(int(len(self.probe) > 0), dtype=np.int64)
         sides = np.zeros(2 * len(self.edges), dtype=np.int64)
-        return Sums(gradient, bends, sides)
+        return Sums(gradient, bends, np.zeros(int(self.reach > 0), dtype=np.int64), sides)
 
 
 @dataclass
 class Sums:
-    """What a look adds up: gradients, shape (2, columns, rows), curvatures, and counts by length, positive sides first."""
+    """What a look adds up: gradients, shape (2, columns, rows), curvatures, slopes along, and counts, positive sides first."""
 
     gradient: Exact
     curvature: Exact
+    along: Exact
     histogram: Exact
 
     def __add__(self, other: "Sums") -> "Sums":
-        parts = (self.gradient + other.gradient, self.curvature + other.curvature, self.histogram + other.histogram)
-        return Sums(*parts)
+        return Sums(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array:
@@ -224,11 +225,20 @@ def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array
     return found
 
 
-def at_records(engine: "Engine", look: Look, block: "Records", plan: "Plan") -> tuple[Array, Array, Array]:
-    """Return the forms of a block's records, their slopes by the columns, and their leverages."""
-    forms = engine.design.forward(block, look.coefficients)
-    slopes = np.asarray(look.kinds @ engine._slopes(forms, block, plan, product_apart)[1])
-    return forms, slopes, np.asarray(dense(block[LEVERAGE]))
+class AtRecords(NamedTuple):
+    """The forms of a block's records, slopes by the forms and by the columns, and leverages."""
+
+    forms: Array
+    bare: Array
+    slopes: Array
+    leverages: Array
+
+    @classmethod
+    def of(cls, engine: "Engine", look: Look, block: "Records", plan: "Plan") -> "AtRecords":
+        forms = engine.design.forward(block, look.coefficients)
+        bare = engine._slopes(forms, block, plan, product_apart)[1]
+        forms = np.broadcast_to(forms, (len(forms), plan.size))
+        return cls(forms, bare, np.asarray(look.kinds @ bare), np.asarray(dense(block[LEVERAGE])))
 
 
 def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
@@ -238,7 +248,8 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     leverages in each column; that is set aside, and so is the rounding of the sum that is measured.
     """
     count = len(people)
-    forms, slopes, leverages = at_records(engine, look, block, plan)
+    there = AtRecords.of(engine, look, block, plan)
+    slopes, leverages = there.slopes, there.leverages
     units, raw = clipped_slopes(look, slopes, leverages, count)[:, :count], in_units(look, slopes, count)[:, :count]
     first = np.flatnonzero(np.diff(people, prepend=-1))
     assert look.leverage is not None
@@ -255,37 +266,35 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     every = np.repeat(share, counts)
     kept = np.where(every < 1, np.trunc(units * every), units)
     some = {look.rows.name: block[look.rows.name][:count]}
-    found = measured(engine, look, halves(gradient_sum(look, some, kept)), forms, block, plan, count)
+    found = measured(engine, look, halves(gradient_sum(look, some, kept)), there, block, plan, count)
     return counted(look, found, np.sqrt(long), np.add.reduceat(raw[0], first) > 0)
 
 
 def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", count: int) -> Sums:
     """Sum over the first `count` records of a block that is filled up to a multiple of `LANES`."""
-    forms, slopes, leverages = at_records(engine, look, block, plan)
+    there = AtRecords.of(engine, look, block, plan)
+    slopes, leverages = there.slopes, there.leverages
     gradient = look.nothing.gradient
     if look.bound:
         gradient = halves(gradient_sum(look, block, clipped_slopes(look, slopes, leverages, count)))
-    found, raw = measured(engine, look, gradient, forms, block, plan, count), in_units(look, slopes, count)
+    found, raw = measured(engine, look, gradient, there, block, plan, count), in_units(look, slopes, count)
     lengths = np.sqrt(np.einsum("kn,kn->n", raw, raw)) * leverages
     return counted(look, found, lengths[:count], raw[0, :count] > 0)
 
 
 def measured(
-    engine: "Engine",
-    look: Look,
-    gradient: Exact,
-    forms: Array,
-    block: "Records",
-    plan: "Plan",
-    count: int,
+    engine: "Engine", look: Look, gradient: Exact, there: AtRecords, block: "Records", plan: "Plan", count: int
 ) -> Sums:
-    """Return sums with curvatures, where a look asks for them."""
-    found = Sums(gradient, *(np.zeros(0, dtype=np.int64) for _ in range(2)))
+    """Return sums with curvatures and slopes along the parameters, where a look asks for them."""
+    found = Sums(gradient, *(np.zeros(0, dtype=np.int64) for _ in range(3)))
+    if look.reach > 0:
+        along = np.einsum("kn,kn->n", there.bare, there.forms)[:count]
+        found.along = capped_sum(along, look.reach, -1.0)
     if len(look.probe):
-        moved = np.broadcast_to(forms, (len(forms), plan.size)) + 1j * STEP * (look.kinds.T @ look.probe)[:, None]
+        moved = there.forms + 1j * STEP * (look.kinds.T @ look.probe)[:, None]
         bent = np.asarray(look.kinds @ (engine._slopes(moved, block, plan, product_apart)[1].imag / STEP))
-        along = np.einsum("kn,kn->n", bent, np.broadcast_to(look.probe[:, None], bent.shape))[:count]
-        found.curvature = capped_sum(along, look.cap)
+        curvatures = np.einsum("kn,kn->n", bent, np.broadcast_to(look.probe[:, None], bent.shape))[:count]
+        found.curvature = capped_sum(curvatures, look.cap)
     return found
 
 
@@ -320,9 +329,9 @@ def gradient_sum(look: Look, block: "Records", units: Array) -> Array:
     return np.concatenate([found, look.rows.constant * units.sum(axis=1, keepdims=True)], axis=1)
 
 
-def capped_sum(curvatures: Array, cap: float) -> Exact:
-    """Return the sum of curvatures, each between 0 and the cap, in 2^-20 of the cap, shape (1,); no number counts as 0."""
-    share = np.nan_to_num(np.clip(curvatures / cap, 0.0, 1.0))
+def capped_sum(values: Array, cap: float, least: float = 0.0) -> Exact:
+    """Return the sum of values, each from `least` to 1 in units of the cap, in 2^-20 of it, shape (1,); no number counts as 0."""
+    share = np.nan_to_num(np.clip(values / cap, least, 1.0))
     return np.trunc(share * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
 
 

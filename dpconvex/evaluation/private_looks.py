@@ -46,6 +46,7 @@ class Answer(NamedTuple):
 
     gradient: Array
     curvature: Array  # The sum, shape (1,)
+    along: Array  # The sum of slopes along the parameters, shape (1,)
     histogram: Array  # Counts by length, of records whose first slope is positive and of the others, shape (2, bins)
 
 
@@ -135,6 +136,8 @@ class PrivateLooks:
         probe: Array = NO_NUMBERS,
         cap: float = 0.0,
         curvature_level: float = 0.0,
+        reach: float = 0.0,
+        along_level: float = 0.0,
     ) -> Answer:
         """Return noisy sums at a table of parameters; one whose level is 0 is not asked for.
 
@@ -150,8 +153,10 @@ class PrivateLooks:
             A direction in which curvatures are taken.
         cap : float
             The largest curvature that counts.
-        level, histogram_level, curvature_level : float
-            Of the queries for the gradient, for counts, and for curvatures.
+        reach : float
+            The largest slope along the parameters that counts: of one record's loss, by the logarithm of their length.
+        level, histogram_level, curvature_level, along_level : float
+            Of the queries for the gradient, for counts, for curvatures, and for slopes along the parameters.
         """
         scale, unit = self.factor / self.rows.grid, clip / 2.0**SLOPE_BITS
         look = Look(
@@ -163,20 +168,25 @@ class PrivateLooks:
             edges=edges * (scale / unit) if histogram_level > 0 else NO_NUMBERS,
             probe=probe if curvature_level > 0 else NO_NUMBERS,
             cap=cap,
+            reach=reach if along_level > 0 else 0.0,
             leverage=None if self.people is None else self._leverage,
         )
         found = self._sums(look)
         curvature: Array = NO_NUMBERS
+        along: Array = NO_NUMBERS
         counts: Array = NO_NUMBERS
         if len(look.probe):
             noisy = self.queries.noisy(found.curvature, self.counted(2.0**CURVATURE_BITS, 1.0), curvature_level)
             curvature = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
+        if look.reach > 0:
+            noisy = self.queries.noisy(found.along, self.counted(2.0**CURVATURE_BITS, 2.0), along_level)
+            along = np.asarray(noisy * (reach / 2.0**CURVATURE_BITS), dtype=float)
         if len(look.edges):
             moved = 2.0**COUNT_BITS * self.counted_people(ROOT_TWO)
             noisy = self.queries.noisy(found.histogram * 2**COUNT_BITS, moved, histogram_level)
             counts = np.asarray(noisy, dtype=float).reshape(2, -1) / 2.0**COUNT_BITS
         gradient = self._gradient(found, look, level) if level else NO_NUMBERS
-        return Answer(gradient, curvature, counts)
+        return Answer(gradient, curvature, along, counts)
 
     def _coefficients(self, table: Array) -> Array:
         rescaled = table.copy()

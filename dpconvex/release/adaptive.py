@@ -19,7 +19,9 @@ from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.release import Release, functions_of
 from dpconvex.solvers.adaptive_descent import Public, descend, probe_of
+from dpconvex.solvers.class_descent import descend_for_classes, tells_classes
 
+FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
 
 
@@ -30,8 +32,10 @@ def release_steps(
     """Take the steps that were certified and paid for, and release where they end."""
     queries, scores = Queries(certificate.settings["level"], source.seeded), linear_scores(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
+    public = known_of(form)
+    take = descend_for_classes if public.is_flat and tells_classes(form, scores.name) else descend
     try:
-        theta = descend(looks, form, certificate.settings, certificate.size, known_of(form))
+        theta = take(looks, form, certificate.settings, certificate.size, public)
     except (ArithmeticError, ValueError) as error:  # of noisy answers alone: no record makes a sum of theirs raise
         if isinstance(error, DPConvexError):
             raise
@@ -48,18 +52,19 @@ def known_of(form: LossForm) -> Public:
     scores, batch = linear_scores(form), drawn(form.template)
     engine, along = Engine(scores.form, batch), probe_of(scores, 0)
     probe = scores.kinds.T @ along
-    largest, bends = 0.0, []
+    steep: dict[float, Array] = {}
+    bends: list[float] = []
     with np.errstate(all="ignore"):
+        for place in (0.0, -1.0, 1.0, -FAR, FAR):
+            steep[place] = np.linalg.norm(at(engine, batch, place * probe[:, None], scores), axis=0)
         for place in (0.0, -1.0, 1.0):
-            slopes = at(engine, batch, place * probe[:, None], scores)
-            bent = at(engine, batch, (place + 1j * STEP) * probe[:, None], scores)
-            steep = np.linalg.norm(slopes.real, axis=0)
-            largest = max(largest, float(steep[steep < 1e100].max(initial=0.0)))
-            known = along @ bent.imag / STEP
-            bends.append(float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else 0.0)
+            bent = along @ at(engine, batch, (place + 1j * STEP) * probe[:, None], scores).imag / STEP
+            bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
+    near = np.concatenate([steep[place] for place in (0.0, -1.0, 1.0)])
+    largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
-    is_bent = max(bends) - min(bends) > 1e-6 * usual
-    return Public(largest if largest > 0 else 1.0, usual, is_bent)
+    is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
+    return Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat)
 
 
 def at(engine: Engine, batch: Batch, forms: Any, scores: LinearScores) -> Any:

@@ -78,6 +78,7 @@ class Public:
     slope: float  # The largest
     curvature: float  # The mean, at 0
     is_bent: bool  # Whether curvature depends on scores
+    is_flat: bool  # Whether slopes stay within bounds where scores are large
 
 
 def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
