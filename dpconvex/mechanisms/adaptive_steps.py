@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.bilinear_forms import is_diagonal
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.geometry.quadratics import quadratic
+from dpconvex.language.people import WEIGHT
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
 from dpconvex.mechanisms.certificate import Certificate
@@ -81,6 +85,14 @@ class AdaptiveSteps(ForUnits):
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
         """Refuse: the steps are taken by `dp.solve`."""
         raise TemplateError("AdaptiveSteps: use dp.solve.")
+
+
+def tells_classes(form: LossForm) -> bool:
+    """Say whether losses take nothing but one field and labels, and parameters are free, or regularized by squares."""
+    read = {field.name for loss in form.losses for field in loss.fields}
+    public = quadratic(form.template.regularizer, form.space)
+    plain = public is not None and is_diagonal(public.hessian) and not public.slope.any()
+    return bool(form.template.record.discrete) and len(read - {WEIGHT}) == 1 and plain and form.feasible.is_space
 
 
 def whole_level(privacy: Privacy) -> float:

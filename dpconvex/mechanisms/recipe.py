@@ -5,44 +5,35 @@ exact minimisers where ``n mu / p`` is small: that is measured, not proved (docs
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import is_diagonal
 from dpconvex.calculus.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.calculus.rank_one_gradients import rank_one_structures
 from dpconvex.core.arrays import Array
-from dpconvex.core.record_domains import Ball
-from dpconvex.core.runtime import once
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.template import Template
-from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
-from dpconvex.mechanisms.clipped_descent import curvature
-from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
+from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, field_of, level
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 Whitened = PrivateWhitening | bool | Literal["auto"] | None
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
-ENOUGH = 300.0
-# The same without whitening: records that lie in few directions ask for more steps than there are.
-ENOUGH_UNWHITENED = 10.0
-# The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
-PART, PART_OF_MANY = 0.25, 0.5  # ... and of one score, with many whitened records
-# Of whitened steps, those that look for the length alone: of one score, with many records and with few, and of several scores.
-LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
+ENOUGH = 10.0
+PART = 0.25  # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
 SEEN = 0.5
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
@@ -62,59 +53,54 @@ def ways(
     analysed: Callable[[], Analysis],
     privacy: Privacy,
     size: int,
-) -> list[Way]:
-    """Return what the options mean, best first: the first that is proved private is taken; the last one's refusal is said."""
+) -> Iterator[Way]:
+    """Yield what the options mean, best first: the first that is proved private is taken; the last one's refusal is said."""
     auto = isinstance(whitening, str) and whitening == "auto"
-    if isinstance(whitening, PrivateWhitening):
-        return [(mechanism or Automatic(), whitening)]
-    if not auto and whitening is not None and not isinstance(whitening, bool):
-        raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
     ordinary = LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA
-    if mechanism is None and whitening is not True:
-        better = ordinary and whitening is not False
-        return [*(best_for_size(form, analysed, privacy, size) if better else []), (Automatic(), None)]
     first = PrivateWhitening()
-    if whitening is True:
-        if mechanism is None and not privacy.pure and few_statistics(form(), privacy):
-            return [(SufficientStatistics.usual(privacy), first)]
-        return [(mechanism or clipped_steps(analysed(), privacy, plenty(form(), privacy, size)), first)]
-    assert mechanism is not None
-    if not (auto and ordinary):
-        return [(mechanism, None)]
-    statistics = isinstance(mechanism, SufficientStatistics)
-    pays = stands_out(form(), privacy, size) if statistics else worth_whitening(analysed(), privacy, size)
-    return [(mechanism, first), (mechanism, None)] if pays else [(mechanism, None)]
+    if isinstance(whitening, PrivateWhitening):
+        yield mechanism or Automatic(), whitening
+    elif not auto and whitening is not None and not isinstance(whitening, bool):
+        raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
+    elif mechanism is None and whitening is not True:
+        if ordinary and whitening is not False:
+            yield from best_for_size(form, analysed, privacy, size)
+        yield Automatic(), None
+    elif whitening is True and mechanism is None:
+        statistics = not privacy.pure and few_statistics(form(), privacy)
+        yield SufficientStatistics.usual(privacy) if statistics else clipped_steps(analysed(), privacy), first
+    else:
+        assert mechanism is not None
+        statistics = isinstance(mechanism, SufficientStatistics)
+        if whitening is True or (auto and ordinary and statistics and stands_out(form(), privacy, size)):
+            yield mechanism, first
+        if whitening is not True:
+            yield mechanism, None
 
 
 def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
-) -> list[Way]:
-    """Return what learns most from so many records for a guarantee with delta, before what is usual."""
-    first, steps = PrivateWhitening(), list[Way]()
-    try:
+) -> Iterator[Way]:
+    """Yield what learns most from so many records for a guarantee with delta, before what is usual."""
+    with suppress(DPConvexError, OverflowError):
         if learns_in_steps(form()):
-            steps = [(AdaptiveSteps(), None)]
+            yield AdaptiveSteps(), None
         if few_statistics(form(), privacy):
             statistics = SufficientStatistics.usual(privacy)
-            return [*steps, (statistics, first if stands_out(form(), privacy, size) else None), (statistics, None)]
-        if steps:
-            return steps
-        analysis = analysed()
-        whitens = worth_whitening(analysis, privacy, size)
-        clips = whitens or worth_clipping(analysis, privacy, size)
-        records = plenty(form(), privacy, size) if whitens else None
-        return [(clipped_steps(analysis, privacy, records), first if whitens else None)] if clips else []
-    except (DPConvexError, OverflowError):
-        return []
+            if stands_out(form(), privacy, size):
+                yield statistics, PrivateWhitening()
+            yield statistics, None
+        elif worth_clipping(analysed(), privacy, size):
+            yield clipped_steps(analysed(), privacy), None
 
 
 def learns_in_steps(form: LossForm) -> bool:
-    """Say whether adaptive steps are usual: records have numbers alone, not classes, and the loss has a derivative.
+    """Say whether adaptive steps are usual: the loss has a derivative, and what tells classes has free parameters.
 
     Whether scores are linear in one field is found out when a fit is certified.
     """
     kinked = any(node.variables for node in nonsmooth_nodes(form.losses))
-    return not form.template.record.discrete and not kinked
+    return not kinked and (not form.template.record.discrete or tells_classes(form))
 
 
 def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
@@ -132,15 +118,14 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
     if isinstance(mechanism, AdaptiveSteps):
         return (
-            "Chosen because scores are linear in one field, and records have no classes: clipped steps that adapt learn more "
-            "than exact minimisers under the noise of the worst record; `whitening=False` asks for a minimiser."
+            "Chosen because scores are linear in one field: clipped steps that adapt learn more than exact minimisers under "
+            "the noise of the worst record; `whitening=False` asks for a minimiser."
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
-    bound, first = (ENOUGH, "on preconditioned features, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
     return (
-        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (n records, mu of GDP, p parameters). Below {bound:g}, "
-        f"{first}clipped steps are more accurate than exact minimisers; `whitening=False` asks for a minimiser."
+        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, "
+        "clipped steps are more accurate than exact minimisers; `whitening=False` asks for a minimiser."
     )
 
 
@@ -164,61 +149,13 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     """Say whether, without whitening, records of classes are too few for minimisers, unless these are asked for."""
     form = analysis.form
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
-    return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH_UNWHITENED
+    return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH
 
 
-def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
-    """Say whether there are few records for each parameter, and scores of classes that are linear in a ball of records.
-
-    Parameters are free, for what constrains them speaks of original features.  Whitened records are all of one length, which
-    classes can do without, and targets cannot.
-    """
-    form, record = analysis.form, analysis.form.template.record
-    balls = [domain for domain in record.continuous.values() if isinstance(domain, Ball) and domain.norm == 2]
-    if not is_tame(analysis) or len(record.continuous) != 1 or len(balls) != 1 or balls[0].dim > MOST_FEATURES:
-        return False
-    scores = (form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group)
-    return (
-        turns_freely(form)
-        and all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores)
-        and predicts_alike(form.template, int(balls[0].dim))
-        and plenty(form, privacy, size) < ENOUGH
-    )
-
-
-@once
-def turns_freely(form: LossForm) -> bool:
-    """Say whether parameters are free, and regularized by their length alone: other wishes are about original features."""
-    found = quadratic(form.template.regularizer, form.space)
-    if not form.feasible.is_space or found is None or found.slope.any():
-        return False
-    diagonal = found.hessian.diagonal()
-    return bool((diagonal == diagonal[0]).all()) and is_diagonal(found.hessian)
-
-
-def predicts_alike(template: Template, dim: int) -> bool:
-    """Say whether what predicts is linear in records too, and maps none of them first: it gets whitened ones."""
-    if template.decision is None:
-        return False
-    parameters = {variable.name: np.ones(variable.shape) for variable in template.variables}
-    records = np.linspace(-1.0, 1.0, 3 * dim).reshape(3, dim)
-    try:
-        once, twice = (np.asarray(template.decision(parameters, k * records)) for k in (1.0, 2.0))
-    except (DPConvexError, TypeError, ValueError, LookupError, ArithmeticError):
-        return False
-    return once.shape == twice.shape and bool((np.abs(twice - 2 * once) <= 1e-9 * np.abs(once).max(initial=0.0)).all())
-
-
-def clipped_steps(analysis: Analysis, privacy: Privacy, records: float | None = None) -> NoisyGradientDescent:
-    """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
-    length, part, single = 0, PART, analysis.form.lengths.entries == 1
-    if records is not None and curvature(analysis):
-        length = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
-        if single and records > PLENTY:
-            length, part = LENGTH_STEPS, PART_OF_MANY
-    if privacy.unit is not None:  # Sums of a person's gradients that disagree grow with the root of their number
-        length, part = 0, part * math.sqrt(privacy.person.weight)
-    return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
+def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:
+    """Return clipped steps: sums of a person's gradients that disagree grow with the root of their number."""
+    people = 1.0 if privacy.unit is None else math.sqrt(privacy.person.weight)
+    return NoisyGradientDescent(clip=PART * people * analysis.gradient_bound)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from dpconvex.evaluation.linear_scores import LinearScores, linear_scores
 from dpconvex.evaluation.private_looks import PrivateLooks
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.release import Release, functions_of
 from dpconvex.solvers.adaptive_descent import Public, descend, probe_of
-from dpconvex.solvers.class_descent import descend_for_classes, tells_classes
+from dpconvex.solvers.class_descent import descend_for_classes
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
@@ -33,7 +34,7 @@ def release_steps(
     queries, scores = Queries(certificate.settings["level"], source.seeded), linear_scores(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
     public = known_of(form)
-    take = descend_for_classes if public.is_flat and tells_classes(form, scores.name) else descend
+    take = descend_for_classes if public.is_flat and tells_classes(form) else descend
     try:
         theta = take(looks, form, certificate.settings, certificate.size, public)
     except (ArithmeticError, ValueError) as error:  # of noisy answers alone: no record makes a sum of theirs raise

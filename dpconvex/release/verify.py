@@ -194,11 +194,13 @@ class Method:
     def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[Proved | None, Way]:
         """Return the first way of what options stand for that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
-        *better, last = ways(self.whitening, self.mechanism, *known, privacy, size)
-        for way in better:
+        asked = ways(self.whitening, self.mechanism, *known, privacy, size)
+        way = next(asked)
+        for other in asked:  # only where this one is refused
             with suppress(DPConvexError, OverflowError):
                 return certified(template, privacy, size, *way, self.cover or ResidualNoise()), way
-        return None, last
+            way = other
+        return None, way
 
 
 def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:

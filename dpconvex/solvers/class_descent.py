@@ -11,13 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpconvex.calculus.bilinear_forms import is_diagonal
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arrays import Array, Indices
 from dpconvex.evaluation.linear_scores import LinearScores
 from dpconvex.evaluation.private_looks import PrivateLooks
 from dpconvex.geometry.quadratics import quadratic
-from dpconvex.language.people import WEIGHT
 from dpconvex.solvers.adaptive_descent import Metric, Public
 
 # Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
@@ -25,21 +23,13 @@ MOMENT, LENGTHS = 0.12, 0.06
 EDGE = 0.5  # The ridge, next to the edge of the moment's noise
 ROUNDS, AVERAGED, MOMENTUM = 80, 0.3, 0.8  # Steps, and the part of them, the last ones, that are averaged
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss.
-PART, STIFFER = 0.25, 4.0
+PART, STIFFER = 0.35, 4.0
 # The step: how far the noise of all steps may move a score, and the longest, next to Newton's at 0.
-MOVED, LONGEST = 2.0, 54.0
+MOVED, LONGEST = 3.0, 54.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
 REACH = 0.7  # Where slopes along the parameters are clipped, next to the root mean square of scores
-
-
-def tells_classes(form: LossForm, name: str) -> bool:
-    """Say whether losses take nothing but scores of this field and labels, and parameters are free, or regularized by squares."""
-    read = {field.name for loss in form.losses for field in loss.fields}
-    public = quadratic(form.template.regularizer, form.space)
-    plain = public is not None and is_diagonal(public.hessian) and not public.slope.any()
-    return bool(form.template.record.discrete) and read - {WEIGHT} == {name} and plain and form.feasible.is_space
 
 
 def descend_for_classes(
