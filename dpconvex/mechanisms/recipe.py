@@ -83,7 +83,7 @@ def best_for_size(
 ) -> Iterator[Way]:
     """Yield what learns most from so many records for a guarantee with delta, before what is usual."""
     with suppress(DPConvexError, OverflowError):
-        if learns_in_steps(form()):
+        if learns_in_steps(form(), privacy):
             yield AdaptiveSteps(), None
         if few_statistics(form(), privacy):
             statistics = SufficientStatistics.usual(privacy)
@@ -94,13 +94,14 @@ def best_for_size(
             yield clipped_steps(analysed(), privacy), None
 
 
-def learns_in_steps(form: LossForm) -> bool:
+def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
     """Say whether adaptive steps are usual: the loss has a derivative, and what tells classes has free parameters.
 
-    Whether scores are linear in one field is found out when a fit is certified.
+    Squares of classes release their statistics.  Whether scores are linear in one field is found out by the certificate.
     """
-    kinked = any(node.variables for node in nonsmooth_nodes(form.losses))
-    return not kinked and (not form.template.record.discrete or tells_classes(form))
+    if any(node.variables for node in nonsmooth_nodes(form.losses)):
+        return False
+    return not form.template.record.discrete or (tells_classes(form) and not few_statistics(form, privacy))
 
 
 def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
