@@ -40,7 +40,7 @@ def descend_for_classes(
     metric = metric_of(looks, level * math.sqrt(MOMENT))
     matrix = looks.in_metric(metric.matrix)
     squares, units = squares_of(form, scores, looks.constant, size)
-    stiff = float(squares.max() * (metric.kept / metric.root**2).mean()) / (metric.kept.mean() * public.curvature)
+    stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
     part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)
     unit, rounds, clip = math.sqrt(metric.directions / size), int(settings.get("rounds", ROUNDS)), part * public.slope
     step_level = level * math.sqrt((1 - MOMENT - LENGTHS) / rounds)
@@ -97,6 +97,8 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     curvature of the loss at 0, next to the square of scores.
     """
     found, variance, reach = 1.0, DEVIATION**2, REACH * spread
+    if not reach > 0:
+        return 1.0
     noise, columns = looks.counted(reach, 2.0) / level, np.trace(looks.scores.onto_kinds)
     for _ in range(LOOKS):
         answer = looks.look(table * found, reach=reach * found, along_level=level)

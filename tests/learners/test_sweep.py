@@ -148,12 +148,12 @@ def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_a
     plain = [{k: v for k, v in fit.certificate.settings.items() if k != "directions"} for fit in found]
     fits = [replace(fit.certificate, settings=settings) for fit, settings in zip(found, plain, strict=True)]
     assert fits == list(plan.certificates)
-    assert all(release.whitening is not None for release in found)
+    assert {release.certificate.perturbed for release in found} == {"queries"}
     assert len(budget.entries) == 1
     budget = dp.Budget(whole)
     chosen = dp.tune(grid, LARGE, whole, split=False, size=size, budget=budget)
     certificate = chosen.release.certificate
-    assert chosen.release.whitening is not None
+    assert chosen.release.certificate.perturbed == "queries"
     assert (chosen.spent, certificate.privacy, budget.remaining.epsilon) == (whole, whole, 0)
     leaves = [leaf.epsilon for leaf in certificate.event.leaves() if isinstance(leaf, Pure)]
     assert pytest.approx(0.3) in leaves  # the choice

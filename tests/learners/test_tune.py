@@ -308,14 +308,14 @@ def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch):
 def test_a_whitened_run_costs_what_its_plan_says():
     whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2)
     template = grid(1e-6)["1e-06"]
-    plan = planned(template, whole, law, 500, Method(whitening="auto"))
+    plan = planned(template, whole, law, 500, Method(whitening=True))
     assert plan.fit.stages.privacy == plan.fit.certificate.privacy
     assert plan.fit.stages.noise == plan.fit.certificate.whitening == plan.certificate.whitening
     assert plan.fit.certificate == dp.verify(
         template, plan.fit.certificate.privacy, 500, plan.fit.mechanism, whitening=dp.PrivateWhitening()
     )
     budget = dp.Budget(whole)
-    found = tune_repeated([template], data(), whole, repetitions=law, size=500, budget=budget, whitening="auto", seed=0)
+    found = tune_repeated([template], data(), whole, repetitions=law, size=500, budget=budget, whitening=True, seed=0)
     assert [entry.privacy for entry in budget.entries] == [whole]
     assert found.release.certificate == plan.certificate
     assert np.mean(found.release.predict(data()["x"]) == data()["y"]) > 0.9
