@@ -119,14 +119,14 @@ def mutate(proof, rng):
     if way == "sign" and found:
         place = pick(found)
         return way, changed(proof, place, (-number(at(proof, place))).hex()), None, 0
-    if way == "operation":
+    if way == "operation" and proof.get("nodes"):
         k = pick(range(len(proof["nodes"])))
         others = [g for g in OPERATIONS if proof["nodes"][k]["op"] in g]
         return (way, changed(proof, ("nodes", k, "op"), str(pick(others[0]))), None, 0) if others else None
-    if way == "dropped" and proof["constraints"]:
+    if way == "dropped" and proof.get("constraints"):
         k = pick(range(len(proof["constraints"])))
         return way, proof | {"constraints": proof["constraints"][:k] + proof["constraints"][k + 1 :]}, None, 0
-    fields = [name for name, domain in proof["record"].items() if domain.get("norm") in (1, 2)]
+    fields = [name for name, domain in proof.get("record", {}).items() if domain.get("norm") in (1, 2)]
     if way == "norm" and fields:
         return way, changed(proof, ("record", pick(fields), "norm"), pick((2, "inf"))), None, 0
     if way == "keys":

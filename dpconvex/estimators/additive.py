@@ -25,6 +25,7 @@ from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables, unquoted
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema, check_unit
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.certificate import DescentCertificate
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.solve import solve, statistics
@@ -276,6 +277,13 @@ class AdditiveClassifier(
     >>> model.predict({"age": [10, 90], "ward": ["a", "a"]})
     array(['no', 'yes'], dtype='<U3')
     """
+
+    def _ways(self) -> dict[str, Any]:
+        if isinstance(self.mechanism, AdaptiveSteps):
+            why = "a release of adaptive steps does not say how far noise moved it, which bands and shapes need"
+            raise TemplateError(f"AdditiveClassifier: {why}; leave `mechanism` out.")
+        usual = self.mechanism is None and self.delta and self.whitening in (None, "auto")
+        return {**super()._ways(), **({"whitening": True} if usual else {})}
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)

@@ -210,4 +210,4 @@ def flattened(block: Any) -> Any:
     if sp.issparse(block) or np.ndim(block) == 2:
         return block
     values = np.asarray(block)
-    return values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), -1)
+    return values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), prod(values.shape[1:]))

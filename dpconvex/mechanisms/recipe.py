@@ -22,7 +22,8 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
-from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
+from dpconvex.mechanisms.clipped_descent import curvature
+from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, field_of, level
@@ -33,7 +34,10 @@ Whitened = PrivateWhitening | bool | Literal["auto"] | None
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 10.0
-PART = 0.25  # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
+# The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
+PART, PART_OF_MANY = 0.25, 0.5  # ... and of one score, with many whitened records
+# Of whitened steps, those that look for the length alone: of one score, with many records and with few, and of several scores.
+LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
 # Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
 SEEN = 0.5
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
@@ -67,8 +71,10 @@ def ways(
             yield from best_for_size(form, analysed, privacy, size)
         yield Automatic(), None
     elif whitening is True and mechanism is None:
-        statistics = not privacy.pure and few_statistics(form(), privacy)
-        yield SufficientStatistics.usual(privacy) if statistics else clipped_steps(analysed(), privacy), first
+        if not privacy.pure and few_statistics(form(), privacy):
+            yield SufficientStatistics.usual(privacy), first
+        else:
+            yield clipped_steps(analysed(), privacy, plenty(form(), privacy, size)), first
     else:
         assert mechanism is not None
         statistics = isinstance(mechanism, SufficientStatistics)
@@ -153,10 +159,16 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH
 
 
-def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:
-    """Return clipped steps: sums of a person's gradients that disagree grow with the root of their number."""
-    people = 1.0 if privacy.unit is None else math.sqrt(privacy.person.weight)
-    return NoisyGradientDescent(clip=PART * people * analysis.gradient_bound)
+def clipped_steps(analysis: Analysis, privacy: Privacy, records: float | None = None) -> NoisyGradientDescent:
+    """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
+    length, part, single = 0, PART, analysis.form.lengths.entries == 1
+    if records is not None and curvature(analysis):
+        length = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
+        if single and records > PLENTY:
+            length, part = LENGTH_STEPS, PART_OF_MANY
+    if privacy.unit is not None:  # Sums of a person's gradients that disagree grow with the root of their number
+        length, part = 0, part * math.sqrt(privacy.person.weight)
+    return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
 
 
 @dataclass(frozen=True)

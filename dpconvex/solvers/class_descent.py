@@ -21,7 +21,7 @@ from dpconvex.solvers.adaptive_descent import Metric, Public
 # Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
 MOMENT, LENGTHS = 0.12, 0.06
 EDGE = 0.5  # The ridge, next to the edge of the moment's noise
-ROUNDS, AVERAGED, MOMENTUM = 80, 0.3, 0.8  # Steps, and the part of them, the last ones, that are averaged
+ROUNDS, AVERAGED, MOMENTUM = 64, 0.3, 0.8  # Steps, and the part of them, the last ones, that are averaged
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss.
 PART, STIFFER = 0.35, 4.0
 # The step: how far the noise of all steps may move a score, and the longest, next to Newton's at 0.
