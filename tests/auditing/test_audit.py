@@ -273,7 +273,10 @@ def unpaid(kind):
         honest = getattr(noisy_queries.Queries, name)
 
         def answered(self, sums, sensitivity, level):
-            before, free = self.spent, {"curvatures": 1, "counts by length": 98}.get(kind, len(sums)) == len(sums)
+            before, free = (
+                self.spent,
+                {"curvatures": 1, "slopes along": 1, "counts by length": 98}.get(kind, len(sums)) == len(sums),
+            )
             found = honest(self, sums, sensitivity, level)
             self.spent = before if free else self.spent
             return found
@@ -326,13 +329,16 @@ PLANTED = {
     "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),
     "one record of many": (
         lambda m: m.setattr(private_looks.PrivateLooks, "counted", lambda self, one, apart: one * apart),
-        ("second moment", "second moment in the metric", "curvatures"),
+        ("second moment", "second moment in the metric", "curvatures", "slopes along"),
     ),
     "records of a person": (
         lambda m: m.setattr(engine, "person_sums", lambda a, b, c, d, who: engine.block_sums(a, b, c, d, len(who))),
         ("gradients",),
     ),
-    **{f"{kind} unpaid": (unpaid(kind), (kind,)) for kind in ("second moment", "counts by length", "curvatures")},
+    **{
+        f"{kind} unpaid": (unpaid(kind), (kind,))
+        for kind in ("second moment", "counts by length", "curvatures", "slopes along")
+    },
 }
 NOT_FOR = {"sums twice": "people", "people twice": "records", "one side of two": "add-remove"}
 NOT_FOR |= {"one record of many": "records", "records of a person": "records"}

@@ -65,6 +65,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
     table = scale * rng.normal(size=(rows, columns))
     edges = 2.0 ** np.arange(-8, 9)
     common = {"edges": edges, "histogram_level": 1.0, "probe": np.ones(columns), "curvature_level": 1.0}
+    common |= {"reach": 0.3, "along_level": 1.0}
     found.look(table, clip, leverage, 1.0, cap=0.5, **common)
     found.look(table, clip, leverage, 1.0, cap=0.0, **common)
     return moment, [sums for sums, _ in found.queries.seen], [far for _, far in found.queries.seen]
@@ -107,7 +108,7 @@ def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
             _, without, _ = asked(looks(template, some), seed, scale=scale)
             _, alone, _ = asked(looks(template, one), seed, scale=scale)
             for number, (a, b, c, moved) in enumerate(zip(together, without, alone, far, strict=True)):
-                rounding = number in (3, 6)  # gradients: floors of exact sums in the metric
+                rounding = number in (4, 8)  # gradients: floors of exact sums in the metric
                 assert (np.abs((a - b) - c) <= rounding).all()
                 length = sum(int(entry) ** 2 for entry in (a - b).flat)
                 assert length <= moved**2 * (1 + 1e-12)
@@ -171,7 +172,7 @@ def test_people_with_many_records_move_gradients_by_the_bound_and_hardly_less(ma
     both = [
         asked(looks(template, some, privacy, who), clip=1e-9) for some, who in ((data, people), (rest, people[many:]))
     ]
-    for number in (3, 6):
+    for number in (4, 8):
         moved = sum(int(entry) ** 2 for entry in (both[0][1][number] - both[1][1][number]).flat) ** 0.5
         assert 0.6 * both[0][2][number] < moved <= both[0][2][number]
 
@@ -203,7 +204,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
     for some in (data, {name: column[1:] for name, column in data.items()}):
         found = looks(template, some)
         found.in_metric(np.eye(found.scores.shape[0]))
-        given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5} | {
+        given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5, "reach": odd.get("cap", 0.5)} | {
             k: v for k, v in odd.items() if k not in ("table", "edges")
         }
         given["probe"] = np.full(3, odd.get("probe", 1.0))
@@ -211,7 +212,13 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
         with np.errstate(all="ignore"):  # of what is made of the answers
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
             found.look(
-                np.full((5, 3), table), level=1.0, edges=edges, histogram_level=1.0, curvature_level=1.0, **given
+                np.full((5, 3), table),
+                level=1.0,
+                edges=edges,
+                histogram_level=1.0,
+                curvature_level=1.0,
+                along_level=1.0,
+                **given,
             )
         both.append(found.queries.seen)
     for (one, far), (other, _) in zip(*both, strict=True):
