@@ -18,7 +18,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.people import for_promise
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
-from dpconvex.learners.mixtures import Plan, verify_mixture
+from dpconvex.learners.mixtures import Plan
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import (
     Certificate,
@@ -119,16 +119,17 @@ def audit(
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
-    rest = privacy if share is None else Plan(template, privacy, None, share, "x", "y", "m").rest
     units = share is None and not runs
     check_privacy("audit of a mixture, or by runs,", privacy, units)
     template = for_promise(template, privacy)
-    chosen, first = Method(mechanism, whitening=whitening, units=units).way(template, rest, int(size))
+    method = Method(mechanism, residual_noise, whitening, units=units)
     if share is None:
+        chosen, first = method.way(template, privacy, int(size))
         certificate = verify(template, privacy, int(size), chosen, residual_noise, whitening=first)
     else:
-        further: Any = {"share": share, "whitening": whitening}
-        certificate = verify_mixture(template, privacy, size, mechanism, residual_noise, **further)
+        plan = Plan(template, privacy, None, share, "x", "y", "m")
+        found = plan.proved(template, method, int(size))
+        chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:
         attacks.append(attack_runs(template, certificate, chosen, attacks[0], backend, int(runs)))

@@ -148,7 +148,7 @@ class PrivateLooks:
         clip, leverage : float
             A record's gradient in the metric is at most their product long; slopes count in steps of clip / 2^15.
         edges : ndarray
-            Upper ends of the bins in which records are counted by the length of their gradient in the metric.
+            Upper ends of the bins, which are sorted, in which records are counted by the length of their gradient in the metric.
         probe : ndarray, shape (columns,)
             A direction in which curvatures are taken.
         cap : float
@@ -165,7 +165,7 @@ class PrivateLooks:
             coefficients=self._coefficients(table),
             unit=unit,
             bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0,
-            edges=edges * (scale / unit) if histogram_level > 0 else NO_NUMBERS,
+            edges=np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS,
             probe=probe if curvature_level > 0 else NO_NUMBERS,
             cap=cap,
             reach=reach if along_level > 0 else 0.0,

@@ -6,6 +6,7 @@ Query t has a sensitivity and a level that are known before it is asked, given a
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Queries:
 
     most: float
     rng: np.random.Generator | None
-    spent: float = field(default=0.0, init=False)  # the sum of the squares of the levels so far
+    spent: Fraction = field(default=Fraction(0), init=False)  # the sum of the squares of the levels so far
 
     def noisy(self, sums: Indices, sensitivity: float, level: float) -> Indices:
         """Add noise to whole numbers that neighbours move by at most `sensitivity`, in the Euclidean norm.
@@ -57,8 +58,10 @@ class Queries:
         return drawn(GAUSSIAN, scale, cut(sums), self.rng)
 
     def _deviation(self, sensitivity: float, level: float) -> float:
-        self.spent += level**2
-        if not (0 < level <= self.most and self.spent <= self.most**2 * ROOM and sensitivity >= 0):
+        self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
+        if not (
+            0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(ROOM) and sensitivity >= 0
+        ):
             raise DPConvexError("adaptive steps: more queries than were certified; nothing is released.")
         return deviation(sensitivity, level)
 

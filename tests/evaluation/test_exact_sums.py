@@ -1,5 +1,7 @@
 """Sums for adaptive steps: whole numbers, each record's part at most the bound as computed, whatever stands beside it."""
 
+from contextlib import suppress
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -239,6 +241,28 @@ def test_queries_beyond_what_was_certified_are_refused():
     queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.59)
     with pytest.raises(DPConvexError, match="more queries"):
         queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.2)
+
+
+def test_levels_that_rounding_would_leave_out_of_their_sum_count():
+    queries = Queries(1.0, np.random.default_rng(0))
+    queries.noisy(np.zeros(1, dtype=np.int64), 1.0, 1.0)
+    nothing, taken = np.zeros(1, dtype=np.int64), list[object]()
+    with suppress(DPConvexError):
+        for _ in range(20_000):
+            taken.append(queries.noisy(nothing, 1.0, 1e-8))
+    assert len(taken) <= 10_001  # times 1e-16: the room is 1e-12
+
+
+def test_edges_in_any_order_put_a_record_into_one_bin_whatever_the_others_are():
+    template, rng = softmax(), np.random.default_rng(3)
+    data, counts = records(template, 60, rng), []
+    edges = rng.permutation(np.r_[2.0 ** np.arange(-12, 12), np.nan])
+    for some in (data, {name: column[1:] for name, column in data.items()}):
+        found = looks(template, some)
+        found.in_metric(np.eye(found.scores.shape[0]))
+        found.look(np.zeros((5, 3)), edges=edges, histogram_level=1.0)
+        counts.append(found.queries.seen[-1][0])
+    assert np.abs(counts[0] - counts[1]).sum() == 2**8
 
 
 def test_noise_is_as_large_as_the_level_asks_for():

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -182,3 +183,18 @@ def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved)
         found.assign(x[["b", "a"]], y)
     with pytest.raises(dp.DomainError, match="different indexes"):
         found.assign(x, y[::-1])
+
+
+def test_mixtures_of_linear_scores_are_replayed_and_reloaded_and_adaptive_steps_are_refused_beside_clusters(tmp_path):
+    W = cp.Variable((2, 4), name="W")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]), m=dp.Choice([0, 1]))
+    template = dp.Template(record, lambda x, y, m: cp.log_sum_exp(x @ W) - (x @ W)[2 * y + m])
+    x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(200, 2)))
+    data, privacy = {"x": x, "y": (x[:, 0] > 0).astype(int)}, dp.Privacy(1.0, 1e-6)
+    with pytest.raises(dp.TemplateError, match="leave mechanism= out"):
+        dp.solve_mixture(template, data, privacy, dp.AdaptiveSteps())
+    release = dp.solve_mixture(template, data, privacy).release
+    assert not release.certificate.check().unreplayed
+    release.save(tmp_path / "mixture.npz")
+    assert dp.Release.load(tmp_path / "mixture.npz").certificate.event == release.certificate.event
+    assert dp.audit(template, privacy, size=200, share=0.2, seed=0, effort=0.02).holds
