@@ -544,3 +544,14 @@ def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):
         model = kind(epsilon=1.0, delta=delta, fit_intercept=True, bounds=(0, 60), seed=1).fit(x, y)
         assert abs(model.intercept_ - mean) < 0.5
         assert model.score(x, y) > 0.5
+
+
+def test_weights_of_people_leave_statistics_as_they_are_and_a_refusal_costs_nothing():
+    rng = np.random.default_rng(0)
+    x, who = rng.normal(size=(400, 3)) / 4, np.repeat(np.arange(100), 4)
+    budget = dp.Budget(dp.Privacy(9.0, 1e-3, unit="person", most=5))
+    options = {"delta": 1e-5, "bounds": (-5, 5), "unit": "person", "most": 5, "keep": "weights", "budget": budget}
+    with pytest.raises(dp.TemplateError, match="nothing was spent"):
+        dp.LinearRegression(clip=True, whitening=True, **options).fit(x, x.sum(axis=1), unit=who)
+    assert not budget.entries
+    assert np.isfinite(dp.LinearRegression(clip=True, **options).fit(x, x.sum(axis=1), unit=who).coef_).all()
