@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpconvex.checker.constants import Loss, constants
+from dpconvex.checker.event import check_event
 from dpconvex.checker.exact import ZERO
 from dpconvex.checker.expansion import Template
 from dpconvex.checker.mechanisms import ROOM, check_noise, moved, person, promised
@@ -50,8 +51,8 @@ class Report:
         return f"replayed: {self.steps} steps, {len(self.trusted)} facts trusted"
 
 
-def check(text: bytes) -> Report:
-    """Replay a proof.
+def check(text: bytes, event: Any = None) -> Report:
+    """Replay a proof; of Gaussian objective perturbation the event, too, if there is one.
 
     Raises
     ------
@@ -63,14 +64,14 @@ def check(text: bytes) -> Report:
         if proof["claim"]["perturbed"] == "queries":  # whatever the template is
             require(len(proof) == 2, "queries have no graph")
             proof |= {"record": {}, "nodes": []}
-        return replay(proof, Template(proof), proof["claim"])
+        return replay(proof, Template(proof), proof["claim"], event)
     except Unreplayed as missing:
         return Report(0, TRUSTED, (str(missing),))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Rejected(f"it is no proof: {type(error).__name__}, {error}") from None
 
 
-def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> Report:
+def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any], event: Any) -> Report:
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
     p, everything = claim["noise_dimension"], OF_QUERIES if kind == "queries" else TRUSTED
     require(("rows" in settings) == (claim["noise"] == "matrix"), "noise and settings are of other matrices")
@@ -104,6 +105,8 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any]) -> 
     released, more = p if kind == "statistics" else len(template.weights), tuple[str, ...]()
     if kind != "queries":
         more = check_noise(claim, losses, rows, promised(claim, template.record, released), proof.get("sampled"))
+    if event is not None and kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
+        check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
     one = (
         f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many; sums of theirs are clipped"

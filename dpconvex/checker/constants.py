@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from math import prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
@@ -76,8 +75,7 @@ def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
     apart = first.length + second.length
     if first.vertices is None or second.vertices is None or len(first.vertices) * len(second.vertices) > MOST_PAIRS:
         return apart
-    largest = max(rows.apart(u, v) for u, v in product(first.vertices, second.vertices))
-    return min(apart, root(max(largest, ZERO))[1])
+    return min(apart, root(max(*rows.all_apart(first.vertices, second.vertices), ZERO))[1])
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:

@@ -23,7 +23,8 @@ def replayed(path: str) -> Report:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)
             proof = stream.read(2 * MOST_BYTES + 1)
-            return check(opened(proof)[1] if FORMAT.encode() in proof[:100] else proof)
+            certificate, proof = opened(proof) if FORMAT.encode() in proof[:100] else ({}, proof)
+            return check(proof, certificate.get("event"))
         try:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -38,7 +39,7 @@ def replayed(path: str) -> Report:
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
-    return check(proof)
+    return check(proof, certificate.get("event"))
 
 
 def opened(text: bytes) -> tuple[dict[str, Any], bytes]:

@@ -138,8 +138,11 @@ def perturbation_delta(
 
 def shifts_of(first: Hull, second: Hull, rows: Rows, sigma: Fraction) -> Counter[Fraction]:
     """Return how far vertices of two hulls are apart, but for equal ones, and how often each distance occurs."""
-    squares = (rows.apart(u, v) for u, v in product(first, second))
-    return Counter(up(root(up(square, 64))[1] / sigma) for square in squares if square)
+    found = Counter[Fraction]()
+    for square, count in rows.all_apart(first, second).items():
+        if square > 0:
+            found[up(root(up(square, 64))[1] / sigma)] += count
+    return found
 
 
 def of_vertices(epsilon: Fraction, shifts: Counter[Fraction]) -> Fraction:

@@ -45,6 +45,7 @@ class Rows:
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.shared: dict[int, Fraction] = {}
         self.squares: dict[Vector, Fraction] = {}
+        self.counts = dict[tuple[tuple[Vector, ...], ...], Counter[Fraction]]()
         # Of fields of one number: which generators are it times which others, and a factor.
         self.multiples: dict[int, dict[int, tuple[int, Fraction]]] = defaultdict(dict)
         self.centres, self.tangents = list[Vector](), list[tuple[Fraction, Fraction, Fraction]]()
@@ -164,6 +165,12 @@ class Rows:
     def apart(self, u: Vector, v: Vector) -> Fraction:
         """Bound ``||A_z' u - A_z'' v||^2`` from above, for two records."""
         return self.square(u) + self.square(v) - 2 * self.product(u, v, cross=True)[0]
+
+    def all_apart(self, first: tuple[Vector, ...], second: tuple[Vector, ...]) -> Counter[Fraction]:
+        """Bound these squares for all pairs of vertices, and count equal ones."""
+        if (first, second) not in self.counts:
+            self.counts[first, second] = Counter(self.apart(u, v) for u, v in product(first, second))
+        return self.counts[first, second]
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""

@@ -170,7 +170,7 @@ class CertificateText(Printed):
             At the first step that does not follow by the checker's rules, which are plainer than the calculus.
         """
         text, why = self._written
-        report = Report(0, (), (why,)) if text is None else check(text)
+        report = Report(0, (), (why,)) if text is None else check(text, self.event and self.event.to_dict())
         self.noted(f"The proof was checked: {report}.")
         return report
 

@@ -259,6 +259,42 @@ def test_steps_replay_at_every_guarantee_and_none_with_more_of_a_level(epsilon, 
         check(json.dumps(proof).encode())
 
 
+def forged_hulls(hull):
+    """Yield what an event says of differences, with one thing less: the longest vertex stays."""
+    longest, whole = max(hull["lengths"]), dict(zip(hull["lengths"], hull["counts"], strict=True))
+    yield hull | {"lengths": [longest], "counts": [whole[longest] - (len(whole) == 1)]}
+    yield hull | {"counts": [count / 2 for count in hull["counts"]]}
+    yield hull | {"lengths": [length * (1 if length == longest else 0.99) for length in hull["lengths"]]}
+    yield hull | {"lengths": [], "counts": []}
+    yield from ({**hull, name: 0.99 * hull[name]} for name in ("length", "curvature"))
+    yield hull | {"dimension": 1}
+    if hull.get("slopes"):
+        up, down, *rest = hull["slopes"]
+        yield hull | {"behind": hull["behind"][:-1]}
+        yield hull | {"slopes": [up / 2, down / 2, *rest]}
+
+
+@pytest.mark.parametrize("more", [{}, {"unit": "patient", "most": 3}], ids=["records", "people"])
+@pytest.mark.parametrize("name", ["huber_svm", "ordinal_regression"])
+def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, more, tmp_path):
+    learner, privacy = dp.load(name, features=2), dp.Privacy(1.0, 1e-6, **more)
+    certificate = dp.verify(learner, privacy, 1000, dp.ObjectivePerturbation("gaussian"))
+    assert not check(certificate.proof, certificate.event.to_dict()).unreplayed
+    whole = json.loads(certificate.to_json())
+    parts = whole["certificate"]["event"]["parts"]
+    (leaf,) = (part for part in parts if "kinds" in part)
+    hulls = leaf["kinds"]
+    for forged in zip(*map(forged_hulls, hulls), strict=True):
+        leaf["kinds"] = list(forged)
+        (path := tmp_path / "forged.json").write_text(json.dumps(whole), encoding="utf-8")
+        with pytest.raises(Rejected, match="fewer or shorter"):
+            files.replayed(str(path))
+        read = dp.Certificate.from_json(json.dumps(whole))
+        assert read.event is None or "was not checked" in read.replayed
+    leaf["kinds"] = [*hulls, hulls[0]]  # more is no harm
+    assert dp.Certificate.from_json(json.dumps(whole)).event is not None
+
+
 def of_people(keep):
     privacy, mechanism = dp.Privacy(1.0, unit="patient", most=3, keep=keep), dp.OutputPerturbation()
     return dp.verify(dp.load("large_margin_gaussian", features=2, classes=3), privacy, 1000, mechanism).proof
