@@ -122,13 +122,12 @@ def audit(
     units = share is None and not runs
     check_privacy("audit of a mixture, or by runs,", privacy, units)
     template = for_promise(template, privacy)
-    method = Method(mechanism, residual_noise, whitening, units=units)
     if share is None:
-        chosen, first = method.way(template, privacy, int(size))
+        chosen, first = Method(mechanism, whitening=whitening, units=units).way(template, privacy, int(size))
         certificate = verify(template, privacy, int(size), chosen, residual_noise, whitening=first)
     else:
         plan = Plan(template, privacy, None, share, "x", "y", "m")
-        found = plan.proved(template, method, int(size))
+        found = plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, int(size))
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:

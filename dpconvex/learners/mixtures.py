@@ -31,7 +31,7 @@ from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import Fit
-from dpconvex.release.verify import Method, Proved, check_template
+from dpconvex.release.verify import Method, check_template
 
 SHARE = 0.2
 SOURCE = "adaptive composition of clustering and fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -75,7 +75,7 @@ def verify_mixture(
 ) -> Certificate:
     """Prove private what `solve_mixture` does, without data; parameters as there, and errors as for `verify`."""
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    return plan.whole(plan.proved(template, Method(mechanism, residual_noise, whitening), size).certificate)
+    return plan.whole(plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
 
 
 @public
@@ -124,9 +124,9 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = Plan(template, privacy, clustering, share, features, group, component)
-    method = Method(mechanism, residual_noise, whitening)
+    method = plan.method(mechanism, residual_noise, whitening)
     call = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
-    fit = plan.proved(template, method, call.size)
+    fit = method.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
         raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
     call.check(fit)
@@ -180,17 +180,9 @@ class Plan:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
 
-    def proved(self, template: Template, method: Method, size: int) -> Proved:
-        """Prove the fit; beside a clustering not by adaptive steps, whose certificates have no graph that holds its records."""
-        found = method.prove(template, self.rest, size)
-        if found.certificate.perturbed != "queries" or isinstance(self.places, ComponentCenters):
-            return found
-        if method.mechanism is not None:
-            why = "the checker does not replay AdaptiveSteps beside a clustering"
-            raise TemplateError(
-                f"solve_mixture: {why}; leave mechanism= out, or declare the centres by ComponentCenters."
-            )
-        return replace(method, whitening=True).prove(template, self.rest, size)
+    def method(self, mechanism: Mechanism | None, cover: ResidualNoise | None, whitening: Whitened) -> Method:
+        """Return the options of the fit, which a clustering comes before, or not."""
+        return Method(mechanism, cover, whitening, alone=isinstance(self.places, ComponentCenters))
 
     def whole(self, fit: Certificate) -> Certificate:
         if isinstance(self.places, ComponentCenters):

@@ -140,6 +140,7 @@ class Method:
     whitening: Whitened = None
     checked: bool = False
     units: bool = False  # whether who asks can protect people with several records
+    alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
@@ -167,6 +168,9 @@ class Method:
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
             raise TemplateError(f"verify: mechanism must be such as ObjectivePerturbation(), not {shown(given)}.")
+        if isinstance(given, AdaptiveSteps) and not self.alone:
+            said = "the checker does not replay AdaptiveSteps beside a clustering"
+            raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
         if self.cover is not None and not isinstance(self.cover, ResidualNoise):
             raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {shown(self.cover)}.")
         found, way = self._chosen(template, privacy, int(size))
@@ -194,7 +198,8 @@ class Method:
     def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[Proved | None, Way]:
         """Return the first way of what options stand for that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
-        asked = ways(self.whitening, self.mechanism, *known, privacy, size)
+        every = ways(self.whitening, self.mechanism, *known, privacy, size)
+        asked = (way for way in every if self.alone or not isinstance(way[0], AdaptiveSteps))
         way = next(asked)
         for other in asked:  # only where this one is refused
             with suppress(DPConvexError, OverflowError):

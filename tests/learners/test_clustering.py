@@ -185,16 +185,21 @@ def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved)
         found.assign(x, y[::-1])
 
 
-def test_mixtures_of_linear_scores_are_replayed_and_reloaded_and_adaptive_steps_are_refused_beside_clusters(tmp_path):
-    W = cp.Variable((2, 4), name="W")
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]), m=dp.Choice([0, 1]))
-    template = dp.Template(record, lambda x, y, m: cp.log_sum_exp(x @ W) - (x @ W)[2 * y + m])
-    x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(200, 2)))
+@pytest.mark.parametrize("domain", [dp.Ball(2), dp.Box([-1.0, -1.0], [1.0, 1.0])])
+def test_mixtures_of_linear_scores_are_replayed_and_reloaded_and_adaptive_steps_are_refused_beside_clusters(
+    domain, tmp_path
+):
+    W, b = cp.Variable((2, 4), name="W"), cp.Variable(4, name="b")
+    record = dp.Record(x=domain, y=dp.Choice([0, 1]), m=dp.Choice([0, 1]))
+    loss = lambda x, y, m: cp.log_sum_exp(x @ W + b) - (x @ W + b)[2 * y + m]  # noqa: E731
+    template = dp.Template(record, loss, 1e-6 * (cp.sum_squares(W) + cp.sum_squares(b)))
+    x = domain.project(np.random.default_rng(0).normal(size=(200, 2)))
     data, privacy = {"x": x, "y": (x[:, 0] > 0).astype(int)}, dp.Privacy(1.0, 1e-6)
     with pytest.raises(dp.TemplateError, match="leave mechanism= out"):
         dp.solve_mixture(template, data, privacy, dp.AdaptiveSteps())
-    release = dp.solve_mixture(template, data, privacy).release
-    assert not release.certificate.check().unreplayed
-    release.save(tmp_path / "mixture.npz")
-    assert dp.Release.load(tmp_path / "mixture.npz").certificate.event == release.certificate.event
+    for whitening in (None, False):
+        release = dp.solve_mixture(template, data, privacy, whitening=whitening).release
+        assert not release.certificate.check().unreplayed
+        release.save(tmp_path / "mixture.npz")
+        assert dp.Release.load(tmp_path / "mixture.npz").certificate.event == release.certificate.event
     assert dp.audit(template, privacy, size=200, share=0.2, seed=0, effort=0.02).holds
