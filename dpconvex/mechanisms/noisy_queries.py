@@ -59,9 +59,8 @@ class Queries:
 
     def _deviation(self, sensitivity: float, level: float) -> float:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
-        if not (
-            0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(ROOM) and sensitivity >= 0
-        ):
+        granted = 0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(ROOM)
+        if not (granted and 0 <= sensitivity < math.inf):
             raise DPConvexError("adaptive steps: more queries than were certified; nothing is released.")
         return deviation(sensitivity, level)
 

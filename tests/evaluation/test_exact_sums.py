@@ -1,5 +1,6 @@
 """Sums for adaptive steps: whole numbers, each record's part at most the bound as computed, whatever stands beside it."""
 
+import math
 from contextlib import suppress
 
 import cvxpy as cp
@@ -241,6 +242,12 @@ def test_queries_beyond_what_was_certified_are_refused():
     queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.59)
     with pytest.raises(DPConvexError, match="more queries"):
         queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.2)
+
+
+@pytest.mark.parametrize("sensitivity", [math.inf, math.nan, -1.0])
+def test_queries_without_a_finite_sensitivity_are_refused(sensitivity):
+    with pytest.raises(DPConvexError, match="more queries"):
+        Queries(1.0, None).noisy(np.zeros(1, dtype=np.int64), sensitivity, 0.5)
 
 
 def test_levels_that_rounding_would_leave_out_of_their_sum_count():
